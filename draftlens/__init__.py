@@ -102,8 +102,8 @@ _HOMES = {
     "draftlens.methods.tabed.config": ("TABED",),
     "draftlens.streaming": ("Stream", "generate", "stream"),
 }
-"""The module of each public name. They are imported on first use, because torch and transformers
-take seconds, which the help of the command line and the readers of clips do not need."""
+"""The module of each public name, imported on first use: torch and transformers take seconds to
+import, and the command line's help and the readers of clips do not need them."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The names of arguments, and the checks of questions about media, for every entry point."""
+"""Names of arguments and checks of prompts with media, for every entry point."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from draftlens.media.given import is_clip, is_picture
 from draftlens.models.cache_argument import CACHE_ARGUMENTS
 
 NOT_OPTIONS = ("self", "inputs", "kwargs", "custom_generate")
-"""Arguments of transformers' `generate` that this library gives itself."""
+"""Arguments of transformers' `generate` that this library sets itself."""
 
 SYNONYMS = (
     ("image", "images"),
@@ -48,7 +48,7 @@ SYNONYMS = (
     ("random_seed", "seed"),
     ("draft_model", "draft"),
 )
-"""Names that other libraries use, and the names here."""
+"""Names in other libraries, and the names here."""
 
 OF_METHODS = (
     "num_speculative_tokens",
@@ -58,7 +58,7 @@ OF_METHODS = (
     "prune_ratio",
     "schedule",
 )
-"""Options of methods, which are often written beside the method."""
+"""Options of methods, which are often passed next to the method instead of in it."""
 
 
 def names_beside_options(kind: Any) -> tuple[str, ...]:
@@ -73,13 +73,9 @@ def checked_options(
 ) -> dict[str, Any]:
     """The options of `generate`, numbers of numpy and torch as those of Python.
 
-    Args:
-        options: as they were given.
-        further: names of the arguments beside the options, for the message about an unknown name.
-        inputs: names that the processor's output holds.
-
-    Raises:
-        ConfigError: a name is unknown or a value is not allowed.
+    `further` are names of other arguments, for the message about an unknown name; `inputs` are
+    names in the processor's output. Raises ConfigError for an unknown name or a value that is not
+    allowed.
     """
     checked = dict(options)
     for name, value in options.items():
@@ -112,7 +108,7 @@ def _check_name(name: str, known: Sequence[str], inputs: Iterable[str]) -> None:
 
 
 def _names_of_transformers() -> set[str]:
-    """The options of `generate` in the version of transformers that is installed."""
+    """The options of `generate` in the installed version of transformers."""
     from transformers import GenerationConfig, GenerationMixin
 
     names = {*signature(GenerationMixin.generate).parameters, *vars(GenerationConfig())}
@@ -120,11 +116,8 @@ def _names_of_transformers() -> set[str]:
 
 
 def model_name(role: str, value: Any) -> str:
-    """The name of a model as text.
-
-    Raises:
-        ConfigError: it is none; a model that is loaded already goes into an `Engine`.
-    """
+    """The name of a model as text; raises ConfigError otherwise, also for a model that is loaded
+    already, which goes into an `Engine`."""
     name = fspath(value) if isinstance(value, PathLike) else value
     if not isinstance(name, str) or not name.strip():
         raise wrong(
@@ -141,15 +134,8 @@ CLIP = "a path, an address or frames (an array, a tensor, a list of pictures)"
 
 
 def check_question(prompt: Any, video: Any, images: Any, messages: Any, limits: Any) -> None:
-    """Refuse what is no prompt about media, before any medium is read.
-
-    Args:
-        prompt, video, images, messages, limits: as for `Engine.stream`.
-
-    Raises:
-        InputError: an argument has another form; what a file holds is not looked at.
-        ConfigError: the limits are none.
-    """
+    """Raise InputError for prompt and media of a wrong form, ConfigError for invalid limits, before
+    any medium is read. The arguments are those of `Engine.stream`."""
     if prompt == [] or not (prompt is None or _all(prompt, lambda each: isinstance(each, str))):
         raise InputError(f"prompt must be {PROMPT}, not {shown(prompt)}")
     # With several prompts, media are a list with an entry for each; None for no media.
@@ -167,11 +153,7 @@ def check_question(prompt: Any, video: Any, images: Any, messages: Any, limits: 
 
 
 def check_clips(clips: Any, prompt: Any) -> None:
-    """Refuse what is no series of clips, and what is no prompt about each of them.
-
-    Raises:
-        InputError: names the argument.
-    """
+    """Raise InputError unless `clips` is a series of clips and `prompt` a prompt."""
     if isinstance(clips, (str, bytes, PathLike)) or not isinstance(clips, Iterable):
         raise InputError(f"clips must be several clips, such as a list, not {shown(clips)}")
     if not isinstance(prompt, str):
@@ -179,7 +161,7 @@ def check_clips(clips: Any, prompt: Any) -> None:
 
 
 def _all(value: Any, fits: Callable[[Any], bool]) -> bool:
-    """Whether a value fits, or all members of a list of values do."""
+    """Whether a value, or every member of a list, fits."""
     return all(map(fits, value)) if isinstance(value, (list, tuple)) else fits(value)
 
 
@@ -207,11 +189,8 @@ def _check_messages(messages: Any) -> None:
 
 
 def _batch(prompts: Sequence[str], video: Any, images: Any) -> list[Any]:
-    """The chats of several prompts, each with its own clip and images.
-
-    Raises:
-        InputError: there are not as many entries of media as prompts.
-    """
+    """The chats of several prompts, each with its own clip and images. Raises InputError unless
+    there are as many media as prompts."""
     clips = _per_prompt("video", video, len(prompts))
     pictures = _per_prompt("images", images, len(prompts))
     return [ask(*row) for row in zip(prompts, clips, pictures, strict=True)]
@@ -229,11 +208,8 @@ def _per_prompt(name: str, media: Any, count: int) -> Sequence[Any]:
 def chats_of(
     prompt: str | Sequence[str] | None, video: Any, images: Any, messages: Sequence[Any] | None
 ) -> list[Any]:
-    """The chats of a question, as conversations are read from them.
-
-    Raises:
-        InputError: there is none, it is given twice, or there are not as many media as prompts.
-    """
+    """The chats of a question. Raises InputError if there is none, it is given twice, or the
+    numbers of media and prompts differ."""
     if messages is None:
         if prompt is None:
             raise InputError("give a prompt or messages")

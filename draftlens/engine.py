@@ -42,14 +42,14 @@ from draftlens.request import Request, Seed
 from draftlens.streaming import Stream, split_options
 
 MAX_NEW_TOKENS = 256
-"""Length of an engine's answers where the caller names none."""
+"""Default length of an engine's answers, in tokens."""
 
 CALIBRATION_SECONDS = 2.0
-"""Time for the measurement of a pair that was loaded quickly."""
+"""Longest calibration of a pair that loads quickly, in seconds."""
 
 
 class MediaOptions(TypedDict, total=False):
-    """What a prompt is about; see `Engine.stream`."""
+    """The media of a prompt (`Engine.stream`)."""
 
     video: Any
     images: Any
@@ -59,7 +59,7 @@ class MediaOptions(TypedDict, total=False):
 
 
 class EngineOptions(GenerateOptions, total=False):
-    """How an engine answers; see `Engine.stream`."""
+    """How an engine answers (`Engine.stream`)."""
 
     method: MethodLike
     seed: Seed
@@ -69,11 +69,11 @@ class EngineOptions(GenerateOptions, total=False):
 
 
 class PromptOptions(MediaOptions, EngineOptions, total=False):
-    """What an engine answers, and how."""
+    """All arguments of `Engine.stream` except the prompt."""
 
 
 ARGUMENTS = ("prompt", *names_beside_options(PromptOptions))
-"""Arguments of `Engine.stream` beside the options of transformers."""
+"""Arguments of `Engine.stream` other than options of transformers."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ class Inputs:
     Args:
         target: keyword arguments of the target's `generate`.
         draft: those of the draft, None if they are the same.
-        chats: the conversations that they were made of, one for each row; empty if these are not
-            known. Methods whose draft reads the prompt in several ways need them.
+        chats: the conversations that they were made of, one for each row; empty if unknown. Methods
+            whose draft reads the prompt in several views need them.
 
     Example:
 
@@ -110,7 +110,7 @@ class Engine:
         draft_processor: of the draft; by default that of the target. A draft of text only takes a
             tokenizer.
         prefill: how the target reads prompts, whatever the method; None for the method's own way.
-        notice: why there is no draft although one was looked for; else empty.
+        notice: why there is no draft although one was requested or expected; else empty.
         compile: whether decode forwards run as compiled code; see `load`.
 
     Raises:
@@ -152,8 +152,7 @@ class Engine:
     def compile(self, mode: Compile = True) -> None:
         """Let decode forwards of the models run as compiled code.
 
-        The code depends on the number of threads (`torch.set_num_threads`), which should be settled
-        before.
+        The code depends on the number of threads (`torch.set_num_threads`): set it before.
 
         Args:
             mode: True or `"inductor"` compiles the passes of single requests now, unless their code
@@ -244,12 +243,12 @@ class Engine:
             messages: a chat (or a list of chats: a batch) in the form of chat templates, media by
                 path or in the forms above.
             num_frames: frames to sample from each clip that is a file.
-            limits: the sizes of media that are refused.
+            limits: bounds on the size of media; larger ones are refused.
             method: for this call, instead of the engine's.
             seed: seed of the sampling noise, or one seed for each row.
-            references: what the answers are expected to repeat, for methods that guess from texts
-                (see `draftlens.generate`). Without them, method `hsd` reads the images with
-                whatever reader of pictures is installed (`draftlens.documents.reading`).
+            references: texts that the answers are expected to repeat (see `draftlens.generate`).
+                Without them, method `hsd` reads the images with an installed reader of pictures
+                (`draftlens.documents.reading`).
             stop: strings that end the answer.
             prefill: how the target reads the prompt, for this call, instead of the method's way.
             options: options of transformers' `generate`. Answers are greedy unless `do_sample=True`
@@ -291,9 +290,8 @@ class Engine:
         return self.process(conversations)
 
     def process(self, conversations: Sequence[Conversation]) -> Inputs:
-        """Run the processors on conversations whose media are read already. A draft that cannot
-        see the media of a conversation reads a line break in place of each.
-        """
+        """Run the processors on conversations with loaded media. A draft without vision reads a
+        line break in place of each medium."""
         chats = tuple(conversations)
         target_inputs = self._process(self.target, chats)
         if self._shared or self.draft is None:
@@ -315,7 +313,7 @@ class Engine:
         Args:
             inputs: the processors' output.
             clock: started when the request came; a new one by default.
-            readings: readings of the target's prefill besides those that the method needs.
+            readings: features of the target's prefill in addition to those that the method needs.
             observe: follows the answer (`decoding.observer.Observer`); a function receives the
                 choices of a pruner.
             options: as for `stream`.
@@ -345,10 +343,10 @@ class Engine:
         method: MethodLike = None,
         **generation: Unpack[GenerateOptions],
     ) -> Generator[ClipAnswer, None, None]:
-        """Answer one prompt about many clips; see `draftlens.batch.map`.
+        """Answer one prompt about many clips.
 
-        Clips are read in processes of their own and answered in batches of similar length. A clip
-        that cannot be read or answered yields its error and stops no other clip.
+        Clips are read in separate processes and answered in batches of similar length. A clip that
+        cannot be read or answered yields its error and stops no other clip.
 
         Args:
             clips: paths or addresses, or what else `stream` takes as `video`; they may be endless.
@@ -370,28 +368,17 @@ class Engine:
         return map_clips(self, clips, prompt, options, completed)
 
     def plan(self, method: MethodLike = None) -> Plan:
-        """The plan of a method with the engine's models.
-
-        Args:
-            method: None for the engine's.
-        """
+        """The plan of a method, by default the engine's, with the engine's models."""
         draft = None if self.draft is None else self.draft.backbone
         return self._method(method).plan(Models(self.target.backbone, draft))
 
     def _method(self, method: MethodLike, prefill: Any = None) -> Method:
-        """The method of a call, by default the engine's."""
         resolved = resolve(self.method if method is None else method, self.draft is not None)
         return with_prefill(resolved, self.prefill if prefill is None else prefill)
 
     def calibrate(self, seconds: float = CALIBRATION_SECONDS) -> None:
-        """Measure what forwards of the models cost, unless it is known from this machine.
-
-        Only methods that choose their trees by these costs need them; for others nothing is
-        measured. Without it they learn the costs while they answer.
-
-        Args:
-            seconds: time after which the measurement ends with what it has.
-        """
+        """Measure the cost of the models' forwards for at most `seconds`, unless it is known from
+        this machine or the method does not use it. Otherwise costs are measured during answers."""
         calibrate_models(self.plan().timed, seconds)
 
     def pieces(self, ids: list[int]) -> list[str]:
@@ -401,7 +388,7 @@ class Engine:
 
     def chat_source(self, inputs: Inputs) -> ChatSource | None:
         """The messages that inputs were made of, from which a method can make further inputs of the
-        draft; None if these are not known."""
+        draft; None if unknown."""
         if not inputs.chats:
             return None
         target = self._processing(self.target)
@@ -444,7 +431,7 @@ class Engine:
 
 
 def _readable(chat: Conversation, modalities: frozenset[str]) -> Conversation:
-    """The conversation as a model reads it that takes these kinds of input."""
+    """The conversation, without its media if the model cannot read one of their kinds."""
     sees_pictures = not chat.images or "image" in modalities
     sees_clips = not chat.videos or "video" in modalities
     return chat if sees_pictures and sees_clips else without_media(chat)

@@ -1,7 +1,7 @@
 """The options of `generate`: their names, types and allowed values, for every entry point.
 
-What transformers refuses is refused here, and what it takes and answers is accepted, except for
-values that no caller means (a length of infinity, an empty stop string).
+They are those of transformers, except for values that are never intended (a length of infinity,
+an empty stop string), which are refused here.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from draftlens.core.errors import ConfigError
 from draftlens.core.text import tokenizer_of
 
 NOT_RETURNED = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
-"""Options of `generate` that would add something to an answer that speculative decoding does not
-have."""
+"""Options of `generate` that request outputs which speculative decoding does not have."""
 
 
 def texts(name: str, value: Any) -> Any:
@@ -44,7 +43,6 @@ def token_id(name: str, value: Any) -> Any:
 
 
 def list_of_token_ids(name: str, value: Any) -> Any:
-    """Accepts a list, array or tensor of token ids."""
     if as_whole(value) is not None or any(as_whole(item) is None for item in _flat_ids(value)):
         raise wrong(name, value, "a list of token ids")
     return value
@@ -86,28 +84,25 @@ def decay(name: str, value: Any) -> Any:
 
 
 def function(name: str, value: Any) -> Any:
-    """Accepts what can be called."""
     if not callable(value):
         raise wrong(name, value, "a callable")
     return value
 
 
 def functions(name: str, value: Any) -> Any:
-    """Accepts a list of what can be called."""
     if not isinstance(value, (list, tuple)) or not all(map(callable, value)):
         raise wrong(name, value, "a list of callables")
     return value
 
 
 def streamer(name: str, value: Any) -> Any:
-    """Accepts a streamer of transformers."""
     if not callable(getattr(value, "put", None)) or not callable(getattr(value, "end", None)):
         raise wrong(name, value, "an object with the methods put and end")
     return value
 
 
 def generation_config(name: str, value: Any) -> Any:
-    """Accepts a `GenerationConfig` whose values are allowed."""
+    """Accepts a `GenerationConfig` with allowed values."""
     from transformers import GenerationConfig
 
     if not isinstance(value, GenerationConfig):
@@ -135,7 +130,7 @@ def tokenizer(name: str, value: Any) -> Any:
 
 
 def not_returned(name: str, value: Any) -> Any:
-    """Accepts what stands for false."""
+    """Accepts false-like values."""
     if value:
         raise ConfigError(
             f"{name} must be left out: speculative decoding does not return what {name} would add"
@@ -144,9 +139,9 @@ def not_returned(name: str, value: Any) -> Any:
 
 
 class GenerateOptions(TypedDict, total=False):
-    """Options of transformers' `generate` that work here, each with its meaning there and the check
-    of its value, and `allow_long_prompt`: whether a prompt of more positions than the target was
-    made for is answered all the same, as transformers does, instead of refused.
+    """Options of transformers' `generate` that work here, with the same meaning, and
+    `allow_long_prompt`: whether a prompt of more positions than the target was made for is
+    answered, as in transformers, instead of refused.
 
     Arguments of the model's forward belong into the inputs.
     """
@@ -204,18 +199,14 @@ OPTIONS: Mapping[str, Check] = MappingProxyType(
         **dict.fromkeys((*NOT_RETURNED, "return_dict_in_generate"), not_returned),
     }
 )
-"""The options of `generate` and what is allowed. None stands for the default of each."""
+"""The options of `generate` and what is allowed. None means the default of each."""
 
 ONLY_OPTIONS = ("generation_config", "return_dict_in_generate", *NOT_RETURNED)
-"""Names of `OPTIONS` that are checked nowhere but among the options themselves."""
+"""Names of `OPTIONS` that are only checked among the options themselves."""
 
 
 def check_config(config: Any) -> None:
-    """Refuse a `GenerationConfig` with a value that is not allowed.
-
-    Raises:
-        ConfigError: names the field.
-    """
+    """Raise ConfigError, which names the field, for a `GenerationConfig` with an invalid value."""
     for name, check in OPTIONS.items():
         value = getattr(config, name, None)
         if value is not None and name not in ONLY_OPTIONS:
@@ -227,16 +218,10 @@ def check_config(config: Any) -> None:
 
 
 def check_for_model(options: Mapping[str, Any], vocab_size: int, defaults: Any) -> None:
-    """Refuse token ids that a model does not have where transformers fails on them later, and a
-    penalty on the length of answers that have no end.
+    """Raise ConfigError, which names the option, for token ids that the model does not have where
+    transformers fails on them later, and for a penalty on the length of answers without an end.
 
-    Args:
-        options: of `generate`, checked.
-        vocab_size: of the model.
-        defaults: its generation config.
-
-    Raises:
-        ConfigError: names the option.
+    `options` are checked before; `defaults` is the model's generation config.
     """
     configs = (options.get("generation_config"), defaults)
     ends = [options.get("eos_token_id"), *(getattr(each, "eos_token_id", None) for each in configs)]
@@ -277,15 +262,11 @@ _KNOWN_IDS: Mapping[str, Callable[[Any], list[Any]]] = MappingProxyType(
         "forced_eos_token_id": _flat_ids,
     }
 )
-"""Options whose ids must be the model's, and how they are read out of them."""
+"""Options with ids that must be the model's, and how to extract them."""
 
 
 def check_temperature(temperature: Any, samples: Any) -> None:
-    """Refuse a temperature of 0 with sampling.
-
-    Raises:
-        ConfigError: it is.
-    """
+    """Raise ConfigError for a temperature of 0 with sampling."""
     if samples and temperature == 0:
         raise ConfigError(
             "temperature must be a number above 0 with do_sample=True, not "

@@ -31,26 +31,26 @@ def load(
     """Load a target and its draft, and check that they can work together.
 
     The first time that a pair is loaded on a machine, some forwards are measured for at most two
-    seconds or a tenth of the time that loading took, and kept in the user's cache folder.
+    seconds or a tenth of the loading time, and the costs are kept in the user's cache folder.
 
     Args:
         target: a folder or Hub id of any transformers vision-language model, or `embedded`, the
             pair in the package.
-        draft: a smaller model of the same tokenizer; None loads no draft. By default the one that
-            is known for the target (`draftlens pairs` lists them); if none is known, or it cannot
-            be loaded, a line on standard error says so, and method `lookup` is used unless another
-            is named: then the target drafts for itself if the method's option `draft` is `"auto"`,
-            and a method that needs a draft model is refused. For methods whose draft needs no eyes
-            it may be a model of text only.
+        draft: a smaller model of the same tokenizer; None loads no draft. By default the known
+            draft of the target (`draftlens pairs` lists them). If there is none, or it cannot be
+            loaded, a line on standard error reports it, and method `lookup` is used. If another
+            method is named, the target drafts for itself if the method's option `draft` is
+            `"auto"`, and a method that needs a draft model is refused. It may be a language model
+            for methods with a draft of text only.
         method: a method, its name, or a dict of its options.
         device: such as `cpu`, `cuda:0`, or `auto` to spread a large model over devices.
         dtype: `float32`, `bfloat16` (or `bf16`), `float16`, `auto` or a torch dtype; by default
             float32 on the CPU, else the checkpoint's own.
-        calibrate: whether to measure forwards, if the method chooses its trees by what they cost
+        calibrate: whether to measure forwards, if the method chooses its trees by their costs
             (`Engine.calibrate`).
         prefill: how the target reads prompts (`prefill.PREFILLS`), whatever the method: a name, a
             dict of its name and options, or a prefill; None for the method's own. Under torchrun
-            all processes read prompts together if it is named; then `load` returns on rank 0 only,
+            all ranks read prompts together if it is named; then `load` returns on rank 0 only,
             and the other processes end with it.
         hosts: number of processes that read prompts together, on the CPU of this machine; they are
             started here, and the threads of torch are divided among them.
@@ -95,5 +95,5 @@ def load(
 
 
 def calibration_seconds(loading_seconds: float) -> float:
-    """The most time that a calibration may take, given how long loading took."""
+    """The longest calibration after a given loading time, in seconds."""
     return max(CALIBRATION_SECONDS, loading_seconds / 10)

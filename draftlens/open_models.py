@@ -1,4 +1,4 @@
-"""From names to loaded models and a method: which draft is loaded, and what happens without one."""
+"""From names to loaded models and a method: which draft is loaded, and the fallback without one."""
 
 from __future__ import annotations
 
@@ -19,21 +19,15 @@ from draftlens.models.load import (
 from draftlens.models.loading import PairOptions
 
 FALLBACK = "lookup"
-"""The method where no method is named and no draft can be had."""
+"""The method if no method is named and there is no draft."""
 
 _log = logging.getLogger("draftlens")
 
 
 @dataclass(frozen=True)
 class Opened:
-    """Loaded models and the method that goes with them.
-
-    Args:
-        target: the target.
-        draft: the draft; None if there is none.
-        method: as it was named, or the one that stands in.
-        notice: why there is no draft although one was looked for, in one line; else empty.
-    """
+    """Loaded models and the method that was named or its fallback; `notice` is a line about a
+    missing draft, or empty."""
 
     target: Loaded
     draft: Loaded | None
@@ -49,22 +43,15 @@ def open_models(
 ) -> Opened:
     """Load a target and, if the method has a use for one, its draft.
 
-    With `auto`, a target whose draft is not known or cannot be loaded is accelerated by method
-    `lookup`, which needs no draft, unless a method is named. A named method that takes a draft if
-    there is one (`specvlm`, `parallelvlm`, `tabed`) then lets the target draft for itself, and one
-    that needs a draft is refused.
-
-    Args:
-        target: name of the target, as for `load_model`.
-        draft: name of the draft; `auto` for the one that is known for the target; None for none.
-        method: a method, its name, or a dict of its options; None for the default.
-        options: how to load both.
+    Draft `auto` is the known draft of the target. Without one, method `lookup` is used unless a
+    method is named. A named method with an optional draft (`specvlm`, `parallelvlm`, `tabed`) then
+    lets the target draft for itself, and one that needs a draft is refused.
 
     Raises:
-        ConfigError: a name or value is unknown, or the method needs a draft and there is none. What
-            can be refused before the target is loaded, is.
+        ConfigError: a name or value is unknown, or the method needs a draft and there is none;
+            before the target is loaded, if possible.
         UnsupportedModelError: a model lacks something that draftlens needs.
-        IncompatiblePairError: the draft was named, and does not go with the target.
+        IncompatiblePairError: the draft was named, and does not match the target.
     """
     use = "optional" if method is None else draft_use(resolve(method, has_draft=True))
     if draft == AUTO:
@@ -82,7 +69,7 @@ def open_models(
 def _open_with_known_draft(
     target: str, method: MethodLike, use: str, options: PairOptions
 ) -> Opened:
-    # The embedded draft is small, and a method may be chosen anew in every call.
+    # The embedded draft is small, and each call may choose another method.
     if use == "unused" and target != EMBEDDED:
         return Opened(load_model(target, "target", options.target), None, method)
     name = known_draft(target, options.target)
@@ -107,10 +94,10 @@ def _load_draft(name: str, target: Loaded, options: PairOptions) -> Loaded:
 
 
 def _without_draft(target: Loaded, method: MethodLike, reason: str) -> Opened:
-    """A target whose known draft cannot be had."""
+    """A target and its fallback: the known draft is not available."""
     chosen: MethodLike = FALLBACK if method is None else method
     if method is None:
-        notice = f"{reason}; method {FALLBACK!r} guesses from the text instead"
+        notice = f"{reason}; method {FALLBACK!r} drafts from the text instead"
     elif _drafts_for_itself(method):
         notice = f"{reason}; the target drafts for itself"
     else:
@@ -120,5 +107,5 @@ def _without_draft(target: Loaded, method: MethodLike, reason: str) -> Opened:
 
 
 def _drafts_for_itself(method: MethodLike) -> bool:
-    """Whether a method lets the target draft where there is no draft model."""
+    """Whether a method lets the target draft if there is no draft model."""
     return getattr(resolve(method, has_draft=False), "draft", None) == AUTO

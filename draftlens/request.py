@@ -33,8 +33,6 @@ Seed = SupportsIndex | Sequence[SupportsIndex] | None
 
 
 class CallOptions(GenerateOptions, total=False):
-    """Arguments of `draftlens.generate` and `draftlens.stream`."""
-
     draft: Any
     draft_inputs: Mapping[str, Any] | None
     method: MethodLike
@@ -57,12 +55,11 @@ class Request:
         seed: seed of the sampling noise. One seed is extended to different seeds of the rows; None
             draws one from torch's global generator.
         options: options of `generate` (`GenerateOptions`).
-        compile: whether decode forwards run as compiled code (`draftlens.compile`); None for
-            whatever the models do already.
-        observer: is told what happens.
-        chat: the messages of the prompts; None if only the processor's output is there.
-        extras: what the method reads besides (`Plan.extras`), by name, such as `references`; and
-            `hosts`, the number of processes that read the prompts together.
+        compile: whether decode forwards run as compiled code; None leaves the models as they are.
+        observer: is notified of events.
+        chat: the messages of the prompts, if known.
+        extras: further inputs of the method (`Plan.extras`), by name, such as `references`; and
+            `hosts`, the number of ranks that read the prompts together.
     """
 
     inputs: Mapping[str, Any]
@@ -78,14 +75,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Call:
-    """A request that is being answered.
-
-    Args:
-        plan: of its method.
-        session: answers it.
-        sequences: its rows, in order.
-        dtype: the target computes in it.
-    """
+    """A request that is being answered: its rows in order, and the target's dtype."""
 
     plan: Plan
     session: Session
@@ -98,11 +88,7 @@ def open_call(
 ) -> Call:
     """Prepare a request, so that the plan's schedule can answer it.
 
-    Args:
-        target_model: a transformers model, or a `Backbone`.
-        draft_model: the same, or None.
-        request: the prompts.
-        clock: started when the request came; a new one by default.
+    The models are transformers models or `Backbone`s; `clock` was started when the request came.
 
     Raises:
         ConfigError, InputError, UnsupportedModelError, IncompatiblePairError, HostError: before any
@@ -128,7 +114,7 @@ def open_prepared(
     request: Request,
     clock: Clock,
 ) -> Call:
-    """The same for a call that stock `generate` has prepared already."""
+    """`open_call` for a call that stock `generate` has prepared already."""
     check_length(models.target, prepared, bool(request.options.get(LONG_PROMPT)))
     num_rows = len(prepared.input_ids)
     given, draft_inputs = _split_extras(plan, request)
@@ -142,11 +128,6 @@ def open_prepared(
 
 
 def _checked(request: Request) -> Request:
-    """The request with its options checked.
-
-    Raises:
-        ConfigError, InputError: an option is wrong, or the inputs are none.
-    """
     check_tokens("inputs", request.inputs)
     if request.draft_inputs is not None:
         check_tokens("draft_inputs", request.draft_inputs)
@@ -155,11 +136,7 @@ def _checked(request: Request) -> Request:
 
 
 def _prepare(target: Backbone, request: Request) -> Prepared:
-    """The request as stock `generate` prepares it.
-
-    Raises:
-        InputError: transformers refuses it; and as `Backbone.prepare`.
-    """
+    """The request as stock `generate` prepares it; raises InputError if transformers refuses it."""
     options = {name: value for name, value in request.options.items() if name != LONG_PROMPT}
     try:
         return target.prepare(request.inputs, **options)
@@ -171,12 +148,10 @@ def _prepare(target: Backbone, request: Request) -> Prepared:
 
 
 def meet_hosts(target: Backbone, plan: Plan, hosts: int | None, inputs: Mapping[str, Any]) -> None:
-    """Let several processes read the prompts of a call, if its prefill uses them and there are any.
+    """Let several ranks read the prompts of a call, if its prefill uses them and there are any.
 
-    Under torchrun it returns on rank 0 only.
-
-    Raises:
-        ConfigError, InputError, HostError: as `Prefill.check_hosts` and `Prefill.meet`.
+    Under torchrun it returns on rank 0 only. Raises ConfigError, InputError and HostError as
+    `Prefill.check_hosts` and `Prefill.meet`.
     """
     plan.prefill.check_hosts(hosts)
     plan.prefill.meet(target, hosts, inputs)
@@ -192,17 +167,8 @@ def models_of(target_model: Any, draft_model: Any, compile: Compile | None = Non
 
 
 def read_extras(plan: Plan, given: Mapping[str, Any], source: ExtraSource) -> dict[str, Any]:
-    """The extras of a call as its drafter gets them.
-
-    Args:
-        plan: of the method, which checks them.
-        given: as the caller gave them.
-        source: of the call.
-
-    Raises:
-        ConfigError: the method does not read one of them.
-        InputError: they have another form, or do not go with the rows.
-    """
+    """The extras of a call as its drafter gets them. Raises ConfigError for one that the method
+    does not read, InputError for a wrong form or number of rows."""
     for name, value in given.items():
         if name not in plan.extras and not _says_nothing(value):
             readers = " or ".join(map(repr, methods_with(name)))
@@ -234,12 +200,8 @@ def _split_extras(plan: Plan, request: Request) -> tuple[dict[str, Any], Mapping
 def _draft_inputs(
     plan: Plan, prepared: Prepared, inputs: Mapping[str, Any], given: Mapping[str, Any] | None
 ) -> Mapping[str, Any]:
-    """What the drafter reads: the inputs that were given for it, else those of the target, which
-    are also read where the target drafts for itself.
-
-    Raises:
-        InputError: the given inputs belong to another batch.
-    """
+    """The inputs given for the drafter, else those of the target, as also where the target drafts
+    for itself. Raises InputError if they belong to another batch."""
     if given is not None:
         if plan.uses_draft or "input_ids" in given:
             _check_rows(given, len(prepared.input_ids))
@@ -260,11 +222,8 @@ def _check_rows(draft_inputs: Mapping[str, Any], num_rows: int) -> None:
 
 
 def seeds_of(seed: Seed, prepared: Prepared) -> list[int]:
-    """The seed of each row's noise.
-
-    Raises:
-        ConfigError: a seed is no whole number, or there are not as many seeds as rows.
-    """
+    """The seed of each row's noise. Raises ConfigError for a seed that is no whole number, or
+    another number of seeds than rows."""
     num_rows = len(prepared.input_ids)
     if seed is None:
         drawn = int(torch.randint(2**62, ())) if prepared.config.do_sample else 0

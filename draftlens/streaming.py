@@ -1,5 +1,4 @@
-"""Answers to transformers models, piece by piece or at once: `stream`, `generate` and their
-chunks."""
+"""Answers of transformers models, piece by piece or at once: `stream` and `generate`."""
 
 from __future__ import annotations
 
@@ -23,16 +22,15 @@ from draftlens.request import Call, CallOptions, Request, open_call
 class Stream:
     """An answer that is being made: iterate over its `Chunk`s, then read `result`.
 
-    An invalid request is refused when the stream is made. A model that does not fit is refused
-    before the first chunk, and a draft that cannot read its inputs when drafting begins: after the
-    first chunk, or before it where the draft proposes the first tokens.
+    An invalid request is refused when the stream is made, a model that does not fit before the
+    first chunk, and a draft that cannot read its inputs when drafting begins: after the first
+    chunk, or before it if the draft proposes the first tokens. Text is empty without the option
+    `tokenizer`.
 
     Args:
         target, draft: transformers models, or backbones.
-        request: what is asked.
+        request: the prompts and how to answer them.
         clock: started when the request came.
-
-    Text is empty without the option `tokenizer`.
 
     Example:
 
@@ -100,28 +98,28 @@ def generate(
         inputs: the output of its processor, padded on either side.
         draft: a smaller model of the same tokenizer, or None for plain decoding.
         draft_inputs: the output of the draft's processor for the same prompt; `inputs` if None.
-            With a method whose draft reads the prompt in several ways, its entry `views` may map
+            With a method whose draft reads the prompt in several views, its entry `views` may map
             the names of further views to the output of the draft's processor for them, such as
             ``{**draft_inputs, "views": {"text": processor(text=prompt_without_pictures)}}``.
         method: a method, its name, or a dict of its options; by default speculative decoding if
             there is a draft.
         seed: seed of the sampling noise, or one seed for each row. None draws one from torch's
             global generator.
-        references: for methods that guess from texts (`hsd`, `lookup`): what the answers are
-            expected to repeat. One list for each row (for a single row the list itself), whose
-            members are texts or token ids. Texts need the option `tokenizer`, the target's.
+        references: texts or token ids that the answers are expected to repeat, for methods that
+            draft from them (`hsd`, `lookup`): one list for each row (for a single row the list
+            itself). Texts need the option `tokenizer`, the target's.
         prefill: how the target reads the prompts (`prefill.PREFILLS`), as a name, a dict of its
-            name and options, or a prefill; None for the method's own, which is `"full"` unless it
-            says otherwise. Under torchrun all processes read prompts together by a prefill that
-            uses them; then this call returns on rank 0 only, and the other processes end with it.
-        hosts: number of processes that read prompts together, for a model on the CPU; they are
-            started by the first call and end with the model.
+            name and options, or a prefill; None for the method's own, by default `"full"`. Under
+            torchrun all ranks read prompts together by a prefill that uses them; then this call
+            returns on rank 0 only, and the other processes end with it.
+        hosts: number of ranks that read prompts together, for a model on the CPU; they are started
+            by the first call and end with the model.
         compile: whether decode forwards run as compiled code, which is made before a kind of pass
             first runs and kept on disk.
         options: options of `generate`, such as `max_new_tokens`, `do_sample`, `temperature`,
             `eos_token_id`, `logits_processor`, `stopping_criteria`, a `generation_config` or a
-            `streamer`. As there, the model's own generation config holds the defaults. With a
-            `tokenizer`, which `stop_strings` need, the result has text.
+            `streamer`; their defaults are in the model's own generation config. With a `tokenizer`,
+            which `stop_strings` need, the result has text.
 
     Raises:
         ConfigError, InputError, UnsupportedModelError, IncompatiblePairError, HostError: before any
@@ -176,10 +174,8 @@ def split_options(options: Any, kind: Any) -> tuple[dict[str, Any], dict[str, An
 
 
 def with_streamer(chunks: Iterator[Chunk], streamer: Any) -> Iterator[Chunk]:
-    """The same chunks, also put into a streamer of transformers.
-
-    The streamer is ended however the chunks end, since a reader may wait for its end.
-    """
+    """The same chunks, also put into a streamer of transformers, which is ended even after an
+    exception, since a reader may wait for its end."""
     try:
         for chunk in chunks:
             streamer.put(torch.tensor(chunk.tokens))
@@ -189,10 +185,8 @@ def with_streamer(chunks: Iterator[Chunk], streamer: Any) -> Iterator[Chunk]:
 
 
 def with_text(chunks: Iterator[Chunk], decode_ids: Callable[[list[int]], str]) -> Iterator[Chunk]:
-    """The same chunks with `text` filled in (`core.text.TextDecoder`).
-
-    Text that the end of an answer leaves held back comes last, in a chunk without tokens.
-    """
+    """The same chunks with `text` filled in; text held back at the end (`core.text.TextDecoder`)
+    comes in a last chunk without tokens."""
     decoders: dict[int, TextDecoder] = {}
     for chunk in chunks:
         decoder = decoders.setdefault(chunk.row, TextDecoder(decode_ids))
@@ -205,7 +199,6 @@ def with_text(chunks: Iterator[Chunk], decode_ids: Callable[[list[int]], str]) -
 
 
 def decoded(tokenizer: Any, ids: list[int]) -> str:
-    """The text of token ids without special tokens."""
     text: str = tokenizer.decode(ids, skip_special_tokens=True)
     return text
 
@@ -237,10 +230,10 @@ def result_of(call: Call, texts: list[str] | None = None) -> Result:
 
 
 def approximations(call: Call) -> tuple[str, ...]:
-    """What on the target's side is not exact, in words for the user.
+    """Parts of the target's side that are not exact, in words for the user.
 
-    Below float32, checking several tokens at once is another matrix product than checking one, so
-    near-ties may be decided differently; `draftlens verify` measures whether they are.
+    Below float32, verifying several tokens at once is another matrix product than decoding one, so
+    near ties may be decided differently; `draftlens verify` measures how often.
     """
     prefill = call.plan.prefill.approximate
     happened = call.session.approximate

@@ -23,9 +23,9 @@ class StockRun:
     Args:
         tokens: per row the new token ids, trimmed as `Result.tokens` are.
         e2e: seconds of the call.
-        ttft: seconds to the first token. Stock `generate` streams a single row only: with several
-            rows these are the seconds of the whole call.
-        logits: raw logits of each step, float ``[steps, B, V]``, if they were requested.
+        ttft: seconds to the first token; with several rows, which stock `generate` does not stream,
+            those of the whole call.
+        logits: raw logits of each step, float ``[steps, B, V]``, if requested.
     """
 
     tokens: list[list[int]]
@@ -46,8 +46,8 @@ class Divergence:
     Args:
         row, index: position of the token.
         stock, ours: the ids; None where an answer had already ended.
-        margin: stock's logit of its own token minus its logit of ours, which is small for a near
-            tie; None without logits or where an answer had already ended.
+        margin: stock's logit of its own token minus its logit of ours, small for a near tie; None
+            without logits or where an answer had already ended.
     """
 
     row: int
@@ -58,11 +58,7 @@ class Divergence:
 
 
 class _TokenTimer(BaseStreamer):  # type: ignore[misc]
-    """A streamer that records the time of each new token and passes its id on.
-
-    Args:
-        on_token: called with every new id.
-    """
+    """A streamer that records the time of each new token and calls `on_token` with its id."""
 
     def __init__(self, on_token: Callable[[int], None] | None) -> None:
         self.on_token = on_token
@@ -79,7 +75,7 @@ class _TokenTimer(BaseStreamer):  # type: ignore[misc]
                 self.on_token(token)
 
     def end(self) -> None:
-        """Do nothing: no token is held back."""
+        """Nothing to flush: no token is held back."""
 
 
 def run_stock(
@@ -94,8 +90,6 @@ def run_stock(
     """Call and time the unmodified library's ``model.generate``.
 
     Args:
-        target: the model; its `generate` is called as any user would.
-        inputs: output of the processor.
         on_token: called with every new id; only with a single row.
         keep_logits: whether to return `StockRun.logits`.
         assistant: a draft model for stock assisted generation.
@@ -124,13 +118,8 @@ def run_stock(
 
 @contextmanager
 def assistant_settings(model: Any, settings: Mapping[str, Any]) -> Iterator[None]:
-    """Set fields of a draft model's generation config, where stock assisted generation reads them,
-    and restore them at the end.
-
-    Args:
-        model: the draft model.
-        settings: names and values of the fields.
-    """
+    """Set fields of a draft model's generation config inside the block; stock assisted generation
+    reads them there."""
     config = model.generation_config
     previous = {name: getattr(config, name) for name in settings}
     config.update(**settings)
@@ -149,12 +138,7 @@ def trim(row: list[int], eos: frozenset[int]) -> list[int]:
 
 
 def first_divergence(stock: StockRun, ours: list[list[int]]) -> Divergence | None:
-    """The first token that differs, or None if the answers are identical.
-
-    Args:
-        stock: the reference.
-        ours: per row the ids of the other answer.
-    """
+    """The first token that differs, or None if the answers are identical."""
     for row, (stock_ids, our_ids) in enumerate(zip(stock.tokens, ours, strict=True)):
         if stock_ids != our_ids:
             return _divergence(stock, row, stock_ids, our_ids)
@@ -162,7 +146,6 @@ def first_divergence(stock: StockRun, ours: list[list[int]]) -> Divergence | Non
 
 
 def _moved(inputs: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
-    """The inputs with all tensors on a device."""
     moved = dict(inputs)
     for name, value in inputs.items():
         if isinstance(value, Tensor):
@@ -173,7 +156,6 @@ def _moved(inputs: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
 def _divergence(
     stock: StockRun, row: int, stock_ids: Sequence[int], our_ids: Sequence[int]
 ) -> Divergence:
-    """Where two different rows begin to differ."""
     shared = min(len(stock_ids), len(our_ids))
     index = 0
     while index < shared and stock_ids[index] == our_ids[index]:
@@ -190,7 +172,6 @@ def _divergence(
 
 
 def _eos_ids(model: Any, options: Mapping[str, Any]) -> frozenset[int]:
-    """End-of-sequence ids of a call with these options."""
     if "eos_token_id" in options:
         ids = options["eos_token_id"]
     else:

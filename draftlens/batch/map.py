@@ -22,7 +22,7 @@ from draftlens.media.conversation import Conversation, ask, read
 from draftlens.media.reader import KINDS, MediaReader, ReadRequest
 
 READERS = 2
-"""Processes that read media beside the models."""
+"""Number of processes that read media."""
 
 MOST_READERS = 256
 
@@ -37,9 +37,7 @@ class ClipAnswer:
     Args:
         index: position of the clip among those that were given.
         source: the clip as it was given.
-        text: the answer; empty if there is none.
-        tokens: its token ids.
-        from_draft: for each of them, whether the draft supplied it.
+        from_draft: for each of `tokens`, whether the draft supplied it.
         error: why there is no answer, in one sentence; None if there is one.
         seconds: end-to-end time of the clip's batch, divided by its clips.
         rows: clips of the batch.
@@ -61,19 +59,18 @@ class ClipAnswer:
 
 @dataclass(frozen=True)
 class MapOptions:
-    """How clips are read and put together.
+    """How clips are read and batched.
 
     Args:
         kind: `video` or `image`.
         num_frames: frames to sample from each clip.
-        limits: bounds on the size of a clip.
         batch: clips that are answered together.
         clip_seconds: time for reading one clip, after which its decoder is killed.
         readers: processes that read.
         seed: seed of the sampling noise of every clip; None draws one for each batch.
 
     Raises:
-        ConfigError: a value makes no sense.
+        ConfigError: a value is not valid.
     """
 
     kind: str = "video"
@@ -98,7 +95,7 @@ class MapOptions:
 
 
 class Answerer(Protocol):
-    """What is needed of an `Engine`."""
+    """The part of `Engine` that is used here."""
 
     @property
     def process(self) -> Callable[[Sequence[Conversation]], Any]: ...
@@ -114,7 +111,7 @@ def map_clips(
     options: MapOptions,
     generation: Mapping[str, Any],
 ) -> Generator[ClipAnswer, None, None]:
-    """The answers about clips, in the order in which they finish; see `Engine.map`."""
+    """The answers about clips, in the order in which they finish (`Engine.map`)."""
     with _reading(clips, prompt, options) as clips_read:
         for group in batches(clips_read, options.batch):
             yield from _answer(engine, group, options, generation)
@@ -122,13 +119,8 @@ def map_clips(
 
 @dataclass(frozen=True)
 class ReadClip:
-    """A clip that was read, or why it was not.
-
-    Args:
-        chat: the prompt about it; None with an error.
-        size: pixels of all frames, which the length of the prompt grows with.
-        error: one sentence; None with a chat.
-    """
+    """A clip as a chat, or the error of reading it; `size` is the pixels of all frames, with which
+    the length of the prompt grows."""
 
     index: int
     source: Any
@@ -141,7 +133,7 @@ def batches(clips: Iterable[ReadClip], batch: int) -> Iterator[list[ReadClip]]:
     """Groups of clips of similar size, in which every clip comes once.
 
     From the clips that are read ahead (`BATCHES_AHEAD` batches), each group takes the one that has
-    waited longest and those nearest to it in size. A clip that cannot be read is a group of its own
+    waited longest and those nearest to it in size. A clip that cannot be read is a group by itself
     and does not wait.
     """
     waiting: list[ReadClip] = []
@@ -250,7 +242,7 @@ class _ReaderPool:
             yield from sorted(clips_read, key=lambda clip: clip.index)
 
     def close(self) -> None:
-        """End threads and processes, whatever they do."""
+        """End threads and processes, even while they read."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         for reader in self._readers:
             reader.kill()

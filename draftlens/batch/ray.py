@@ -1,4 +1,4 @@
-"""Answers about the rows of a Ray dataset, on as many workers as there are machines for.
+"""Answers about the rows of a Ray dataset, on workers of several machines.
 
     dataset = ray.data.from_items([{"path": path} for path in paths])
     answers = dataset.map_batches(
@@ -10,7 +10,7 @@
     )
     answers.write_parquet(folder)
 
-Ray gives the rows of a worker that dies to another one. `pip install "draftlens[ray]"` installs it.
+Ray gives the rows of a lost worker to another one. `pip install "draftlens[ray]"` installs it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,8 @@ Columns = dict[str, Any]
 
 
 class CaptionBatch:
-    """Answers one prompt about each clip of a batch: a class for `Dataset.map_batches`.
-
-    A worker makes one object, which loads the models once. Media are read by the worker, so their
-    paths must be valid there.
-    """
+    """Answers one prompt about each clip of a batch, for `Dataset.map_batches`. Each worker loads
+    the models once and reads the media, so their paths must be valid there."""
 
     def __init__(
         self,
@@ -49,8 +46,7 @@ class CaptionBatch:
         self.engine: Any = load_engine.load(**(load or {}))
 
     def __call__(self, batch: Columns) -> Columns:
-        """The columns of a batch and three more: `text`, `tokens` (their number) and `error`, which
-        is empty for a clip that was answered."""
+        """Adds columns `text`, `tokens` (their number) and `error` (empty if answered)."""
         if self.column not in batch:
             raise InputError(
                 f"there is no column {self.column!r}; there are {', '.join(sorted(batch))}"

@@ -1,1 +1,1 @@
-"""The nouns of the library. Nothing above this package is imported here."""
+"""Types and helpers that every other package uses; imports nothing from above it."""

@@ -1,4 +1,4 @@
-"""Work in a thread of its own."""
+"""Runs one function in a thread."""
 
 from __future__ import annotations
 
@@ -10,15 +10,8 @@ Value = TypeVar("Value")
 
 
 def start_in_background(make: Callable[[], Value]) -> Callable[[], Value]:
-    """Call a function in a thread of its own, from now on.
-
-    Args:
-        make: the function. It shares no state with what the caller does meanwhile.
-
-    Returns:
-        A function that waits for the value and returns it. It raises what `make` raises, and may be
-        called several times or never.
-    """
+    """Start `make` in a thread; the returned function waits for its value, or raises its exception,
+    any number of times. `make` must not share state with the caller."""
     executor = ThreadPoolExecutor(1, thread_name_prefix="draftlens-beside")
     future = executor.submit(make)
     executor.shutdown(wait=False)

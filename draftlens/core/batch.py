@@ -1,4 +1,4 @@
-"""The sequences of a batch at one moment, as drafters and the verification read them."""
+"""The sequences of a batch at one moment, as read by drafters and verification."""
 
 from __future__ import annotations
 
@@ -16,12 +16,6 @@ from draftlens.core.tree import ROOT, Topology, path_to
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Immutable histories of the rows of a batch.
-
-    Args:
-        histories: one for each row.
-    """
-
     histories: tuple[History, ...]
 
     def __len__(self) -> int:
@@ -29,7 +23,6 @@ class Batch:
 
     @cached_property
     def rules(self) -> dict[SamplingRule, list[int]]:
-        """Each sampling rule with the rows that use it."""
         rows: dict[SamplingRule, list[int]] = {}
         for row, history in enumerate(self.histories):
             rows.setdefault(history.sampling, []).append(row)
@@ -42,7 +35,7 @@ class Batch:
 
     @cached_property
     def is_greedy(self) -> bool:
-        """Whether every row chooses the token with the best logit of the model itself."""
+        """Whether every row takes the argmax of the unprocessed logits."""
         return not any(rule.do_sample or rule.processors for rule in self.rules)
 
     def roots(self, device: torch.device) -> Tensor:
@@ -72,18 +65,9 @@ class Batch:
         guesses: Tensor,
         nodes: Sequence[Sequence[int]],
     ) -> Tensor:
-        """Scores at nodes of the rows' trees after the logits processors of each row.
-
-        Args:
-            logits: ``[B, M, V]``.
-            topologies: the tree of each row.
-            guesses: its tokens, int64 ``[B, N]``; only ancestors of `nodes` are read.
-            nodes: per row the M node indices that the logits belong to, `ROOT` allowed. A shorter
-                list means that the last logits of the row are fillers.
-
-        Returns:
-            ``[B, M, V]``.
-        """
+        """Scores after the logits processors, ``[B, M, V]`` like `logits`, at M nodes of each row's
+        tree (`nodes`, `ROOT` allowed; shorter lists are followed by fillers). Of the draft tokens,
+        int64 ``[B, N]``, only ancestors of `nodes` are read."""
         if len(self.rules) == 1:
             rule = next(iter(self.rules))
             all_rows = range(len(self))
@@ -101,12 +85,8 @@ class Batch:
         return scores
 
     def ranking(self, scores: Tensor, steps: Tensor) -> Tensor:
-        """The quantity whose argmax each row chooses (`SamplingRule.ranking`), ``[B, M, V]``.
-
-        Args:
-            scores: processed scores ``[B, M, V]``.
-            steps: index in its answer of the token that is chosen at each node, int64 ``[B, M]``.
-        """
+        """`SamplingRule.ranking` of processed scores ``[B, M, V]``; `steps` is the index in its
+        answer of the token chosen at each node, int64 ``[B, M]``."""
         if not any(rule.do_sample for rule in self.rules):
             return scores
         seeds = self.seeds(steps.device)
@@ -124,12 +104,8 @@ class Batch:
         guesses: Tensor,
         nodes: Sequence[Sequence[int]],
     ) -> Iterator[NodeHistories]:
-        """Histories at nodes of some rows' trees, grouped by length.
-
-        Args:
-            rows: rows of this batch; `NodeHistories.index` counts within this list.
-            topologies, guesses, nodes: as for `process`, of all rows.
-        """
+        """Histories at nodes of some rows' trees, grouped by length; arguments as for `process`.
+        `NodeHistories.index` counts within `rows`."""
         table = guesses.tolist()
         for index, row in enumerate(rows):
             history = self.histories[row]

@@ -1,4 +1,4 @@
-"""Checks of arguments, of which every refusal names the argument, its value and what is allowed."""
+"""Checks of arguments; every message names the argument, its value and what is allowed."""
 
 from __future__ import annotations
 
@@ -13,21 +13,19 @@ from typing import Any
 from draftlens.core.errors import ConfigError
 
 Check = Callable[[str, Any], Any]
-"""From the name of an argument and its value to the value that is used. Raises `ConfigError`."""
+"""Maps an argument's name and value to the value that is used. Raises `ConfigError`."""
 
 MOST_SHOWN = 60
-"""Characters of a value in a message, about."""
+"""Approximate maximum length, in characters, of a value in a message."""
 
 
 def shown(value: object) -> str:
-    """A value in a message: its `repr` on one line, shortened."""
     short = Repr()
     short.maxstring = short.maxother = MOST_SHOWN
     return " ".join(short.repr(value).split())
 
 
 def wrong(name: str, value: object, allowed: str) -> ConfigError:
-    """The error for an argument whose value is not allowed."""
     return ConfigError(f"{name} must be {allowed}, not {shown(value)}")
 
 
@@ -57,7 +55,7 @@ def whole(least: int | None = None, most: int | None = None) -> Check:
 
 
 def as_whole(value: Any) -> int | None:
-    """A value as an int; None if it is no whole number. True and False are none."""
+    """A value as an int; None if it is not a whole number, or is a bool."""
     if isinstance(value, bool) or getattr(value, "ndim", 0) > 0:
         return None
     if isinstance(value, Real) and not hasattr(value, "__index__"):
@@ -74,10 +72,7 @@ def real(
 ) -> Check:
     """Accepts numbers from `least` to `most`, also those of numpy and torch.
 
-    Args:
-        least, most: the bounds; without `most`, `above` goes with 0.
-        above: whether `least` itself is refused.
-        endless: whether infinity is a value.
+    `above` refuses `least` itself (without `most` only for `least` = 0); `endless` admits infinity.
     """
     if most < inf and above:
         allowed = f"a number above {least:g} and up to {most:g}"
@@ -102,7 +97,7 @@ def real(
 
 
 def as_real(value: Any) -> float | None:
-    """A value as a float; None if it is no number. True and False are none."""
+    """A value as a float; None if it is not a number, or is a bool."""
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, Real):
@@ -123,10 +118,7 @@ def switch(name: str, value: Any) -> bool:
 def suggestion(name: str, known: Iterable[str], synonyms: Iterable[tuple[str, str]] = ()) -> str:
     """A question that follows an unknown name; empty if no known name is similar.
 
-    Args:
-        name: what was written.
-        known: the names there are.
-        synonyms: names that are used elsewhere, and the known names that mean the same.
+    `synonyms` are pairs of a foreign name and the known name of the same meaning.
 
     Example:
 

@@ -6,11 +6,10 @@
     ├── UnsupportedModelError  a model lacks something that draftlens needs; names class and cause
     ├── IncompatiblePairError  target and draft cannot work together; names both
     ├── InputError             the inputs do not fit the model, or the batch is not valid
-    ├── HostError              a process that reads prompts together with others is lost; names it
+    ├── HostError              a rank that shares the reading of prompts is lost; names it
     └── TrainingDataError      an entry of training data is wrong; names file, entry and line
 
-Each message is one sentence for the caller. It says what is wrong, names the thing that is wrong,
-and suggests a remedy where there is one.
+Each message is one sentence with the cause and, if there is one, a remedy.
 """
 
 
@@ -49,7 +48,7 @@ class InputError(DraftlensError, ValueError):
 
 
 class HostError(DraftlensError):
-    """A process that reads prompts together with others has ended or does not answer."""
+    """A rank that shares the reading of prompts has ended or does not answer."""
 
 
 class TrainingDataError(DraftlensError, ValueError):

@@ -16,15 +16,12 @@ class History:
     """One sequence up to a moment. Tokens that are emitted later do not change it.
 
     Args:
-        prompt_ids: int64 ``[L]``, left-padded as stock `generate` has them: logits processors and
-            stopping criteria read them as history.
-        answer: the token list of the sequence, which only ever grows.
-        length: how many tokens of `answer` this history holds.
+        prompt_ids: int64 ``[L]``, left-padded as in stock `generate`: processors and criteria read
+            it.
+        answer: the token list of the sequence, which only ever grows; the first `length` tokens
+            count.
         seed: seed of the sampling noise, in [0, 2**63).
-        sampling: how tokens are chosen, by draft and target alike.
-        row: the row in its call of `generate`.
-        num_rows: rows of that call.
-        finished: whether the answer has ended.
+        row, num_rows: the row in its call of `generate`, and the rows of that call.
         from_draft: for each token of `answer`, whether the draft supplied it.
     """
 
@@ -40,12 +37,10 @@ class History:
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """The emitted tokens."""
         return tuple(self.answer[: self.length])
 
     @property
     def last_token(self) -> int:
-        """The last emitted token, which is the root of the next draft tree."""
         return self.answer[self.length - 1]
 
     def ids(self, more: Sequence[int] = ()) -> Tensor:
@@ -54,6 +49,5 @@ class History:
         return torch.cat([self.prompt_ids, answer])
 
     def extended(self, more: Sequence[int]) -> History:
-        """The history that a hypothesis about the next tokens leads to."""
         answer = [*self.tokens, *more]
         return replace(self, answer=answer, length=len(answer))

@@ -1,9 +1,7 @@
-"""Names of models on the Hugging Face Hub: what is in the local cache, and a quick refusal where a
-name cannot be loaded.
+"""Checks names of models on the Hugging Face Hub before they are loaded.
 
-transformers asks the network for each file of a checkpoint, several times if nobody answers. Here
-the cache comes first, and the network is asked once, with a time limit. torch is not imported here,
-so that a wrong name is refused before the seconds that this takes.
+The local cache comes first, then a single request with a time limit: transformers requests each
+file, with several retries. torch is not imported, so a wrong name is refused at once.
 """
 
 from __future__ import annotations
@@ -24,23 +22,21 @@ from huggingface_hub.errors import (
 from draftlens.core.errors import ConfigError
 
 HUB_SECONDS = 6.0
-"""Time for the answer of the Hub to the question whether a model exists."""
+"""Time limit, in seconds, for the Hub to confirm that a model exists."""
 
 CONFIG = "config.json"
 
 
 def is_folder(path: str) -> bool:
-    """Whether a path can only be a folder and not a Hub id, which has one slash at most."""
+    """Whether a path can only be a folder: a Hub id has one slash at most."""
     return Path(path).is_absolute() or path.startswith(".") or path.count("/") > 1
 
 
 def is_local(path: str) -> bool:
-    """Whether a path is read from the disk, so that the Hub has nothing to do with it."""
     return is_folder(path) or Path(path).is_dir()
 
 
 def is_cached(path: str, revision: str | None = None, cache_dir: str | Path | None = None) -> bool:
-    """Whether the configuration of a model on the Hub is in the local cache."""
     try:
         found = try_to_load_from_cache(path, CONFIG, cache_dir=cache_dir, revision=revision)
     except HFValidationError:
@@ -49,16 +45,7 @@ def is_cached(path: str, revision: str | None = None, cache_dir: str | Path | No
 
 
 def check_hub(path: str, role: str, revision: str | None = None) -> None:
-    """Refuse a name that the Hub does not have, or a Hub that does not answer in time.
-
-    Args:
-        path: a Hub id.
-        role: `target` or `draft`, for the message.
-        revision: branch, tag or commit.
-
-    Raises:
-        ConfigError: one sentence, after `HUB_SECONDS` at most.
-    """
+    """Raise ConfigError, after `HUB_SECONDS` at most, unless the Hub confirms the model."""
     question = _Question(path, revision)
     question.start()
     question.join(HUB_SECONDS)
@@ -72,8 +59,7 @@ def check_hub(path: str, role: str, revision: str | None = None) -> None:
 
 
 class _Question(Thread):
-    """Asks the Hub whether a model exists; a thread, since looking up the Hub's own address has no
-    time limit."""
+    """A request in a thread, because resolving the Hub's address has no time limit."""
 
     def __init__(self, name: str, revision: str | None) -> None:
         super().__init__(daemon=True)
@@ -89,7 +75,6 @@ class _Question(Thread):
 
 
 def _cause(error: Exception, revision: str | None) -> str:
-    """Why a model cannot be had, as the end of a sentence."""
     if isinstance(error, GatedRepoError):
         return "access to it is granted on its page of the Hub: ask there, then `hf auth login`"
     if isinstance(error, RevisionNotFoundError):

@@ -1,8 +1,8 @@
-"""Files of JSON lines that survive interruptions: every line is whole, or cut off by the next run.
+"""Files of JSON lines that survive interruptions.
 
-A line is written by a single call of the system, so a process that is killed leaves at most one
-incomplete line, the last. What the system has taken survives the end of the process; only a
-failing machine can lose it, and `fsync` bounds by how much.
+Each line is written by a single system call, so a killed process leaves at most one incomplete
+line, the last, which the next run cuts off. Only a failure of the machine can lose written lines;
+`fsync` bounds how many.
 """
 
 from __future__ import annotations
@@ -17,24 +17,14 @@ from draftlens.core.errors import ConfigError
 from draftlens.core.files import parse_json, to_json
 
 SYNC_SECONDS = 1.0
-"""Longest work, in seconds, that a failure of the machine may cost."""
+"""Longest work, in seconds, that a failure of the machine may lose."""
 
 _SEPARATORS = (",", ":")
 
 
 def read_lines(path: Path, first_key: str) -> list[dict[str, Any]]:
-    """The values of all whole lines. The file is left as it is: see `cut_incomplete_line`.
-
-    Args:
-        path: the file; it need not exist.
-        first_key: every line is an object that begins with this key. A file in which one does not
-            was written by something else.
-
-    Raises:
-        ConfigError: the file was written by something else, or a whole line is no JSON; the message
-            names the line.
-        OSError: the file cannot be read.
-    """
+    """Values of all complete lines, which must be objects that begin with `first_key`; empty if
+    there is no file. Raises ConfigError, which names the line, for any other line, and OSError."""
     if not path.is_file():  # a device, such as /dev/full, may have no end
         return []
     if not begins_with(path, first_key):  # before a whole film is read
@@ -55,24 +45,13 @@ def read_lines(path: Path, first_key: str) -> list[dict[str, Any]]:
 
 
 def begins_with(path: Path, first_key: str) -> bool:
-    """Whether the first line of a file, as far as it is there, is an object that begins with a key.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Whether the first line, complete or not, is an object that begins with a key."""
     with path.open("rb") as file:
         return _may_begin(file.read(len(_beginning(first_key))), first_key)
 
 
 def cut_incomplete_line(path: Path) -> None:
-    """Cut off what an interruption has left of a last line.
-
-    Args:
-        path: a file whose lines `read_lines` takes; it need not exist.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Cut off an incomplete last line; the file need not exist."""
     content = path.read_bytes() if path.is_file() else b""
     whole = content.rfind(b"\n") + 1
     if whole < len(content):
@@ -80,12 +59,10 @@ def cut_incomplete_line(path: Path) -> None:
 
 
 def _beginning(first_key: str) -> bytes:
-    """How `LineWriter` begins a line."""
     return to_json({first_key: 0}, separators=_SEPARATORS).encode().removesuffix(b"0}")
 
 
 def _may_begin(line: bytes, first_key: str) -> bool:
-    """Whether an incomplete line can be one that `LineWriter` began."""
     beginning = _beginning(first_key)
     return line.startswith(beginning) or beginning.startswith(line)
 
@@ -98,16 +75,8 @@ def _foreign(path: Path, number: int, first_key: str) -> ConfigError:
 
 
 class LineWriter:
-    """Appends JSON values to a file, one a line.
-
-    Args:
-        path: the file; it is created if it does not exist.
-        sync_seconds: time after which what is written is forced onto the disk, with the next line;
-            0 forces every line.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Appends JSON values to a file, one a line, and syncs the file with the first line after
+    `sync_seconds` (0: with every line). Raises OSError, which names the file."""
 
     def __init__(self, path: Path, sync_seconds: float = SYNC_SECONDS) -> None:
         self._path = path
@@ -116,11 +85,6 @@ class LineWriter:
         self._synced = time.monotonic()
 
     def write(self, value: Any) -> None:
-        """Append a value. It survives the end of this process, however that comes.
-
-        Raises:
-            OSError: the disk is full or fails; the error names the file.
-        """
         content = (to_json(value, separators=_SEPARATORS) + "\n").encode("utf-8")
         written = 0
         try:
@@ -132,12 +96,10 @@ class LineWriter:
             self.sync()
 
     def sync(self) -> None:
-        """Force what is written onto the disk."""
         os.fsync(self._file)
         self._synced = time.monotonic()
 
     def close(self) -> None:
-        """Force what is written onto the disk and close the file."""
         try:
             os.fsync(self._file)
         finally:
@@ -155,5 +117,5 @@ class LineWriter:
         try:
             self.close()
         except OSError:
-            if error is None:  # else the first failure says more
+            if error is None:  # else the first failure is the informative one
                 raise

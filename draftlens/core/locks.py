@@ -1,4 +1,4 @@
-"""Locks and other objects that forks of the process must not use as they are."""
+"""Locks and other objects that a forked process must not use as they are."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from threading import RLock
 
 
 class ForkAware(ABC):
-    """An object that depends on threads or processes of the one that made it."""
+    """An object that depends on threads or processes of the process that made it."""
 
     def __init__(self) -> None:
         _FORK_AWARE.add(self)
 
     @abstractmethod
     def leave_to_parent(self) -> None:
-        """Called in a fork of the process, which has no thread but the one that forked."""
+        """Called in a fork; only the forking thread exists there."""
 
 
 class ForkLock(ForkAware, AbstractContextManager[None]):
-    """A lock that its holder may take again, and that is free in a fork of the process, where
-    threads of the parent that held it do not exist."""
+    """A reentrant lock that is free in a fork, where the parent's other threads do not exist."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Objects from names and options, and back: the same words in Python, JSON and YAML."""
+"""Objects from names and options and back, alike in Python, JSON and YAML."""
 
 from __future__ import annotations
 
@@ -14,14 +14,8 @@ from draftlens.core.registry import Registry
 def make(registry: Registry, choice: Any, method: str) -> Any:
     """An object from a registered name, from a mapping with `name` and options, or from itself.
 
-    Args:
-        registry: of dataclasses, whose fields are the options.
-        choice: such as ``"uv"`` or ``{"name": "uv", "layer": 10}``.
-        method: a method that all objects of this kind have.
-
-    Raises:
-        ConfigError: `choice` is none of these, the name or an option is unknown, or a value makes
-            no sense.
+    `registry` holds dataclasses with `method`; their fields are the options. Raises ConfigError for
+    an unknown name or option and for an invalid value.
 
     Example:
 
@@ -46,12 +40,7 @@ def make(registry: Registry, choice: Any, method: str) -> Any:
 
 
 def build(registry: Registry, name: Any, options: Mapping[str, Any]) -> Any:
-    """An object of a registered dataclass, which may say by `removed` what became of options that
-    it had.
-
-    Raises:
-        ConfigError: the name or an option is unknown, or a value makes no sense.
-    """
+    """An object of a registered dataclass; its `removed` explains options that no longer exist."""
     kind = registry[name]
     known = [field.name for field in dataclasses.fields(kind) if field.init]
     unknown = sorted(set(options) - set(known))
@@ -67,13 +56,13 @@ def build(registry: Registry, name: Any, options: Mapping[str, Any]) -> Any:
             f"known: {names}"
         )
     for option, value in options.items():
-        if getattr(value, "ndim", 0) > 0:  # every comparison of it is an array, too
+        if getattr(value, "ndim", 0) > 0:  # every comparison with an array is an array, too
             raise wrong(option, value, "a value that is no array")
     return kind(**options)
 
 
 def describe(registry: Registry, chosen: Any) -> dict[str, Any]:
-    """The name and options of an object, from which `make` builds an equal one."""
+    """Name and options of an object, from which `make` builds an equal one."""
     description = {"name": registry.name_of(type(chosen))}
     if dataclasses.is_dataclass(chosen):
         for field in dataclasses.fields(chosen):

@@ -1,4 +1,4 @@
-"""What is measured during the target's prefill, for pruners and drafters."""
+"""Features of the target's prefill, for pruners and drafters."""
 
 from __future__ import annotations
 
@@ -10,27 +10,17 @@ from torch import Tensor
 from draftlens.core.errors import ConfigError
 
 TEXTS = ("all", "after")
-"""Texts that visual tokens are compared with: all of the row, or that behind its first visual
-token."""
+"""Text tokens that visual tokens are compared with: all, or those after the first visual token."""
 
 ATTENTION_NAME = "attention of the target"
 
 
 @dataclass(frozen=True, order=True)
 class Similarity:
-    """One reading of how similar visual tokens are to the text (ParallelVLM, equation 2).
+    """Similarity of visual tokens to the text (ParallelVLM, equation 2).
 
-    For visual token i it is S_i = sum over text tokens j of cos(V_i, X_j), with the target's hidden
-    states V and X behind `layer` layers.
-
-    Args:
-        layer: 0 for the embeddings that enter the first layer. A model reads behind
-            `layer_in` layers.
-        text: `"all"` for all text tokens of the row, `"after"` for those behind its first visual
-            token.
-
-    Raises:
-        ConfigError: a value makes no sense.
+    For visual token i, S_i = sum over text tokens j of cos(V_i, X_j), with the target's hidden
+    states V and X after layer `layer_in` (0: the embeddings). `text` is one of `TEXTS`.
 
     Example:
 
@@ -48,25 +38,19 @@ class Similarity:
             raise ConfigError(f"unknown text {self.text!r}; known: {', '.join(TEXTS)}")
 
     def layer_in(self, num_layers: int) -> int:
-        """The layer that is read in a model of this depth, see `early_layer`."""
         return early_layer(self.layer, num_layers)
 
 
 def early_layer(layer: int, num_layers: int) -> int:
-    """A layer, but at most 0.7 of the depth (rounded down, at least 1), so that the rest of a
-    prefill can hide what follows from the reading."""
+    """`layer`, but at most 0.7 of the depth (rounded down, at least 1), so that the rest of the
+    prefill can overlap with later work."""
     return min(layer, max(1, 7 * num_layers // 10))
 
 
 @dataclass(frozen=True)
 class Score:
-    """What a pruner ranks visual tokens by, where that is not their attention over all layers.
-
-    Args:
-        name: in a few words, for pictures; begins with the name of the quantity.
-        of: the score in some readings, float32 ``[B, L]``, higher is better; None if what it is
-            computed from was not read.
-    """
+    """A pruner's score of visual tokens from prefill features, float32 ``[B, L]``, higher is
+    better, or None if its input was not recorded; `name` is a label for pictures."""
 
     name: str
     of: Callable[[PrefillFeatures], Tensor | None]
@@ -74,16 +58,13 @@ class Score:
 
 @dataclass(frozen=True)
 class FeatureSpec:
-    """Which readings a prefill takes. Specifications are united with ``|``.
+    """The features that a prefill records. Specifications are united with ``|``.
 
     Args:
-        attention: attention scores of the visual tokens, summed over layers, heads and text tokens,
-            and the same layer by layer.
-        hidden_layers: layers behind which the hidden states are kept; 0 means the embeddings that
-            enter the first layer.
-        similarities: how similar visual tokens are to the text.
-        score: of the pruner that requests them; None for `PrefillFeatures.attention`. It concerns
-            this pruner alone, so a union has none.
+        attention: scores of the visual tokens, summed over heads, text tokens and layers, and by
+            layer.
+        hidden_layers: layers after which the hidden states are kept; 0 means the embeddings.
+        score: of the pruner; None for `PrefillFeatures.attention`. A union has none.
     """
 
     attention: bool = False
@@ -101,12 +82,10 @@ class FeatureSpec:
 
     @property
     def score_name(self) -> str:
-        """What `scores` are, in a few words."""
         return ATTENTION_NAME if self.score is None else self.score.name
 
     def scores(self, readings: PrefillFeatures) -> Tensor | None:
-        """What the pruner that requests these readings ranks visual tokens by, float32 ``[B, L]``;
-        None if it was not read."""
+        """The pruner's score of visual tokens, float32 ``[B, L]``; None if not recorded."""
         if self.score is None:
             return readings.attention
         return self.score.of(readings)
@@ -118,14 +97,10 @@ ATTENTION = FeatureSpec(attention=True)
 
 @dataclass(frozen=True)
 class PrefillFeatures:
-    """The readings of one prefill.
+    """Features recorded by one prefill; what was not requested is None or empty.
 
-    Args:
-        attention: float32 ``[B, L]``, zero at text and padding; None unless requested.
-        attention_by_layer: the same for each layer; empty unless requested.
-        hidden_states: layer to hidden states ``[B, L, D]`` in the model's dtype; padding is
-            meaningless.
-        similarities: float32 ``[B, L]`` of each that was requested, zero at text and padding.
+    Attention and similarities are float32 ``[B, L]``, zero at text and padding. Hidden states by
+    layer are ``[B, L, D]`` in the model's dtype; padding is meaningless.
     """
 
     attention: Tensor | None = None

@@ -1,8 +1,5 @@
-"""The processes that read a prompt together, as the layers below `distributed` see them.
-
-Every rank holds the same model. Rank 0 answers: it owns rows, sampling, drafter and output. The
-others follow it: they wait for jobs and take part in exchanges.
-"""
+"""The ranks that read a prompt together. Each holds the same model; rank 0 owns rows, sampling,
+drafter and output, the others wait for jobs and take part in exchanges."""
 
 from __future__ import annotations
 
@@ -16,66 +13,46 @@ from torch import Tensor
 
 
 class Arriving(Protocol):
-    """Tensors on their way."""
+    """Tensors that are being received."""
 
     def wait(self) -> list[Tensor]:
-        """The tensors; may be called once.
-
-        Raises:
-            HostError: a host has ended, or has not sent its tensor in time.
-        """
+        """The tensors; may be called once. Raises HostError if a rank has ended or timed out."""
         ...
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """Arguments of `generate` after the processes have encoded pixels.
-
-    Args:
-        inputs: with features in place of the pixels that were divided.
-        notes: which pixels rank 0 encodes alone, and why.
-    """
+    """`generate`'s arguments with features in place of the divided pixels; `notes` name the pixels
+    that rank 0 encodes alone."""
 
     inputs: dict[str, Any]
     notes: tuple[str, ...] = ()
 
 
 class Hosts(Protocol):
-    """A group of processes. All exchanges are of flat tensors of one device; every rank knows the
-    sizes of all, and every rank makes the same exchanges in the same order."""
+    """A group of ranks that exchange flat tensors of one device, all in the same order."""
 
     rank: int
     size: int
 
     kept: dict[int, Any]
-    """What jobs have kept on this rank for later ones, by number."""
+    """Values that jobs keep on this rank for later jobs, by number."""
 
     @property
     def is_usable(self) -> bool:
-        """Whether no rank is lost, as far as that is known."""
+        """False once a rank is known to be lost."""
         ...
 
     def new_number(self) -> int:
-        """A number under which jobs may keep something, given to nobody else; called by rank 0."""
+        """A unique key for `kept`; called by rank 0."""
         ...
 
     def forget(self, number: int) -> None:
-        """Let all ranks drop what they have kept under a number, before their next job.
-
-        Called by rank 0, from any thread and at any time, also while garbage is collected.
-        """
+        """Drop `kept` values before the next job; by any thread of rank 0, at any time."""
         ...
 
     def all_gather(self, local: Tensor, sizes: Sequence[int]) -> Arriving:
-        """Exchange a tensor of every rank.
-
-        Args:
-            local: of this rank, ``[sizes[rank]]``. It must not change until the result has arrived.
-            sizes: elements of each rank's tensor; 0 is allowed.
-
-        Returns:
-            The tensors of all ranks, in their order.
-        """
+        """Tensors of all ranks; `local` ``[sizes[rank]]`` must not change before the result."""
         ...
 
     def pass_on(self, local: Tensor, size: int) -> Arriving:
@@ -83,38 +60,22 @@ class Hosts(Protocol):
         ...
 
     def gather(self, local: Tensor, sizes: Sequence[int] = ()) -> Arriving:
-        """Send a tensor of every rank to rank 0.
-
-        Args:
-            local: of this rank.
-            sizes: elements of each rank's tensor; only rank 0 needs them.
-
-        Returns:
-            On rank 0 the tensors of all ranks, in their order; nothing on others.
-        """
+        """Send tensors to rank 0, which alone needs `sizes` and receives them in order."""
         ...
 
     def answering(self) -> AbstractContextManager[None]:
-        """Entered by rank 0 around `give` and the exchanges that belong to it. One thread is inside
-        at a time. If it is left by an exception, the hosts are lost: nobody knows which exchanges
-        the others have made."""
+        """Entered by one thread of rank 0 around `give` and its exchanges. An exception inside
+        loses the group, because the ranks' exchanges no longer match."""
         ...
 
     def give(self, jobs: Sequence[Any]) -> None:
-        """Give a job to each rank above 0, in order: rank h runs ``jobs[h - 1].run(backbone,
-        hosts)`` with its own backbone and group. Called by rank 0."""
+        """Give a job to each rank above 0: rank h runs ``jobs[h - 1].run(backbone, hosts)`` with
+        its own backbone and group. Called by rank 0."""
         ...
 
     def encode(self, model: Any, inputs: Mapping[str, Any]) -> Encoded:
-        """Encode the pixels among some arguments of `generate`, as far as they can be divided.
-
-        Args:
-            model: of rank 0, which calls this.
-            inputs: the arguments, on the model's device.
-
-        Raises:
-            HostError: a process is lost.
-        """
+        """Encode pixels among `generate`'s arguments, divided over the ranks as far as possible.
+        Called by rank 0; raises HostError if a rank is lost."""
         ...
 
 
@@ -130,45 +91,35 @@ class Alone:
         self._numbers = count()
 
     def new_number(self) -> int:
-        """See `Hosts.new_number`."""
         return next(self._numbers)
 
     def forget(self, number: int) -> None:
-        """See `Hosts.forget`."""
         self.kept.pop(number, None)
 
     def all_gather(self, local: Tensor, sizes: Sequence[int]) -> Arriving:
-        """See `Hosts.all_gather`."""
         return _Here([local])
 
     def pass_on(self, local: Tensor, size: int) -> Arriving:
-        """See `Hosts.pass_on`."""
         return _Here([local])
 
     def gather(self, local: Tensor, sizes: Sequence[int] = ()) -> Arriving:
-        """See `Hosts.gather`."""
         return _Here([local])
 
     def answering(self) -> AbstractContextManager[None]:
-        """See `Hosts.answering`."""
         return nullcontext()
 
     def give(self, jobs: Sequence[Any]) -> None:
-        """There is nobody to give them to."""
+        """No other rank exists."""
 
     def encode(self, model: Any, inputs: Mapping[str, Any]) -> Encoded:
-        """The model encodes its own pixels."""
         return Encoded(dict(inputs))
 
 
 class _Here:
-    """What needs no journey."""
-
     def __init__(self, tensors: list[Tensor]) -> None:
         self._tensors = tensors
 
     def wait(self) -> list[Tensor]:
-        """See `Arriving.wait`."""
         return self._tensors
 
 

@@ -1,4 +1,4 @@
-"""References: texts that an answer is expected to repeat, which drafters guess from."""
+"""References: texts that an answer is expected to repeat, which drafters copy from."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from draftlens.core.errors import InputError
 from draftlens.core.text import tokenizer_of
 
 Text = str | tuple[int, ...]
-"""One reference: a text, or token ids."""
 
 GivenText = str | Sequence[int]
-"""One reference as a caller gives it. A one-dimensional tensor or array of ids works, too."""
+"""One reference as callers pass it; a one-dimensional tensor or array of ids works, too."""
 
 GivenReferences = Sequence[Sequence[GivenText]] | Sequence[GivenText]
 """A sequence of references for each row; of a single row, the references themselves."""
@@ -28,23 +27,15 @@ FORM = (
 
 @dataclass(frozen=True)
 class References:
-    """The references of the rows of a call.
-
-    Args:
-        rows: of each row, its references in the order in which the answer is expected to repeat
-            them. Empty for none in any row.
-        tokenizer: of the target. References that are texts need it.
-    """
+    """References by row in the expected order, empty for none; texts need `tokenizer`."""
 
     rows: tuple[tuple[Text, ...], ...] = ()
     tokenizer: Any = None
 
     def __bool__(self) -> bool:
-        """Whether any row has references."""
         return any(self.rows)
 
     def of_row(self, row: int) -> tuple[Text, ...]:
-        """The references of one row."""
         return self.rows[row] if self.rows else ()
 
 
@@ -52,16 +43,7 @@ NO_REFERENCES = References()
 
 
 def references_of(given: GivenReferences, num_rows: int, tokenizer: Any = None) -> References:
-    """The references of a call in the form that a caller gives them.
-
-    Args:
-        given: texts or token ids, row by row.
-        num_rows: of the call.
-        tokenizer: of the target, or a processor that holds it; None if it is not known.
-
-    Raises:
-        InputError: they have another form, there are not as many lists as rows, or they are texts
-            and there is no tokenizer.
+    """The references of a call from the forms that callers may pass; raises InputError for others.
 
     Example:
 
@@ -94,7 +76,7 @@ def _per_row(given: GivenReferences, num_rows: int) -> list[Any]:
 
 
 def _is_text(item: Any) -> bool:
-    """Whether it is a reference by itself, in contrast to a list of them. An empty list is none."""
+    """Whether it is one reference rather than a list of them; an empty list is not."""
     if isinstance(item, str):
         return True
     members = _listed(item)
@@ -111,7 +93,6 @@ def _text(given: Any) -> Text:
 
 
 def _listed(given: Any) -> list[Any]:
-    """The members of a sequence, array or tensor."""
     if isinstance(given, (str, bytes)):
         raise InputError(f"{FORM}; not {shown(given)}")
     given = getattr(given, "tolist", lambda: given)()

@@ -18,14 +18,7 @@ PACKAGE = "draftlens"
 
 @dataclass(frozen=True)
 class Entry:
-    """One name of a registry.
-
-    Args:
-        name: the name that users write.
-        location: ``"module:attribute"``.
-        package: the distribution that provides it.
-        error: why it cannot be used, or None.
-    """
+    """A name, its location ``"module:attribute"``, its distribution, and why it cannot be used."""
 
     name: str
     location: str
@@ -36,15 +29,9 @@ class Entry:
 class Registry:
     """Maps a name to ``"module:attribute"``, imported on first use.
 
-    Other packages add names through the entry point group of the registry. Names of draftlens win
-    over names of other packages. An entry point that cannot be imported is named by a warning and
-    skipped.
-
-    Args:
-        kind: the word for an entry in error messages, such as ``"pruner"``.
-        entries: name to location.
-        group: entry point group, or None if other packages cannot add names.
-        lab: names that the package draftlens-lab adds, for the refusal where it is missing.
+    Other packages add names by the entry point `group`; draftlens' own names take precedence.
+    Broken entry points are skipped with a warning. `kind` is the word for an entry in messages;
+    `lab` are names that the package draftlens-lab adds, for the error where it is missing.
 
     Example:
 
@@ -67,29 +54,21 @@ class Registry:
         self._loaded: dict[str, Any] = {}
 
     def register(self, name: str, location: str) -> None:
-        """Add ``name`` for ``"module:attribute"``; an existing name is replaced."""
         self._builtin[name] = location
         self._loaded.pop(name, None)
 
     def refresh(self) -> None:
-        """Look for the entry points of installed packages again."""
         self.__dict__.pop("_points", None)
         self._loaded.clear()
 
     @cached_property
     def _points(self) -> dict[str, EntryPoint]:
-        """Entry points of other packages by name."""
         if self.group is None:
             return {}
         return {point.name: point for point in entry_points(group=self.group)}
 
     def __getitem__(self, name: str) -> Any:
-        """The implementation called `name`.
-
-        Raises:
-            ConfigError: there is no such name (the message lists those that exist), or its package
-                cannot be imported.
-        """
+        """The implementation; raises ConfigError for an unknown name and for a failing import."""
         if not isinstance(name, str) or name not in self:
             if name in self._lab:
                 raise ConfigError(
@@ -116,10 +95,7 @@ class Registry:
             ) from error
 
     def name_of(self, implementation: object) -> str:
-        """The name under which a class or function is registered; its own name if it is not.
-
-        The comparison is by location, so nothing is imported.
-        """
+        """The registered name, else the own name, of a class or function; imports nothing."""
         module = getattr(implementation, "__module__", "")
         qualified = f"{module}:{getattr(implementation, '__qualname__', '')}"
         for name, location in self._locations().items():
@@ -128,7 +104,7 @@ class Registry:
         return str(getattr(implementation, "__name__", implementation))
 
     def entries(self) -> list[Entry]:
-        """All names with their locations and packages, sorted; broken ones carry their error."""
+        """All names, sorted; broken ones carry their error."""
         entries = [Entry(name, location) for name, location in self._builtin.items()]
         for name, point in self._points.items():
             if name in self._builtin:
@@ -146,7 +122,7 @@ class Registry:
         return {**foreign, **self._builtin}
 
     def __iter__(self) -> Iterator[str]:
-        """The names that can be used, sorted; a warning names those that cannot."""
+        """The usable names, sorted; a warning lists the others."""
         for entry in self.entries():
             if entry.error is None:
                 yield entry.name

@@ -1,4 +1,4 @@
-"""Answers that repeat themselves for ever."""
+"""Detects answers that repeat themselves endlessly."""
 
 from __future__ import annotations
 
@@ -11,24 +11,19 @@ from transformers import StoppingCriteria
 from draftlens.core.errors import ConfigError
 
 LONGEST_PERIOD = 64
-"""Tokens of the longest pattern that is looked for."""
+"""Longest pattern that is searched for, in tokens."""
 
 
 class LoopCriterion(StoppingCriteria):  # type: ignore[misc]
-    """Ends a row whose answer ends with many repetitions of one pattern.
+    """Ends a row after many repetitions of one pattern at the end of its answer.
 
-    The decision follows from the row's own tokens alone, so stock `generate` with this criterion
-    ends at the same token: ``model.generate(**inputs, stopping_criteria=[LoopCriterion(length)])``.
+    The decision depends on the row's own tokens alone, so stock `generate` with this criterion ends
+    at the same token: ``model.generate(**inputs, stopping_criteria=[LoopCriterion(length)])``.
 
     Args:
-        prompt_length: tokens of the prompt, padding included. The placeholders of a picture are
-            repetitions that count for nothing.
+        prompt_length: in tokens with padding; repeated placeholders of pictures do not count.
         repeats: a pattern is a loop from this many repetitions on.
-        least_tokens: and only if they are this many tokens together: the rule of a wide table is
-            no loop.
-
-    Raises:
-        ConfigError: a number makes no sense.
+        least_tokens: ... and from this many tokens in total, so that a table's rule is no loop.
     """
 
     def __init__(self, prompt_length: int, repeats: int = 8, least_tokens: int = 128) -> None:
@@ -42,28 +37,16 @@ class LoopCriterion(StoppingCriteria):  # type: ignore[misc]
         self.least_tokens = least_tokens
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
-        """Whether each row ends, bool ``[B]``.
-
-        Args:
-            input_ids: prompts and answers so far, int64 ``[B, L]``.
-            scores: not used.
-            kwargs: not used.
-        """
+        """Whether each row ends, bool ``[B]``; `input_ids` include prompts, int64 ``[B, L]``."""
         answers = input_ids[:, self.prompt_length :]
         longest = max(LONGEST_PERIOD * self.repeats, self.least_tokens + LONGEST_PERIOD)
         ends = [self.is_loop(row) for row in answers[:, -longest:].tolist()]
         return torch.tensor(ends, dtype=torch.bool, device=input_ids.device)
 
     def is_loop(self, tokens: list[int]) -> bool:
-        """Whether an answer ends with a loop.
-
-        Args:
-            tokens: the whole answer, or its last ones.
-        """
         return any(self._repeats(tokens, period) for period in range(1, LONGEST_PERIOD + 1))
 
     def _repeats(self, tokens: list[int], period: int) -> bool:
-        """Whether the tokens end with enough repetitions of a pattern of `period` tokens."""
         needed = max(period * self.repeats, self.least_tokens)
         if len(tokens) < needed or tokens[-1] != tokens[-1 - period]:
             return False

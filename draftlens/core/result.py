@@ -1,4 +1,4 @@
-"""What a caller receives: chunks while an answer is made, and one result."""
+"""What a caller receives: chunks during decoding, and one result."""
 
 from __future__ import annotations
 
@@ -36,15 +36,14 @@ class Result:
     """One finished call.
 
     Args:
-        tokens: per row the new token ids, the ending end-of-sequence id included as `generate`
-            does.
+        tokens: per row the new token ids, including the final end-of-sequence id, as in `generate`.
         from_draft: per row and token, whether the draft supplied it.
         stats: counters, times and the metrics derived from them.
         lossless: true only if everything on the target's side was exact.
         approximate: names of the parts that were not.
         texts: per row the decoded text without special tokens; empty without a tokenizer.
-        notes: what else the caller should know, such as that a clip was too short for the prefill
-            that was requested and was read exactly.
+        notes: remarks, such as that a clip was too short for the requested prefill and was read
+            exactly.
 
     Example:
 

@@ -1,5 +1,4 @@
-"""Runs that can go on where they were interrupted: what an earlier run wrote about itself, and how
-it differs from the one that is about to begin."""
+"""Compares the description of an earlier run with that of the run that would continue it."""
 
 from __future__ import annotations
 
@@ -12,18 +11,12 @@ from draftlens.core.errors import ConfigError
 from draftlens.core.files import parse_json
 
 ABSENT = object()
-"""Represents a value that only one of two runs has."""
+"""A value that is missing in one of two runs."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A value of two runs that is not the same.
-
-    Args:
-        path: keys that lead to the value, separated by points.
-        before: the value of the earlier run, or `ABSENT`.
-        now: the value of this run, or `ABSENT`.
-    """
+    """A value that differs between two runs; `path` joins its keys with points."""
 
     path: str
     before: Any
@@ -31,11 +24,7 @@ class Difference:
 
 
 def read_description(path: Path) -> Any:
-    """What an earlier run wrote about itself, as JSON values.
-
-    Raises:
-        ConfigError: the file cannot be read, or is damaged.
-    """
+    """JSON values written by an earlier run. Raises ConfigError for an unreadable file."""
     try:
         return parse_json(path.read_bytes())
     except OSError as error:
@@ -48,12 +37,7 @@ def read_description(path: Path) -> Any:
 
 
 def differences(before: Any, now: Any, path: str = "") -> Iterator[Difference]:
-    """The differences between two descriptions, in the order of their keys.
-
-    Args:
-        before, now: JSON values. Objects are compared key by key, anything else as a whole.
-        path: keys that lead to the values, separated by points.
-    """
+    """Differences of two JSON values in key order; all but objects are compared as a whole."""
     if isinstance(before, dict) and isinstance(now, dict):
         for key in dict.fromkeys([*before, *now]):
             key_path = f"{path}.{key}" if path else key

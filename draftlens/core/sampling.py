@@ -1,8 +1,7 @@
 """From logits to the scores that decide a token: temperature, top-k, top-p and other processors.
 
-The processors are those of transformers, in the order in which `generate` prepares them, so every
-option has the meaning that it has there. This module applies them at every node of a draft tree,
-each with its own history, and adds the noise that makes draft and target draw alike.
+They are those of transformers, in the order of `generate`, applied at every node of a draft tree
+with its own history. Shared noise makes draft and target draw alike.
 """
 
 from __future__ import annotations
@@ -24,15 +23,8 @@ LogitsProcessor = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class NodeHistories:
-    """Nodes of one row whose histories have the same length.
-
-    Args:
-        index: the row in the scores.
-        nodes: indices into the nodes of the scores.
-        ids: their histories, int64 ``[len(nodes), length]``.
-        row: the row in the call of `generate` that the processors were made for.
-        num_rows: rows of that call.
-    """
+    """Nodes of one row with histories of equal length, int64 ``[len(nodes), length]``. `index` is
+    the row in the scores, `row` the one in the processors' call of `generate`."""
 
     index: int
     nodes: list[int]
@@ -44,7 +36,6 @@ class NodeHistories:
 Histories = Callable[[], Iterable[NodeHistories]]
 
 SEED_MASK = 2**63 - 1
-"""The bits of a seed that count."""
 _GOLDEN_GAMMA = 0x9E3779B97F4A7C15
 """The increment of SplitMix64, which keeps the seeds of rows far apart."""
 
@@ -60,7 +51,7 @@ HISTORY_FREE = (
     hf.SuppressTokensLogitsProcessor,
     hf.LogitNormalization,
 )
-"""Processors that read the scores alone: all nodes of all rows go through them in one call."""
+"""Processors that read the scores alone: one call for all nodes of all rows."""
 
 ROW_BLIND = (
     hf.MinLengthLogitsProcessor,
@@ -74,24 +65,17 @@ ROW_BLIND = (
     hf.ExponentialDecayLengthPenalty,
     hf.SuppressTokensAtBeginLogitsProcessor,
 )
-"""Processors that read histories but treat all rows alike: nodes of one length go through them
-together."""
+"""Processors that read histories but treat all rows alike: one call for all nodes of one length."""
 
 STATEFUL = (
     "UnbatchedClassifierFreeGuidanceLogitsProcessor",
     "SynthIDTextWatermarkLogitsProcessor",
     "WhisperTimeStampLogitsProcessor",
 )
-"""Processors that keep state from call to call, so a rejected guess would change what they do
-next."""
+"""Processors with state between calls, which a rejected draft token would corrupt."""
 
 
 def check_processors(processors: Sequence[LogitsProcessor]) -> None:
-    """Refuse processors that cannot be applied to guesses.
-
-    Raises:
-        ConfigError: a processor keeps state between calls.
-    """
     for processor in processors:
         name = type(processor).__name__
         if name in STATEFUL:
@@ -104,10 +88,8 @@ def check_processors(processors: Sequence[LogitsProcessor]) -> None:
 class SamplingRule:
     """How a distribution becomes a token; draft and target use the same object.
 
-    Args:
-        processors: transformers logits processors, in order.
-        do_sample: draw tokens (true) or take the best (false).
-        acceptance: `"coupled"` or `"rejection"`; see `core/verify.py`.
+    `processors` are transformers logits processors, in order; without `do_sample` the argmax is
+    taken; `acceptance` is `"coupled"` or `"rejection"` (`core/verify.py`).
     """
 
     processors: tuple[LogitsProcessor, ...] = ()
@@ -116,19 +98,12 @@ class SamplingRule:
 
     @property
     def rejects(self) -> bool:
-        """Whether guesses are accepted by chance (the papers' rule) instead of by equality."""
+        """Whether draft tokens are accepted by chance (the papers' rule) instead of by equality."""
         return self.do_sample and self.acceptance == "rejection"
 
     def process(self, logits: Tensor, histories: Histories) -> Tensor:
-        """Scores after all processors.
-
-        Args:
-            logits: ``[B, N, V]`` of any float dtype.
-            histories: returns the histories of all nodes; called only if a processor reads them.
-
-        Returns:
-            float32 ``[B, N, V]``; the logits themselves where there are no processors.
-        """
+        """Scores ``[B, N, V]`` after all processors, float32; without processors the logits
+        themselves. `histories` is called only if a processor reads them."""
         if not self.processors:
             return logits
         scores = logits.float()
@@ -147,15 +122,9 @@ class SamplingRule:
         return scores
 
     def ranking(self, scores: Tensor, seeds: Tensor, steps: Tensor) -> Tensor:
-        """The quantity whose argmax is the next token, ``[B, N, V]``.
+        """Scores plus Gumbel noise if sampling, ``[B, N, V]``: the argmax is the next token.
 
-        Args:
-            scores: processed scores ``[B, N, V]``.
-            seeds: seed of each row's noise, int64 ``[B]``.
-            steps: index in its row's answer of the token to choose, int64 ``[B, N]``.
-
-        Returns:
-            The scores, plus Gumbel noise if tokens are drawn.
+        `seeds` are int64 ``[B]``; `steps` the token's index in its answer, int64 ``[B, N]``.
         """
         if not self.do_sample:
             return scores
@@ -165,7 +134,7 @@ class SamplingRule:
 
 def _apply(processor: Any, group: NodeHistories, scores: Tensor) -> Tensor:
     """One processor's scores for a group of nodes, ``[n, V]``."""
-    # A draft may run on another device than the target, whose device the processors are made for.
+    # The processors are made for the target's device; a draft may run on another.
     before = scores[group.index, group.nodes].to(group.ids.device)
     if type(processor) is hf.RepetitionPenaltyLogitsProcessor:
         processor = _repetition_penalty_of_row(processor, group)
@@ -190,11 +159,7 @@ def _repetition_penalty_of_row(processor: Any, group: NodeHistories) -> Any:
 
 
 def as_seed(seed: SupportsIndex) -> int:
-    """A seed as a Python int.
-
-    Raises:
-        ConfigError: `seed` is no whole number.
-    """
+    """A seed as a Python int; raises ConfigError if it is not a whole number."""
     try:
         return operator.index(seed)
     except TypeError:
@@ -202,31 +167,26 @@ def as_seed(seed: SupportsIndex) -> int:
 
 
 def row_seeds(seed: int, num_rows: int) -> list[int]:
-    """Seeds of the rows of one call that has a single seed; the first row has the seed itself.
-
-    Rows of one call differ, so that equal prompts in a batch give different samples.
-    """
+    """Different seeds for a call's rows, so that equal prompts differ; the first is `seed`."""
     return [(seed + row * _GOLDEN_GAMMA) & SEED_MASK for row in range(num_rows)]
 
 
 def generator_of(seed: int) -> torch.Generator:
-    """A CPU generator for any Python int; its low 63 bits count."""
+    """A CPU generator; the low 63 bits of the seed count."""
     return torch.Generator().manual_seed(seed & SEED_MASK)
 
 
 def gumbel(seeds: Tensor, steps: Tensor, vocab: int) -> Tensor:
-    """Standard Gumbel noise that is a function of (seed, step, token id) alone.
+    """Standard Gumbel noise as a function of (seed, step, token id) alone.
 
-    ``argmax(log p + gumbel)`` is a draw from p. Because nothing but the key enters, draft and
-    target draw with the same noise wherever they run, and a token depends neither on the number of
-    guesses before it nor on the other rows of a batch.
+    ``argmax(log p + gumbel)`` is a draw from p. Draft and target draw with the same noise on any
+    device, and a token depends neither on the number of draft tokens before it nor on other rows.
 
     Args:
         seeds, steps: int64, broadcast against each other to shape S. Seeds lie in [0, 2**63).
-        vocab: V.
 
     Returns:
-        float64 ``[*S, V]``. A vocabulary of another size shares the values of common ids.
+        float64 ``[*S, V]``. Vocabularies of different sizes share the values of common ids.
     """
     ids = torch.arange(vocab, device=steps.device)
     key = _mix(_mix(_mix(seeds.to(steps.device))) + steps)
@@ -238,8 +198,7 @@ def gumbel(seeds: Tensor, steps: Tensor, vocab: int) -> Tensor:
 
 
 def _mix(x: Tensor) -> Tensor:
-    """The finalizer of SplitMix64 (Steele et al. 2014) on int64, whose products wrap as unsigned
-    products do."""
+    """The finalizer of SplitMix64 (Steele et al. 2014); int64 products wrap like unsigned ones."""
     x = x + -0x61C8864680B583EB
     x = (x ^ ((x >> 30) & (2**34 - 1))) * -0x40A7B892E31B1A47
     x = (x ^ ((x >> 27) & (2**37 - 1))) * -0x6B2FB644ECCEEE15

@@ -17,19 +17,15 @@ from draftlens.core.stopping import Emission, StoppingRules
 
 @dataclass(eq=False)
 class Sequence:
-    """One row of a request: its prompt, its rules and the answer so far.
+    """One row of a request: its prompt, its rules and the answer so far (`tokens`).
 
     Args:
         prompt_ids: int64 ``[L]``, left-padded as stock `generate` has them.
-        sampling: how tokens are chosen.
-        stopping: where the answer ends; one object for all rows of a call.
+        stopping: one object for all rows of a call.
         seed: seed of the sampling noise, in [0, 2**63).
-        row: the row in its call.
-        num_rows: rows of the call.
+        row, num_rows: the row in its call, and the rows of the call.
         number: the number of the sequence in its session, in order of arrival.
-        tokens: the emitted ids.
-        from_draft: for each of them, whether the draft supplied it.
-        finished: whether the answer has ended.
+        from_draft: for each token, whether the draft supplied it.
         call: all rows of the call, in order.
     """
 
@@ -52,12 +48,10 @@ class Sequence:
 
     @property
     def remaining(self) -> int:
-        """Most tokens that the answer may still gain."""
         return 0 if self.finished else self.stopping.max_new_tokens - len(self.tokens)
 
     @property
     def history(self) -> History:
-        """The sequence as it is now."""
         return History(
             prompt_ids=self.prompt_ids,
             answer=self.tokens,
@@ -71,16 +65,8 @@ class Sequence:
         )
 
     def append(self, tokens: Seq[int], emission: Emission, num_drafted: int) -> tuple[bool, ...]:
-        """Emit the first tokens of a verdict, as far as the stopping rules allow.
-
-        Args:
-            tokens: the verdict's tokens.
-            emission: how many of them are emitted and whether the answer ends there.
-            num_drafted: how many of `tokens`, from the first on, the draft supplied.
-
-        Returns:
-            For each emitted token, whether the draft supplied it.
-        """
+        """Emit the first tokens of a verdict, of which the draft supplied `num_drafted`; returns
+        for each whether the draft supplied it."""
         from_draft = tuple(index < num_drafted for index in range(emission.count))
         self.tokens.extend(tokens[: emission.count])
         self.from_draft.extend(from_draft)
@@ -91,13 +77,7 @@ class Sequence:
 def sequences_of(
     prompt_ids: Tensor, sampling: SamplingRule, stopping: StoppingRules, seeds: Seq[int]
 ) -> list[Sequence]:
-    """The sequences of one call.
-
-    Args:
-        prompt_ids: int64 ``[B, L]``, left-padded.
-        sampling, stopping: the rules of the call.
-        seeds: one for each row; their low 63 bits count.
-    """
+    """The sequences of one call: `prompt_ids` int64 ``[B, L]``, left-padded, and a seed per row."""
     num_rows = len(prompt_ids)
     rows = [
         Sequence(ids, sampling, stopping, seed & SEED_MASK, row, num_rows)
@@ -109,17 +89,11 @@ def sequences_of(
 
 
 def batch_of(sequences: Seq[Sequence]) -> Batch:
-    """The sequences as they are now."""
     return Batch(tuple(sequence.history for sequence in sequences))
 
 
 def emissions_of(sequences: Seq[Sequence], tokens: Seq[Seq[int]]) -> list[Emission]:
-    """How many of its new tokens each row emits; nothing in rows that have ended.
-
-    Args:
-        sequences: the rows of a batch.
-        tokens: new tokens of each row.
-    """
+    """How many of its new tokens each row emits; zero in finished rows."""
     emissions = [Emission(0, finished=True)] * len(sequences)
     row_of = {sequence: row for row, sequence in enumerate(sequences)}
     calls_in_step: dict[StoppingRules, Seq[Sequence]] = {}

@@ -1,10 +1,9 @@
-"""Counters and times of one call, and the metrics computed from them.
+"""Counters and times of one call, and all metrics computed from them.
 
-All metrics are defined in this module only. A pass is one verification forward of the target,
-counted once for each row that was still running. The tokens that prefill yields belong to no pass:
-one for each row.
-The time of a phase is wall-clock time on the CPU. On a GPU the host runs ahead of the device, so
-the time of a kernel is counted in the phase that waits for its result.
+A pass is one verification forward of the target, counted once for each row that was still running.
+The tokens that prefill yields, one for each row, belong to no pass.
+Times of phases are wall-clock times on the CPU: with a GPU, a kernel's time is counted in the phase
+that waits for its result.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ DEFINITIONS = {
     "mean_acceptance_length": "tokens emitted by verification passes / passes, bonus token "
     "included",
     "mean_accepted_tokens": "draft tokens that passes accept / passes, bonus token not included",
-    "mean_run_length": "with a draft that runs ahead: tokens guessed rightly / corrections",
+    "mean_run_length": "with a draft that runs ahead: accepted draft tokens / corrections",
     "draft_acceptance_rate": "draft tokens that passes accept / draft tokens that passes verify",
     "ttft": "seconds from the call to the first token",
     "tpot": "seconds per token after those of prefill",
@@ -51,13 +50,10 @@ DEFINITIONS = {
 
 @dataclass
 class ViewStats:
-    """What one view of a draft would have guessed.
+    """Draft tokens that one view of a draft would propose.
 
-    Attributes:
-        asked: tokens of answers that the view was asked about.
-        right: tokens of these that it would have guessed.
-        weight: sum of its weights over all tokens; its mean weight is ``weight / tokens``.
-        tokens: tokens of answers whose views were weighed.
+    It was evaluated for `asked` tokens of the answer and would have proposed `right` of them.
+    `weight` is the sum of its weights at `tokens` tokens.
     """
 
     asked: int = 0
@@ -66,7 +62,7 @@ class ViewStats:
     tokens: int = 0
 
     def count(self, weight: float, hit: bool | None) -> None:
-        """Count a token; `hit` is None where the view was not asked."""
+        """Count a token; `hit` is None if the view was not evaluated."""
         self.tokens += 1
         self.weight += weight
         if hit is not None:
@@ -76,39 +72,32 @@ class ViewStats:
 
 @dataclass
 class Stats:
-    """Counters and times of one call.
+    """Counters and times of one call; sums over all rows.
 
     Attributes:
-        emitted: number of emitted tokens in all rows, including those that prefill yields.
-        first: number of emitted tokens that prefill yields.
-        passes: number of verification passes, counted per running row.
-        drafted: number of draft tokens that passes verified, counted per running row.
-        accepted: number of draft tokens that passes accepted and that were used.
-        tolerated: number of accepted draft tokens that are other tokens than the target's own
-            choice.
-        visual: number of visual tokens in the draft's prompt before pruning; 0 without pruning.
-        kept: number of visual tokens in the draft's prompt after pruning; 0 without pruning.
-        target_forwards: number of decode forwards of the target; a batch counts once.
-        draft_forwards: number of decode forwards of the draft; a batch counts once.
-        corrections: with a draft in a lane of its own, number of guesses that the target
-            contradicted; each ended a run of right ones.
-        lane_lost: why the draft's lane was lost in the middle of the call; None if it was not.
+        emitted: emitted tokens, including those that prefill yields.
+        first: emitted tokens that prefill yields.
+        passes: verification passes, counted per running row.
+        drafted: draft tokens that passes verified, counted per running row.
+        accepted: draft tokens that passes accepted and that were used.
+        tolerated: accepted draft tokens other than the target's own choice.
+        visual, kept: visual tokens in the draft's prompt before and after pruning; 0 without
+            pruning.
+        target_forwards, draft_forwards: decode forwards; a batch counts once.
+        corrections: with a draft that runs in parallel, rejected draft tokens; each ended a run of
+            accepted ones.
+        lane_lost: why the draft worker was lost during the call; None if it was not.
         accepted_by_depth: number of passes by the length of their accepted path.
-        accepted_by_reference: with references, number of accepted draft tokens, by the row of the
-            call and the index of the reference that they come from; -1 stands for the prompt and
-            the answer itself. Method `hsd` counts them.
+        accepted_by_reference: accepted draft tokens by the row of the call and the index of their
+            reference; -1 stands for the prompt and the answer itself. Method `hsd` counts them.
         phases: seconds by phase (`PHASES`). `render`, `layout`, `read` and `regions` are those of
-            documents (`draftlens.documents`): what the pipeline takes, which may work while the
-            page before is answered, and the crops of a page.
+            documents: the pipeline, which may overlap the answer of the page before, and the crops.
         e2e: seconds from the call to the last token, everything included.
         ttft: seconds from the call to the first token.
-        target_cache_bytes: bytes of keys and values allocated for the target by the end.
-        draft_cache_bytes: bytes of keys and values allocated for the draft by the end.
-        lanes: seconds by phase of each further lane (`Clock.lane`), or by kind of its spans
-            (`Clock.add_spans`), by the name of the lane. Lanes run at the same time as `phases`, so
-            that all seconds together may exceed `e2e`.
-        views: what each view would have guessed, by its name, with a draft that reads the prompt in
-            several views.
+        target_cache_bytes, draft_cache_bytes: bytes of keys and values allocated by the end.
+        lanes: by lane, seconds by phase (`Clock.lane`) or kind of span (`Clock.add_spans`). Lanes
+            run at the same time as `phases`, so the sum of all may exceed `e2e`.
+        views: by name, for a draft that reads the prompt in several views.
     """
 
     emitted: int = 0
@@ -140,27 +129,18 @@ class Stats:
 
     @property
     def mean_acceptance_length(self) -> float:
-        """Tokens emitted by verification passes / passes, bonus token included.
-
-        vLLM uses the same definition; papers call it τ.
-        """
+        """Tokens that passes emit / passes, bonus token included: τ in papers, the same in vLLM."""
         return _ratio(self.emitted - self.first, self.passes)
 
     @property
     def mean_accepted_tokens(self) -> float:
-        """Draft tokens that passes accept / passes, bonus token not included.
-
-        This is AAL in HSD and MAT in MMSpec.
-        """
+        """Draft tokens that passes accept / passes: AAL in HSD, MAT in MMSpec."""
         return _ratio(self.accepted, self.passes)
 
     @property
     def mean_run_length(self) -> float:
-        """Tokens that the draft guessed rightly / corrections: the length of a run of right guesses
-        between two wrong ones, with a draft that runs ahead of the target.
-
-        This is M in ParallelVLM. It is not the number of tokens a pass.
-        """
+        """Accepted draft tokens / corrections, with a draft that runs in parallel: M in
+        ParallelVLM, not the number of tokens a pass."""
         right = self.emitted - self.corrections
         return _ratio(right, self.corrections)
 
@@ -206,14 +186,7 @@ class Stats:
 
 
 class Lane:
-    """A stack of nested phases, measured one after the other.
-
-    A lane must be used by one thread at a time.
-
-    Args:
-        phases: seconds by phase; the lane adds to it whenever a phase ends.
-        track: receives the spans of the phases; None to record none.
-    """
+    """A stack of nested phases, for one thread at a time; fills `phases` (seconds) and `track`."""
 
     def __init__(self, phases: dict[str, float], track: Track | None = None) -> None:
         self.phases = phases
@@ -222,10 +195,7 @@ class Lane:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Add the time spent inside to phase `name`, without the time of phases nested in it.
-
-        The time is also added when an exception ends the phase.
-        """
+        """Add the time inside, without nested phases, also if an exception is raised."""
         start = time.perf_counter()
         outer_nested_seconds = self._nested_seconds
         self._nested_seconds = 0.0
@@ -242,22 +212,14 @@ class Lane:
                 self._track.leave(end)
 
     def annotate(self, phase: str, **fields: Unpack[Annotation]) -> None:
-        """Change fields of the last span of a phase that has ended, if spans are recorded.
-
-        Args:
-            phase: its name.
-            fields: `tokens`, `accepted` or `outcome` of `core.timeline.Span`.
-        """
+        """Change fields of the last ended span of a phase, if spans are recorded."""
         if self._track is not None:
             self._track.annotate(phase, **fields)
 
 
 class Clock:
-    """Measures the times of one call, starting when the clock is created.
-
-    Args:
-        stats: receives the times.
-        record: whether to record when each phase began and ended, for `timeline`.
+    """Measures the times of one call, starting when the clock is created; `record` also keeps
+    spans.
 
     Example:
 
@@ -278,53 +240,29 @@ class Clock:
 
     @property
     def records(self) -> bool:
-        """Whether spans are recorded. Where not, nobody needs to measure spans for it."""
         return self._recorder is not None
 
     def phase(self, name: str) -> AbstractContextManager[None]:
-        """Add the time spent inside to `stats.phases[name]`, without that of nested phases.
-
-        Raises:
-            KeyError: `name` is not one of `PHASES`.
-        """
+        """Add the time inside, without nested phases, to one of `PHASES` (else KeyError)."""
         return self._lane.phase(name)
 
     def begin_earlier(self, phase: str, seconds: float) -> None:
-        """Add time that was spent for the call before the clock was made, such as on reading frames
-        before the models were loaded.
-
-        Args:
-            phase: one of `PHASES`.
-            seconds: all times of the clock grow by them.
-        """
+        """Add seconds that one of `PHASES` took before the clock was made, to all times."""
         self.stats.phases[phase] += seconds
         self.start -= seconds
 
     def lane(self, name: str) -> Lane:
-        """A lane independent of this clock's own phases, to be used from another thread.
-
-        Its seconds are added to `stats.lanes[name]`, which has no entries until a phase has ended.
-        Lanes of the same name add to the same seconds and must not run at the same time. Their
-        spans are recorded under this name.
-        """
+        """A lane for another thread; its seconds go to `stats.lanes[name]`. Lanes of one name must
+        not run at the same time."""
         track = None if self._recorder is None else self._recorder.track(name)
         return Lane(self.stats.lanes.setdefault(name, defaultdict(float)), track)
 
     def annotate(self, phase: str, **fields: Unpack[Annotation]) -> None:
-        """See `Lane.annotate`; of this clock's own phases."""
         self._lane.annotate(phase, **fields)
 
     def add_spans(self, spans: Sequence[Span]) -> None:
-        """Add spans of a lane that were measured elsewhere, such as in another process.
-
-        Their seconds are added to `stats.lanes`, by lane and kind. In the timeline, the clock's own
-        phases of this lane are then spans of the target: in them it prunes for the draft, or waits
-        for it.
-
-        Args:
-            spans: in seconds of `time.perf_counter`, which all processes of a machine share on
-                Linux.
-        """
+        """Add spans measured elsewhere, in seconds of `time.perf_counter`, which the processes of a
+        machine share on Linux. The clock's own phases of their lane then count as the target's."""
         for span in spans:
             phases = self.stats.lanes.setdefault(span.lane, defaultdict(float))
             phases[span.kind] += span.seconds
@@ -332,32 +270,22 @@ class Clock:
             self._recorder.add(spans)
 
     def timeline(self) -> Timeline:
-        """The spans so far, in seconds since the clock was created.
-
-        A call without a draft has only the target's lane.
-
-        Raises:
-            ConfigError: the clock does not record spans.
-        """
+        """Spans in seconds since the clock was created; raises ConfigError without `record`."""
         if self._recorder is None:
             raise ConfigError("this clock records no spans: make it with record=True")
         spans = [span.shifted(-self.start) for span in self._recorder.spans()]
+        # A call without a draft has only the target's lane.
         if not (self.stats.draft_forwards or self.stats.drafted):
             spans = [span for span in spans if span.lane != DRAFT]
         return Timeline(tuple(spans), self.stats.ttft, self.stats.e2e)
 
     def mark_first(self) -> None:
-        """Record that the first token has been emitted."""
         self.stats.ttft = time.perf_counter() - self.start
 
     def mark_last(self) -> None:
-        """Record that tokens have been emitted; the latest call sets the end-to-end time.
-
-        Call it outside of phases, so that no phase is longer than the whole.
-        """
+        """The latest call sets `e2e`; call it outside of phases, so that no phase exceeds it."""
         self.stats.e2e = time.perf_counter() - self.start
 
 
 def _ratio(value: float, divisor: float) -> float:
-    """`value / divisor`, or 0 where `divisor` is not positive."""
     return value / divisor if divisor > 0 else 0.0

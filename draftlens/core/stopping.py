@@ -19,36 +19,28 @@ from draftlens.core.history import History
 from draftlens.core.repetition import LoopCriterion
 
 ROW_WISE = (StopStringCriteria, MaxTimeCriteria, LoopCriterion)
-"""Criteria whose decision about a row does not depend on the other rows."""
+"""Criteria that decide about each row independently of the others."""
 
 
 @dataclass(frozen=True)
 class Emission:
-    """The decision of the stopping rules about one row in one round.
-
-    Args:
-        count: how many of the verdict's tokens are emitted; the token that ends the answer counts.
-        finished: whether the answer ends with them.
-    """
+    """How many of the verdict's tokens a row emits, and whether its answer ends with them."""
 
     count: int
     finished: bool
 
 
 class StoppingRules:
-    """Decides token by token, as stock `generate` does, although tokens arrive several at a time.
-
-    One object serves all rows of a call.
+    """Decides token by token like stock `generate`, although several tokens arrive at a time.
 
     Args:
-        criteria: transformers stopping criteria. End-of-sequence ids and lengths are read out of
-            their criteria and cost nothing; all others are called for every single token.
-        prompt_length: L, padding included, which is how stock `generate` counts.
-        num_rows: rows of the call.
-        pad_token_id: the id that stock `generate` writes behind a row that has ended.
+        criteria: of transformers. End-of-sequence ids and lengths are extracted and cheap; all
+            others are called for every single token.
+        prompt_length: L, padding included, as stock `generate` counts.
+        pad_token_id: written by stock `generate` after the end of a row.
 
     Attributes:
-        in_step: whether all rows must emit equally many tokens in every round. A criterion may
+        in_step: whether all rows must emit equally many tokens in every round: a criterion may
             compare rows, and without an end-of-sequence id stock `generate` continues every row
             until all rows have met a criterion.
     """
@@ -72,7 +64,7 @@ class StoppingRules:
         self.criteria = [
             c for c in criteria if not isinstance(c, (EosTokenCriteria, MaxLengthCriteria))
         ]
-        # Stock `generate` tells by this attribute whether rows that have ended are padded.
+        # Stock `generate` pads rows that have ended only if a criterion has this attribute.
         self._pads = any(hasattr(c, "eos_token_id") for c in criteria)
         row_wise = all(isinstance(c, ROW_WISE) for c in self.criteria)
         can_be_alone = not self.criteria or (row_wise and self._pads)
@@ -80,7 +72,7 @@ class StoppingRules:
         self._met: set[int] = set()
 
     def cut(self, history: History, tokens: Sequence[int]) -> Emission:
-        """How many of `tokens` one row emits, whatever the other rows do."""
+        """How many of `tokens` one row emits, independently of other rows."""
         for count, token in enumerate(tokens, start=1):
             if self._ends(history, token, count) or self._row_meets_criterion(
                 history, tokens[:count]
@@ -91,12 +83,7 @@ class StoppingRules:
     def cut_in_step(
         self, histories: Sequence[History], tokens: Sequence[Sequence[int]]
     ) -> list[Emission]:
-        """The same for all rows of the call at once, as many tokens in each running row.
-
-        Args:
-            histories: all rows of the call in order, those that have ended included.
-            tokens: new tokens of each row.
-        """
+        """`cut` for all rows of the call, equally many tokens in each running row."""
         running = [row for row, history in enumerate(histories) if not history.finished]
         self._met.update(row for row, history in enumerate(histories) if history.finished)
         longest = min(len(tokens[row]) for row in running)
@@ -120,7 +107,6 @@ class StoppingRules:
         ]
 
     def _ends(self, history: History, token: int, count: int) -> bool:
-        """Whether the id or the length ends the answer with the `count`-th new token."""
         return token in self.eos or history.length + count >= self.max_new_tokens
 
     def _row_meets_criterion(self, history: History, new: Sequence[int]) -> bool:
@@ -130,7 +116,7 @@ class StoppingRules:
         return any(bool(torch.as_tensor(criterion(ids, None)).all()) for criterion in self.criteria)
 
     def _all_meet_criterion(self, ids: Tensor) -> list[bool]:
-        """Per row whether any criterion is met; one truth value of a criterion is for all rows."""
+        """Per row whether any criterion is met; a scalar criterion counts for all rows."""
         met = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
         for criterion in self.criteria:
             met |= torch.as_tensor(criterion(ids, None), device=ids.device).bool()
@@ -143,7 +129,7 @@ class StoppingRules:
         count: int,
         ended_at: dict[int, int],
     ) -> Tensor:
-        """The ids that stock `generate` shows its criteria after `count` new tokens, ``[B, n]``."""
+        """What stock `generate` passes to its criteria after `count` new tokens, ``[B, n]``."""
         rows = [
             history.ids(() if history.finished else tokens[row][: ended_at.get(row, count)])
             for row, history in enumerate(histories)

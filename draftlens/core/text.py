@@ -1,4 +1,4 @@
-"""Text that is shown: strangers' text made printable, and whole characters of token ids."""
+"""Text for display: escapes for untrusted text, and whole characters from token ids."""
 
 from __future__ import annotations
 
@@ -9,24 +9,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-"""Decoders put it where bytes of a character are missing."""
+"""Decoders write it for incomplete characters."""
 
 _LONGEST = 300
-"""Characters of a stranger's text in a sentence."""
+"""Most characters of an untrusted text in a sentence."""
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Text with JSON's escapes in place of characters that a terminal would obey or cannot show,
-    and ``\\xe9`` in place of bytes that are not UTF-8.
-
-    Args:
-        text: such as a file name or a server's words.
-        keep: characters that stay, such as line breaks.
+    r"""Text with JSON's escapes for control and unprintable characters, and ``\xe9`` for bytes that
+    are not UTF-8. Characters in `keep` stay, such as line breaks.
 
     Example:
 
-        >>> print(printable("a\\x1b[2J.png"))
-        a\\u001b[2J.png
+        >>> print(printable("a\x1b[2J.png"))
+        a\u001b[2J.png
     """
     if text.isprintable():
         return text
@@ -44,7 +40,6 @@ def _is_shown(character: str) -> bool:
 
 
 def shortened(text: str) -> str:
-    """Text without its middle, if it is long."""
     if len(text) <= _LONGEST:
         return text
     half = _LONGEST // 2
@@ -52,17 +47,10 @@ def shortened(text: str) -> str:
 
 
 class TextDecoder:
-    """Decodes the ids of one answer piece by piece.
+    """Decodes the ids of one answer piece by piece, each id a bounded number of times.
 
-    Text is held back while it ends inside a character, because the bytes of one character may come
-    in different tokens. Each id is decoded a bounded number of times, however long the answer is.
-
-    `tokenizers.decoders.DecodeStream` does the same for the texts that `draft.texts` compares, but
-    not for answers: it drops what an answer that ends inside a character leaves held back, and slow
-    tokenizers have none.
-
-    Args:
-        decode_ids: from ids to text, such as a tokenizer's `decode`.
+    Text is held back while it ends inside a character. `tokenizers.decoders.DecodeStream` does not
+    suffice: it drops such text at the end of an answer, and slow tokenizers have none.
 
     Example:
 
@@ -73,7 +61,7 @@ class TextDecoder:
 
     def __init__(self, decode_ids: Callable[[list[int]], str]) -> None:
         self._decode_ids = decode_ids
-        # The last ids whose text is out: a tokenizer's spaces between words depend on them.
+        # The last ids already decoded: a tokenizer's spaces between words depend on them.
         self._context: list[int] = []
         self._pending: list[int] = []
 
@@ -88,7 +76,7 @@ class TextDecoder:
         return text
 
     def flush(self) -> str:
-        """The text that the end of the answer leaves held back."""
+        """The text still held back at the end of the answer."""
         text = self._pending_text()
         self._pending = []
         return text
@@ -99,5 +87,5 @@ class TextDecoder:
 
 
 def tokenizer_of(tokenizer: Any) -> Any:
-    """A tokenizer, also of a processor that holds it."""
+    """The tokenizer itself, or that of a processor."""
     return getattr(tokenizer, "tokenizer", tokenizer)

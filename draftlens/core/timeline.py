@@ -1,9 +1,7 @@
-"""Who did what when: the spans of one call, by lane and kind.
+"""The spans of one call, by lane (a model at work) and kind.
 
-A lane is one of the models at work. In a serial answer one thread runs both lanes in turn; in a
-parallel one the draft's lane has a thread or a process of its own, whose spans are merged. All
-processes of a machine read the same `time.perf_counter` on Linux (CLOCK_MONOTONIC), so their spans
-share one axis.
+In a serial answer one thread runs both lanes in turn; in a parallel one the draft worker's spans
+are merged. Processes of a machine share `time.perf_counter` on Linux (CLOCK_MONOTONIC).
 """
 
 from __future__ import annotations
@@ -15,29 +13,19 @@ from typing import Any, TypedDict, Unpack
 from draftlens.core.errors import InputError
 
 TARGET = "target"
-"""The lane of the model that decides."""
 DRAFT = "draft"
-"""The lane of whatever drafts."""
 
 WAIT = "wait"
-"""The kind of spans in which a lane waits for the other one; they count as idle."""
+"""Spans in which a lane waits for the other one; they count as idle."""
 KINDS = ("frames", "vision", "prefill", "prune", "caption", "draft", "verify", "rollback", WAIT)
-"""The kinds of spans, in the order of an answer."""
 
 DISCARDED = "discarded"
-"""The outcome of a span whose guesses were all thrown away."""
+"""The outcome of a span without a used draft token."""
 OUTCOMES = ("", DISCARDED)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the time of a phase is drawn.
-
-    Args:
-        lane: whose time it is.
-        kind: one of `KINDS`.
-    """
-
     lane: str
     kind: str
 
@@ -68,13 +56,9 @@ class Span:
         lane: `TARGET`, `DRAFT` or the name of a further lane.
         kind: one of `KINDS`.
         start, end: seconds of `time.perf_counter`, or since the start of the call in a `Timeline`.
-        tokens: for `"draft"` the guesses that were made, for `"verify"` those that were checked,
-            of all running rows together; 0 where it is not counted.
-        outcome: `DISCARDED` if none of the span's guesses was used, else empty.
-        accepted: for `"verify"` the guesses that were right.
-
-    Raises:
-        InputError: the kind or outcome is unknown, or the span ends before it starts.
+        tokens: draft tokens proposed (`"draft"`) or verified (`"verify"`); 0 if not counted.
+        outcome: `DISCARDED` if none of the span's draft tokens was used, else empty.
+        accepted: for `"verify"` the accepted draft tokens.
     """
 
     lane: str
@@ -97,16 +81,14 @@ class Span:
 
     @property
     def seconds(self) -> float:
-        """Its length."""
         return self.end - self.start
 
     def shifted(self, seconds: float) -> Span:
-        """The same span, later by some seconds."""
         return replace(self, start=self.start + seconds, end=self.end + seconds)
 
 
 class Annotation(TypedDict, total=False):
-    """Fields of a `Span` that are known only behind its end."""
+    """Fields of a `Span` that are known only after its end."""
 
     tokens: int
     accepted: int
@@ -115,13 +97,10 @@ class Annotation(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Timeline:
-    """The spans of one call, in seconds since the call.
+    """The spans of one call, sorted by start, in seconds since the call.
 
-    Args:
-        spans: sorted by start when the timeline is made. Spans of one lane do not overlap, unless
-            the lane reported them so.
-        first_token: when the first token was emitted.
-        end: when the last token was emitted.
+    Spans of one lane do not overlap, unless the lane reported them so. `first_token` and `end` are
+    the times of the first and the last token.
 
     Example:
 
@@ -145,13 +124,11 @@ class Timeline:
 
     @property
     def lanes(self) -> tuple[str, ...]:
-        """The lanes with spans: the target, the draft, and others by name."""
         found = {span.lane for span in self.spans}
         known = [lane for lane in (TARGET, DRAFT) if lane in found]
         return (*known, *sorted(found - {TARGET, DRAFT}))
 
     def of(self, lane: str) -> tuple[Span, ...]:
-        """The spans of a lane, in order."""
         return tuple(span for span in self.spans if span.lane == lane)
 
     @property
@@ -171,7 +148,7 @@ class Timeline:
 
     @property
     def discarded(self) -> dict[str, float]:
-        """Seconds by lane in which only guesses were made that were thrown away."""
+        """Seconds by lane in spans with outcome `DISCARDED`."""
         sums = dict.fromkeys(self.lanes, 0.0)
         for span in self.spans:
             if span.outcome == DISCARDED:
@@ -179,12 +156,7 @@ class Timeline:
         return sums
 
     def idle(self, lane: str, start: float = 0.0, end: float | None = None) -> float:
-        """Seconds in which a lane does nothing, or waits, between two moments.
-
-        Args:
-            lane: a lane without spans is always idle.
-            start, end: in seconds since the call; by default the whole call.
-        """
+        """Seconds between two moments (by default the whole call) without work in a lane."""
         last = self.end if end is None else end
         idle = 0.0
         busy_until = start
@@ -196,18 +168,16 @@ class Timeline:
         return idle + max(0.0, last - busy_until)
 
     def idle_share(self, lane: str, start: float = 0.0, end: float | None = None) -> float:
-        """The same as a share of the time between the two moments, 0 to 1."""
+        """`idle` as a share of the time between the two moments, 0 to 1."""
         last = self.end if end is None else end
         length = last - start
         return self.idle(lane, start, last) / length if length > 0 else 0.0
 
     def merged(self, spans: Iterable[Span]) -> Timeline:
-        """The same call with further spans, in seconds since the call."""
         return replace(self, spans=(*self.spans, *spans))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values: the arguments, and `seconds`, `discarded` and `idle` (the share of
-        each lane) for readers."""
+        """Plain JSON values: the fields, `seconds`, `discarded` and each lane's idle share."""
         return {
             "first_token": self.first_token,
             "end": self.end,
@@ -219,11 +189,7 @@ class Timeline:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Timeline:
-        """The timeline of `to_dict`.
-
-        Raises:
-            InputError: a value is missing or makes no sense.
-        """
+        """Inverse of `to_dict`; raises InputError for missing or invalid values."""
         try:
             spans = tuple(Span(**span) for span in values["spans"])
             return cls(spans, float(values["first_token"]), float(values["end"]))
@@ -233,14 +199,8 @@ class Timeline:
 
 @dataclass
 class Track:
-    """Makes spans of nested phases, which end in the reverse order in which they began.
-
-    The span of an outer phase is split around those inside, so spans never overlap. A track must
-    be used by one thread at a time.
-
-    Args:
-        lane: whose spans these are; None if the phases decide (`PLACES`).
-    """
+    """Makes spans of nested phases, for one thread at a time. The span of an outer phase is split
+    around inner ones, so spans never overlap. Without `lane`, `PLACES` applies."""
 
     lane: str | None = None
     spans: list[Span] = field(default_factory=list)
@@ -249,11 +209,7 @@ class Track:
     _last: dict[str, int] = field(default_factory=dict)  # index of the last span of each phase
 
     def enter(self, phase: str, moment: float) -> None:
-        """A phase begins inside those that are open.
-
-        Raises:
-            KeyError: the phase has no place.
-        """
+        """Begin a phase inside the open ones; raises KeyError if it has no place."""
         if phase not in PLACES:
             raise KeyError(phase)
         if self._open and moment > self._since:
@@ -262,14 +218,13 @@ class Track:
         self._since = moment
 
     def leave(self, moment: float) -> None:
-        """The innermost phase ends."""
         phase = self._open.pop()
         self._add(phase, moment)
         self._last[phase] = len(self.spans) - 1
         self._since = moment
 
     def annotate(self, phase: str, **fields: Unpack[Annotation]) -> None:
-        """Change fields of the last span of a phase that has ended; nothing if there is none."""
+        """Change fields of the last ended span of a phase, if there is one."""
         index = self._last.get(phase)
         if index is not None:
             self.spans[index] = replace(self.spans[index], **fields)
@@ -281,15 +236,12 @@ class Track:
 
 
 class Recorder:
-    """The spans of a clock: those of its own thread, of its further lanes, and added ones."""
-
     def __init__(self) -> None:
         self.own = Track()
         self._further: list[Track] = []
         self._added: list[Span] = []
 
     def track(self, lane: str) -> Track:
-        """A track of another thread."""
         track = Track(lane)
         self._further.append(track)
         return track
@@ -299,11 +251,8 @@ class Recorder:
         self._added.extend(spans)
 
     def spans(self) -> list[Span]:
-        """All spans so far, in seconds of `time.perf_counter`.
-
-        If another lane reports its own spans, then what the clock's thread does in phases of that
-        lane is the target's time: it prunes for the draft, or waits for it.
-        """
+        """All spans, in seconds of `time.perf_counter`. If another lane reports its own spans, the
+        clock's phases of that lane (pruning, waiting) count as the target's."""
         elsewhere = list(self._added)
         for track in self._further:
             elsewhere += track.spans
@@ -313,7 +262,6 @@ class Recorder:
 
 
 def _as_the_targets(span: Span) -> Span:
-    """A span of the target's thread in a phase of the draft, where the draft is elsewhere."""
     if span.lane == TARGET:
         return span
     kind = span.kind if span.kind == "prune" else WAIT

@@ -1,5 +1,4 @@
-"""Draft trees as shapes: chains, the static trees of the literature, and the masks that verify them
-in one pass.
+"""Draft trees as shapes: chains, static trees of the literature, and masks to verify them.
 
 Shape letters, here and everywhere: B rows of a batch, N nodes of a draft tree, P nodes that have
 children (the root included), V vocabulary, L prompt length, T tokens of one forward pass, D width.
@@ -23,12 +22,10 @@ ROOT = -1
 
 @dataclass(frozen=True)
 class Topology:
-    """The shape of a draft tree.
+    """The shape of a draft tree: for each node the index of its parent, `ROOT` for the first level.
 
-    Args:
-        parents: for each node the index of its parent, `ROOT` for the first level. Nodes stand in
-            level order and siblings in the order of the draft's preference, so every level is a
-            contiguous slice.
+    Nodes are in level order and siblings in the order of the draft's preference, so every level is
+    a contiguous slice.
     """
 
     parents: tuple[int, ...]
@@ -64,7 +61,7 @@ class Topology:
 
 
 EMPTY = Topology(())
-"""No guess at all: one verification pass of this tree is one step of plain decoding."""
+"""No draft tokens: a verification pass of this tree is one step of plain decoding."""
 
 
 EAGLE_PATHS: tuple[tuple[int, ...], ...] = (
@@ -79,7 +76,6 @@ EAGLE_PATHS: tuple[tuple[int, ...], ...] = (
 
 @lru_cache
 def chain(num_tokens: int) -> Topology:
-    """A chain of `num_tokens` guesses: the tree of standard speculative decoding."""
     return Topology(tuple(range(-1, num_tokens - 1)))
 
 
@@ -87,10 +83,7 @@ def from_paths(paths: Sequence[Sequence[int]]) -> Topology:
     """A tree as the list of its nodes, each named by the ranks that lead to it from the root.
 
     ``[[0], [1], [0, 0]]`` is the two likeliest next tokens and one continuation of the likeliest.
-
-    Raises:
-        ConfigError: a node's parent or its better-ranked sibling is missing, a node is named twice,
-            or a rank is no whole number >= 0.
+    Raises ConfigError if a node's parent or better-ranked sibling is missing, or it is named twice.
     """
     if not isinstance(paths, (list, tuple)) or not all(map(_is_path, paths)):
         raise ConfigError(
@@ -121,7 +114,6 @@ def _is_path(path: object) -> bool:
 
 @lru_cache
 def cut(topology: Topology, depth: int) -> Topology:
-    """The tree without the nodes deeper than `depth`."""
     if depth >= topology.depth:
         return topology
     return (
@@ -133,11 +125,8 @@ def cut(topology: Topology, depth: int) -> Topology:
 
 @lru_cache
 def ancestors(topology: Topology, device: torch.device | None = None) -> Tensor:
-    """Which token attends to which, root first: bool ``[N+1, N+1]``.
-
-    An entry is true for a token itself and for its ancestors.
-    """
-    # Arrays of numpy, whose operations on single rows take a quarter of the time.
+    """True for a token itself and for its ancestors: bool ``[N+1, N+1]``, root first."""
+    # numpy: operations on single rows take a quarter of torch's time.
     visible = np.eye(len(topology) + 1, dtype=np.bool_)
     for node, parent in enumerate(topology.parents):
         visible[node + 1] |= visible[parent + 1]
@@ -151,13 +140,8 @@ def depths(topology: Topology, device: torch.device | None = None) -> Tensor:
 
 
 def batch_ancestors(topologies: Sequence[Topology], device: torch.device) -> Tensor:
-    """`ancestors` for the trees of a batch.
-
-    Returns:
-        bool ``[N+1, N+1]`` if all rows have the same tree, else ``[B, N+1, N+1]`` padded to the
-        largest tree. A filler token behind a smaller tree attends to itself, and no other token
-        attends to it.
-    """
+    """`ancestors` of a batch: bool ``[N+1, N+1]`` if all trees are equal, else ``[B, N+1, N+1]``;
+    fillers attend to themselves alone."""
     if _all_equal(topologies):
         return ancestors(topologies[0], device)
     width = max(map(len, topologies)) + 1
@@ -169,8 +153,7 @@ def batch_ancestors(topologies: Sequence[Topology], device: torch.device) -> Ten
 
 
 def batch_depths(topologies: Sequence[Topology], device: torch.device) -> Tensor:
-    """`depths` for the trees of a batch: int64 ``[N+1]`` if all rows have the same tree, else
-    ``[B, N+1]`` padded with 0 to the largest tree."""
+    """`depths` of a batch: int64 ``[N+1]`` if all trees are equal, else ``[B, N+1]``, 0-padded."""
     if _all_equal(topologies):
         return depths(topologies[0], device)
     width = max(map(len, topologies)) + 1
@@ -186,16 +169,11 @@ def _all_equal(topologies: Sequence[Topology]) -> bool:
 
 
 def attention_mask(prefix: Sequence[int], window: Tensor) -> Tensor | None:
-    """The mask of T new tokens over a cache whose rows hold `prefix` tokens each.
+    """Mask of T new tokens after `prefix` tokens per row: bool ``[B, 1, T, max(prefix) + W]``.
 
-    Args:
-        prefix: visible cached tokens per row (length B).
-        window: bool ``[T, W]``, or ``[B, T, W]`` if it differs by row: which of the W slots behind
-            the prefix each new token attends to.
-
-    Returns:
-        bool ``[B, 1, T, max(prefix) + W]``, or None where every token attends to everything, which
-        lets attention kernels take their fastest path.
+    `window` is bool ``[T, W]``, or ``[B, T, W]`` if it differs by row: the slots after the prefix
+    that each new token attends to. None where every token attends to everything, for which
+    attention kernels have a faster path.
     """
     num_rows = len(prefix)
     longest = max(prefix)

@@ -1,20 +1,19 @@
-"""The rules that decide which guesses are accepted.
+"""The rules that decide which draft tokens are accepted.
 
-Symbols as in the papers: p the target's distribution, q the draft's, γ the number of guesses, τ the
-mean number of tokens that one verification pass emits. Each rule is a pure function
+Symbols as in the papers: p the target's distribution, q the draft's, γ the number of draft tokens,
+τ the mean number of tokens that one verification pass emits. Each rule is a pure function
 ``(tree, scores, noise) -> Verdict``; scores are the target's processed logits at the root and at
 every node, ``[B, N+1, V]``, root first.
 
 - `greedy` and `coupled` fix the target's choice at every node beforehand (its argmax; its argmax
-  with noise keyed by position) and follow the guesses while they are equal to it. The emitted
-  tokens are those of plain decoding by construction: the draft decides only how many of them one
-  pass yields.
-- `rejection` accepts a guess x with probability min(1, p(x)/q(x)) (Leviathan et al. 2023, Chen et
-  al. 2023), for several guesses at one node recursively and without replacement (Jeon et al. 2024).
-  The distribution is the same, the tokens are not. Where the draft runs ahead of the target, its
-  next guess (`NextGuess`) is judged in the same way and takes the place of the bonus token.
-- `tolerant` also accepts a guess that the target finds nearly as likely as its own choice (HSD,
-  equations 8 to 11). The tokens are not those of plain decoding.
+  with noise keyed by position) and accept draft tokens while they are equal to it. The emitted
+  tokens are those of plain decoding by construction.
+- `rejection` accepts a draft token x with probability min(1, p(x)/q(x)) (Leviathan et al. 2023,
+  Chen et al. 2023), for several children of one node recursively and without replacement (Jeon et
+  al. 2024). The distribution is the same, the tokens are not. A draft token after the chain
+  (`NextGuess`) is verified in the same way and takes the place of the bonus token.
+- `tolerant` also accepts a draft token that the target finds nearly as likely as its own choice
+  (HSD, equations 8 to 11). The tokens are not those of plain decoding.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from draftlens.core.tree import ROOT, Topology
 
 @dataclass(frozen=True)
 class RowVerdict:
-    """The verdict on one row's tree; the fields are those of `Verdict` for one row."""
+    """`Verdict` of a single row."""
 
     path: tuple[int, ...]
     tokens: tuple[int, ...]
@@ -39,7 +38,6 @@ class RowVerdict:
 
 
 def combine(rows: Sequence[RowVerdict]) -> Verdict:
-    """The verdict of a batch from those of its rows."""
     return Verdict(
         paths=tuple(row.path for row in rows),
         tokens=tuple(row.tokens for row in rows),
@@ -48,13 +46,8 @@ def combine(rows: Sequence[RowVerdict]) -> Verdict:
 
 
 def match(tree: DraftTree, ranking: Tensor) -> Verdict:
-    """`greedy` and `coupled`: walk down while a child carries the token that the target chose.
-
-    Args:
-        tree: the guesses.
-        ranking: the quantity whose argmax is the target's choice, ``[B, N+1, V]`` (see
-            `SamplingRule.ranking`).
-    """
+    """`greedy` and `coupled`: walk down while a child carries the target's choice, the argmax of
+    `ranking` ``[B, N+1, V]`` (`SamplingRule.ranking`)."""
     choices = ranking.argmax(-1)
     # One transfer for both: on a GPU the host waits for the pass here.
     table = torch.cat([choices, tree.tokens], dim=1).tolist()
@@ -86,16 +79,13 @@ def tolerant(
     """`tolerant`: walk down while the likeliest child is nearly as likely as the target's choice.
 
     Of a node's children the likeliest, u*, is accepted if log p(û) / log p(u*) >= τ, where û is the
-    target's own choice: the likeliest token of all. In other words p(u*) >= p(û)^(1/τ). Where the
-    walk stops, û follows (HSD, equations 8 to 11). If u* is û, it is accepted whatever the ratio,
-    which is 0/0 where p(û) is 1. An end-of-sequence token is neither passed over nor put in place
-    of another token.
+    likeliest token of all: p(u*) >= p(û)^(1/τ). Where the walk stops, û follows (HSD, equations 8
+    to 11). If u* is û, it is always accepted: the ratio is 0/0 where p(û) is 1. An end-of-sequence
+    token neither is replaced by another token nor replaces one.
 
-    Args:
-        tree: the guesses.
-        scores: the target's processed logits ``[B, N+1, V]``; their softmax, in float32, is p.
-        tolerance: τ in (0, 1]; 1 accepts no token but û, or one that is exactly as likely.
-        eos: of each row, the ids that end its answer.
+    `scores` ``[B, N+1, V]`` are processed logits; their softmax, in float32, is p. `tolerance` is τ
+    in (0, 1]; 1 accepts only û and tokens that are exactly as likely. `eos` are the ids that end
+    each row.
     """
     log_p = torch.log_softmax(scores.float(), -1)
     choices = scores.argmax(-1)
@@ -116,8 +106,7 @@ def tolerant(
 
 
 def _log_p_of_guesses(tree: DraftTree, log_p: Tensor) -> Tensor:
-    """The logarithm of the target's probability of each guess, float32 ``[B, N]``; anything for
-    fillers."""
+    """The target's log probabilities, float32 ``[B, N]``; arbitrary for fillers."""
     parents = torch.zeros_like(tree.tokens)
     for row, topology in enumerate(tree.topologies):
         parents[row, : len(topology)] = torch.tensor(topology.parents, dtype=torch.long) + 1
@@ -127,16 +116,8 @@ def _log_p_of_guesses(tree: DraftTree, log_p: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _TolerantWalk:
-    """What `tolerant` knows about one row.
-
-    Args:
-        tokens: the guess of each node.
-        choices: û at the root and at each node.
-        best: log p(û) there.
-        guessed: log p of the guess of each node, given the path to it.
-        tolerance: τ.
-        eos: ids that end the answer.
-    """
+    """One row of `tolerant`: `choices` are û at the root and at each node and `best` log p(û)
+    there; `guessed` is log p of each node's draft token, given the path to it."""
 
     tokens: list[int]
     choices: list[int]
@@ -146,7 +127,6 @@ class _TolerantWalk:
     eos: Collection[int]
 
     def verdict(self, topology: Topology) -> RowVerdict:
-        """Walk down the row's tree."""
         path: list[int] = []
         tolerated: list[bool] = []
         node = ROOT
@@ -181,21 +161,21 @@ def reject(
     generators: Sequence[torch.Generator | None],
     next_guesses: Sequence[NextGuess | None] | None = None,
 ) -> Verdict:
-    """`rejection`: accept by chance, and draw from the rest of p where every guess is rejected.
+    """`rejection`: accept by chance; where every draft token is rejected, draw from the rest of p.
 
     Siblings must have been drawn from q one after the other without replacement, in the order of
-    their indices (`decoding.drafter.draw_children` does so). Guesses that were not drawn have no
-    q. Then a token is drawn from p, and it is accepted as a guess if a child carries it: such a
-    guess is right with probability p(x), which is min(1, p(x)/q(x)) for a q that is certain of it.
+    their indices (`decoding.drafter.draw_children` does so). Draft tokens that were not drawn have
+    no q. Then a token is drawn from p, and a child that carries it is accepted: with probability
+    p(x), which is min(1, p(x)/q(x)) for a q that is certain of x.
 
     Args:
-        tree: the guesses; `probs` is q, or None if they were not drawn.
+        tree: `probs` is q, or None if the draft tokens were not drawn.
         scores: the target's processed logits ``[B, N+1, V]``; their softmax is p.
-        generators: a CPU generator for each row; they advance. None for a row that is not judged
-            and gets no tokens: one that has ended, whose scores may be those of no distribution.
-        next_guesses: per row the guess behind its chain of guesses, None where there is none. If
-            all guesses of the chain are accepted, it decides the bonus token: a bonus that is drawn
-            from p alone and compared with it would be another token more often than need be.
+        generators: on the CPU, one for each row; they advance. None for a row that has ended and
+            gets no tokens, because its scores may not be a distribution.
+        next_guesses: per row the draft token after its chain, if any. If the whole chain is
+            accepted, it is verified in place of drawing the bonus token, because a bonus drawn from
+            p alone would differ from it more often than necessary.
     """
     if next_guesses is None:
         next_guesses = [None] * len(tree.topologies)
@@ -219,16 +199,8 @@ def reject(
 def _draw_row(
     topology: Topology, tokens: list[int], scores: Tensor, generator: torch.Generator
 ) -> RowVerdict:
-    """Draw from p, and go on while the drawn token is a child.
-
-    Each emitted token is one draw, so the tokens do not depend on the guesses.
-
-    Args:
-        topology: of the tree.
-        tokens: of its nodes.
-        scores: of the row, ``[N+1, V]``. Only those of visited nodes are read.
-        generator: advances.
-    """
+    """Draw from p ``[N+1, V]`` and go on while the drawn token is a child: each emitted token is
+    one draw, so the tokens do not depend on the draft."""
     path: list[int] = []
     emitted: list[int] = []
     node: int | None = ROOT
@@ -270,8 +242,7 @@ def _reject_row(
 
 
 def _bonus(p: Tensor, guess: NextGuess | None, generator: torch.Generator) -> int:
-    """The token behind the accepted guesses: the next guess if it is accepted, else drawn from what
-    is left of p ``[V]``."""
+    """The next draft token if it is accepted, else a draw from the rest of p ``[V]``."""
     if guess is not None:
         accepted, p = _try_children(p, guess.probs.double(), [(0, guess.token)], generator)
         if accepted is not None:
@@ -280,11 +251,7 @@ def _bonus(p: Tensor, guess: NextGuess | None, generator: torch.Generator) -> in
 
 
 def _draw(p: Tensor, generator: torch.Generator) -> int:
-    """A token of p ``[V]``.
-
-    Where the processors ban every token, as they may behind the end of an answer, p is nan. Then it
-    is the first token, as with the other rules.
-    """
+    """A token of p ``[V]``; the first if p is nan, with all tokens banned after the end."""
     if p.isnan().any():
         return 0
     return int(torch.multinomial(p, 1, generator=generator))
@@ -293,14 +260,8 @@ def _draw(p: Tensor, generator: torch.Generator) -> int:
 def _try_children(
     p: Tensor, q: Tensor, children: list[tuple[int, int]], generator: torch.Generator
 ) -> tuple[int | None, Tensor]:
-    """The accepted child, or None and the distribution that is left to draw from.
-
-    Args:
-        p: the target's distribution ``[V]``.
-        q: the draft's distribution ``[V']``.
-        children: pairs of node and token, in the order in which they were drawn.
-        generator: advances.
-    """
+    """The accepted child, or None and the rest of p ``[V]`` to draw from; `children` are pairs of
+    node and token in the order in which they were drawn from q ``[V']``."""
     q = _padded(q, p.shape[-1])
     for child, token in children:
         if q[token] <= 0:  # more children than q has tokens: this one was not drawn from it

@@ -1,5 +1,4 @@
-"""What the tokens of an answer show about the views of a draft that reads the prompt in several
-ways."""
+"""Record of what each view of a draft would propose for the tokens of an answer."""
 
 from __future__ import annotations
 
@@ -8,15 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Weighed:
-    """One token of an answer and what the views would have guessed in its place.
+    """One token of an answer and the views' proposals in its place.
 
-    Args:
-        row: of the batch, at the time.
-        index: of the token in its answer.
-        token: the target's.
-        views: names of the views.
-        weights: of each view when the token was guessed; 0 for views that were not asked.
-        hits: whether each view would have guessed the token; None for views that were not asked.
+    `row` is that of the batch at the time, `index` counts in the answer. `weights` (when the token
+    was drafted) are 0 and `hits` None for views that were not evaluated.
     """
 
     row: int

@@ -12,10 +12,10 @@ _END = object()
 
 
 def one_ahead(items: Iterator[Item]) -> Iterator[Item]:
-    """The same items; a thread makes the next while the consumer works on one.
+    """The same items; a thread makes the next one while the consumer works on the current one.
 
-    At most one item waits, so memory does not grow. An exception of the iterator is raised in its
-    turn. A consumer that stops early waits for the item that is being made.
+    At most one item is made ahead. The iterator's exceptions are raised in its turn; a consumer
+    that stops early waits for the item that is being made.
     """
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftlens-pages") as pool:
         future = pool.submit(next, items, _END)

@@ -21,20 +21,15 @@ from draftlens.streaming import Stream
 
 @dataclass(frozen=True)
 class Ending:
-    """How answers of one call end.
-
-    Args:
-        max_new_tokens: of each row.
-        seconds: after which they are cut; None for never.
-        stops_loops: whether a loop ends an answer.
-    """
+    """Limits of the answers of one call: tokens of each row, seconds (None for no timeout), and
+    whether a loop ends an answer."""
 
     max_new_tokens: int
     seconds: float | None = None
     stops_loops: bool = True
 
     def options(self, prompt_length: int) -> dict[str, Any]:
-        """The options of `generate`; `prompt_length` counts padding."""
+        """Options of `generate`; `prompt_length` counts padding."""
         options: dict[str, Any] = {"do_sample": False, "max_new_tokens": self.max_new_tokens}
         if self.stops_loops:
             options["stopping_criteria"] = [LoopCriterion(prompt_length)]
@@ -44,13 +39,8 @@ class Ending:
 
 
 class Asker:
-    """A target with its prompts and the methods of pages and crops.
-
-    Args:
-        engine: the target; its own method and draft are not used.
-        profile: prompts and limits of the target.
-        settings: of the user; they override the profile.
-    """
+    """A target with the prompts and methods of pages and crops. `settings` override `profile`; the
+    engine's own method and draft are not used."""
 
     def __init__(self, engine: Engine, profile: TargetProfile, settings: ParseSettings) -> None:
         self.engine = engine
@@ -59,11 +49,6 @@ class Asker:
 
     @cached_property
     def form(self) -> DraftFormat:
-        """The format of the target's answers.
-
-        Raises:
-            ConfigError: there is no such format.
-        """
         chosen = self.settings.form
         return make_format(self.profile.form if chosen is None else chosen)
 
@@ -89,11 +74,7 @@ class Asker:
         return {"method": name}
 
     def process(self, pictures: Sequence[Image.Image], prompts: Sequence[str]) -> Inputs:
-        """The processor's output for one picture and prompt per row.
-
-        Raises:
-            InputError: the processor refuses them.
-        """
+        """The processor's output for a picture and a prompt per row; may raise InputError."""
         chats = [
             read(ask(prompt, images=[picture]), num_frames=1)
             for picture, prompt in zip(pictures, prompts, strict=True)
@@ -108,14 +89,10 @@ class Asker:
         ending: Ending,
         clock: Clock | None = None,
     ) -> Stream:
-        """Answer the result of `process`.
+        """Answer the result of `process`, one row for each picture.
 
-        Args:
-            inputs: one row for each picture.
-            drafts: of each row, texts that its answer may repeat.
-            method: `page_method` or `region_method`.
-            ending: where the answers end.
-            clock: started with the page.
+        `drafts` are texts that each row's answer may repeat; `method` is `page_method` or
+        `region_method`; `clock` was started with the page.
         """
         references = None if self.settings.method == "plain" else [list(row) for row in drafts]
         options = ending.options(inputs.target["input_ids"].shape[1])
@@ -124,7 +101,6 @@ class Asker:
         )
 
     def text(self, tokens: Sequence[int]) -> str:
-        """The text of an answer without special tokens."""
         text: str = self.tokenizer.decode(list(tokens), skip_special_tokens=True)
         return text
 

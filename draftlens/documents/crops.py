@@ -15,21 +15,20 @@ MARGIN = 5
 """Pixels around a region."""
 
 MOST_ROWS = 16
-"""Crops that are answered at once."""
+"""Largest number of crops in a batch."""
 
 MOST_PIXELS = 4_000_000
 """Bound on rows times the pixels of the largest crop, to which smaller ones are padded."""
 
 MOST_ROOM = 8192
-"""Bound on rows times the longest answer that one of them may have."""
+"""Bound on rows times the longest answer in a batch, in tokens."""
 
 _ALIKE = 2.0
-"""Largest crop of a group by its smallest, in pixels."""
+"""Largest ratio of pixels between two crops of a group."""
 
 _SPARE = 1.15
 _SPARE_TOKENS = 12
-"""An answer for a crop has at most `_SPARE` times the tokens of its draft, and as many more: it is
-only a draft of the page."""
+"""A crop's answer has at most `_SPARE` times the tokens of its draft plus as many as this."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +37,8 @@ class Crop:
 
     Args:
         page: index of its page among those that are answered together.
-        region: its source.
         place: index of the region on its page.
-        picture: its part of the page's picture.
-        prompt: of the target.
-        drafts: texts that it may hold, in the target's format.
+        drafts: texts that the answer may repeat, in the target's format.
         room: most tokens of the answer.
     """
 
@@ -69,12 +65,11 @@ def cropped(page: DraftedPage, region: Region) -> Image.Image:
 
 
 def room_for(num_draft_tokens: int) -> int:
-    """The most tokens of an answer for a draft of this length."""
     return int(num_draft_tokens * _SPARE) + _SPARE_TOKENS
 
 
 def groups_of(crops: Sequence[Crop], most_rows: int = MOST_ROWS) -> list[list[Crop]]:
-    """Crops in groups of about one size within the bounds on rows, pixels and room; a crop above a
+    """Crops of similar size in groups within the bounds on rows, pixels and room; a crop above a
     bound is a group of its own."""
     groups: list[list[Crop]] = []
     for crop in sorted(crops, key=lambda crop: (-crop.pixels, -crop.room)):

@@ -31,10 +31,10 @@ from draftlens.media.limits import refusal
 from draftlens.media.reader import MediaReader
 
 MOST_SHRUNK = 3.0
-"""A page whose picture has to be this many times smaller than usual gets a note."""
+"""A page that must be rendered this many times smaller than usual gets a note."""
 
 MOST_PROBES = 1000
-"""Missing pages of a file that are tried one by one."""
+"""Number of missing pages of a file that are tried individually."""
 
 
 Wanted = Callable[[str, int], bool]
@@ -46,11 +46,7 @@ def every_page(source: str, number: int) -> bool:
 
 
 def documents_of(inputs: str | Path | Iterable[str | Path]) -> list[str]:
-    """The files among inputs and in their folders.
-
-    Raises:
-        MediaError: a folder holds no document.
-    """
+    """Files among inputs and in their folders; raises MediaError for a folder without documents."""
     given = [inputs] if isinstance(inputs, str | Path) else inputs
     return [str(path) for path in find_files(given)]
 
@@ -60,7 +56,6 @@ class DraftedPage:
     """A page before the target reads it.
 
     Args:
-        source: the file.
         number: of the page, from 1; 0 for the whole file.
         box: the page, in points.
         picture: for the target; None if the page failed, or without a target if it holds text.
@@ -81,7 +76,6 @@ class DraftedPage:
 
     @property
     def canvas(self) -> Canvas:
-        """The picture's size, for formats that contain places."""
         assert self.picture is not None
         width, height = self.picture.size
         return Canvas(self.box, width, height)
@@ -103,26 +97,16 @@ class DraftedPage:
         return ParsedPage(self.source, self.number, ended="failed", box=self.box, error=sentence)
 
     def drafts(self, form: DraftFormat, answers: Mapping[int, str]) -> list[str]:
-        """The drafts of the page in the format of the target.
-
-        Args:
-            form: the format.
-            answers: the target's answers for crops of regions, by their places.
-        """
+        """Drafts in the target's format; `answers` are for crops, by place of the region."""
         return list(self.sources(form, answers))
 
     def sources(self, form: DraftFormat, answers: Mapping[int, str]) -> dict[str, str]:
-        """The same drafts with their sources; see `formats.base.draft_sources`."""
+        """The drafts with their sources (`formats.base.draft_sources`)."""
         return draft_sources(form, self.regions, self.canvas, answers)
 
 
 def standard_pipeline(settings: ParseSettings, alone: bool = False) -> StandardPipeline | None:
-    """The pipeline that the settings describe; None without drafts.
-
-    Args:
-        settings: `drafter` and `layout`.
-        alone: whether its texts are the answer.
-    """
+    """The pipeline of the settings, None without drafts. `alone`: its texts are the answer."""
     readers = settings.drafter
     if isinstance(readers, str):
         readers = parse_readers(readers)
@@ -138,15 +122,7 @@ def drafted_pages(
 ) -> Iterator[DraftedPage]:
     """The pages of documents in order; a page that cannot be read has an error.
 
-    Args:
-        inputs: files and folders.
-        draft: reads a page for the target.
-        settings: `pages` and `password`.
-        limits: as for `open_document`.
-        wanted: which of the pages are parsed.
-
-    Raises:
-        MediaError: a folder holds no document. Raised by the call, before any page.
+    Raises MediaError for a folder without documents when called, before any page.
     """
     return _pages(documents_of(inputs), draft, settings, limits or Limits(), wanted)
 
@@ -195,8 +171,8 @@ def _pages_of(
 
 
 def _missing(document: Document, numbers: Sequence[int]) -> int:
-    """How many of these pages, from the first on, are missing. A file may state a hundred thousand,
-    so after `MOST_PROBES` the others count as missing."""
+    """How many of the first of these pages are missing. A file may state a hundred thousand, so
+    after `MOST_PROBES` the others count as missing."""
     for count, number in enumerate(numbers[1 : MOST_PROBES + 1], start=1):
         try:
             document.page(number)
@@ -224,23 +200,14 @@ def _drafted(page: Page, draft: Callable[[Page], DraftedPage]) -> DraftedPage:
 
 
 class PageDrafter:
-    """Renders pages and reads them with the pipeline.
-
-    Args:
-        pipeline: None for no drafts.
-        profile: of the target; it bounds the picture.
-    """
+    """Renders pages within the profile's bounds and reads them with the pipeline, if any."""
 
     def __init__(self, pipeline: LayoutPipeline | None, profile: TargetProfile) -> None:
         self.pipeline = pipeline
         self.profile = profile
 
     def __call__(self, page: Page) -> DraftedPage:
-        """Render a page and read it.
-
-        Raises:
-            MediaError: it cannot be rendered.
-        """
+        """Raises MediaError if the page cannot be rendered."""
         seconds: dict[str, float] = defaultdict(float)
         lane = Lane(seconds)
         with lane.phase("render"):

@@ -60,9 +60,6 @@ class OutputFolder:
     The names of a document follow from its path alone (`name_of`). Inside the `with` statement no
     other process writes to the folder; at its end the index and the documents are written.
 
-    Args:
-        folder: is created if it does not exist.
-
     Raises:
         ConfigError: it cannot be created, another process writes to it, or its index is foreign.
     """
@@ -103,11 +100,8 @@ class OutputFolder:
             self._write_index()
 
     def claim(self, source: str) -> None:
-        """Take the names of a document, before anything of it is written.
-
-        Raises:
-            ConfigError: they belong to another document or file, or are outside of the folder.
-        """
+        """Reserve the names of a document before writing. Raises ConfigError if they belong to
+        another document or file, or are outside of the folder."""
         name = name_of(source)
         entry = self._entries.get(name)
         path = os.path.realpath(source)
@@ -121,14 +115,8 @@ class OutputFolder:
         self._names[source] = name
 
     def begin(self, options: Mapping[str, Any]) -> None:
-        """Write the index with the claimed documents.
-
-        Args:
-            options: settings and target, on which the answers depend, as JSON values.
-
-        Raises:
-            ConfigError: it cannot be written.
-        """
+        """Write the index with the claimed documents; `options` are JSON values on which the
+        answers depend. Raises ConfigError if it cannot be written."""
         self._options = dict(options)
         try:
             self._write_index()
@@ -137,10 +125,7 @@ class OutputFolder:
             raise ConfigError(f"cannot write to the folder {self.folder}: {reason}") from error
 
     def has(self, source: str, number: int) -> bool:
-        """Whether a page of the same file, parsed with the same options, is in the folder.
-
-        Pages that failed or were cut by a timeout do not count.
-        """
+        """Whether a page of this version is in the folder, not failed or cut by a timeout."""
         self._touched[source] = None
         entry = self._entries[self._names[source]]
         if entry.size is not None and entry.size != os.stat(source).st_size:
@@ -152,11 +137,7 @@ class OutputFolder:
         return page["error"] is None and page["ended"] != "timeout"
 
     def write(self, page: ParsedPage) -> None:
-        """Write the files of a page. A page that failed has a JSON file only.
-
-        Raises:
-            OSError: they cannot be written.
-        """
+        """Write the files of a page, only JSON for a failed one. Raises OSError."""
         source = page.file
         if self._writing not in (None, source):
             self._finish(str(self._writing))
@@ -175,13 +156,8 @@ class OutputFolder:
         write_json(description, values)
 
     def _finish(self, source: str) -> None:
-        """Join the pages of a document into one Markdown file, and update its entry.
-
-        Pages that were read with other options are left out; they stay where they are.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Join the pages of a document into one Markdown file, except those read with other
+        options, and update its entry."""
         self._touched.pop(source, None)
         if not os.path.isfile(source):
             return
@@ -206,7 +182,7 @@ class OutputFolder:
         entry.pages = ended
 
     def _version(self, source: str) -> dict[str, str]:
-        """Identifies this reading of a document."""
+        """Identifies file and options of a document."""
         options = json.dumps(self._options, sort_keys=True).encode()
         return {"digest": self._digest(source), "options": hashlib.sha256(options).hexdigest()}
 
@@ -220,7 +196,7 @@ class OutputFolder:
         return self._digests[source]
 
     def _current(self, source: str, description: Path) -> dict[str, Any] | None:
-        """A page's JSON file, if it belongs to this reading of the document."""
+        """A page's JSON file, if it has the document's current version."""
         page = _read_page(description)
         return page if page is not None and page["version"] == self._version(source) else None
 
@@ -238,7 +214,6 @@ class OutputFolder:
                 description.unlink()
 
     def _numbered(self, source: str) -> list[tuple[int, Path]]:
-        """The JSON files of a document's pages by their numbers."""
         found = []
         for path in self._pages(source).glob("page-*.json"):
             match = _PAGE.fullmatch(path.name)
@@ -317,8 +292,7 @@ def name_of(source: str | Path) -> str:
 
 
 def describe_target(target: Loaded) -> dict[str, Any]:
-    """Identifies a target, as JSON values: name, architecture, dtype, and files with sizes and
-    times."""
+    """A target's name, architecture, dtype, and files with sizes and times, as JSON values."""
     from draftlens.models.known_pairs import path_of
 
     folder = Path(path_of(target.name, "target"))
@@ -342,18 +316,14 @@ def _roots_of(name: str) -> tuple[str, str]:
 
 
 def _checked(entry: IndexEntry) -> IndexEntry:
-    """An entry of an index whose used values have the right types.
-
-    Raises:
-        TypeError: they have not.
-    """
+    """An entry of an index; raises TypeError if a used value has the wrong type."""
     if not isinstance(entry.input, str) or not isinstance(entry.size, int | None):
         raise TypeError
     return entry
 
 
 def _read_page(description: Path) -> dict[str, Any] | None:
-    """The JSON file of a page; None if it is none."""
+    """The JSON file of a page; None if it is not one."""
     with suppress(OSError, ValueError):
         page = parse_json(description.read_bytes())
         if isinstance(page, dict) and page.keys() >= {"version", "error", "ended"}:

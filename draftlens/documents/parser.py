@@ -29,7 +29,6 @@ class _Turn:
 
     Args:
         pages: readable and not blank.
-        stages: one of `STAGES`.
         answers: of their regions; None without a first stage.
         clock: started before the first stage.
     """
@@ -40,13 +39,11 @@ class _Turn:
     clock: Clock
 
     def texts(self, index: int) -> dict[int, str]:
-        """The target's answers for regions of a page, by their places."""
+        """Answers for the crops of a page, by place of the region."""
         return {} if self.answers is None else self.answers.of_page(index)
 
 
 class PageParser:
-    """Answers batches of pages."""
-
     def __init__(self, asker: Asker) -> None:
         self.asker = asker
         self.settings = asker.settings
@@ -184,11 +181,8 @@ class PageParser:
     def _verified(
         self, inputs: Inputs, result: Result, ending: Ending
     ) -> list[dict[str, object] | None]:
-        """The comparison with stock `generate`, row by row, if requested.
-
-        An answer that was cut by its timeout is compared up to there: stock `generate` has no
-        timeout.
-        """
+        """Comparison of each row with stock `generate`, if requested; only up to the cut for
+        answers cut by their timeout."""
         rows = len(result.tokens)
         if not self.settings.verify:
             return [None] * rows

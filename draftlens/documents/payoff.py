@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from draftlens.core.stats import Stats
 
 LOSSES = 2
-"""Pages in a row on which reading has to lose before it ends."""
+"""Number of consecutive losing pages after which reading ends."""
 
 _BEFORE = ("vision", "target_prefill")
 _ROUNDS = ("draft_prefill", "draft", "verify", "rollback")
@@ -17,10 +17,8 @@ _ROUNDS = ("draft_prefill", "draft", "verify", "rollback")
 class ReadingPayoff:
     """Compares pages that were read with their time by plain decoding.
 
-    Args:
-        seconds_per_token: of plain decoding.
-        ahead: whether a page is read during the answer of the page before, so that the slower of
-            both counts; otherwise their sum counts.
+    `ahead` means that a page is read during the answer of the page before, so that the slower of
+    both counts instead of their sum.
     """
 
     seconds_per_token: float
@@ -29,7 +27,7 @@ class ReadingPayoff:
 
     def pays(self, stats: Stats) -> bool:
         """False if this page and those before it, `LOSSES` in all, took longer than plain decoding.
-        `stats` holds the phases of the pipeline and of a page answered alone, in one stage."""
+        `stats` are those of a page answered alone, in one stage."""
         phases = stats.phases
         before = sum(phases[name] for name in _BEFORE)
         rounds = sum(phases[name] for name in _ROUNDS)

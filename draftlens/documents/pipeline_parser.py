@@ -38,20 +38,14 @@ _CONTROL = {
     **dict.fromkeys({*range(0x20), 0x7F} - {ord("\t"), ord("\n")}, ""),
     **{code: bytes([code]).decode("cp1252", "ignore") for code in range(0x80, 0xA0)},
 }
-"""Control characters, which a terminal may obey, are removed; those that are quotation marks and
-dashes of Windows-1252, as in many PDF files, are replaced."""
+"""Control characters are removed, except those that are quotation marks and dashes of Windows-1252,
+as in many PDF files, which are replaced."""
 
 
 class PipelineParser:
     """Parses documents by a pipeline alone; the counterpart of `DocumentParser`.
 
-    Args:
-        settings: those about a target's answers are refused.
-        pipeline: reads pages; None for the one that the settings describe.
-        limits: bounds on the size of files and pages.
-
-    Attributes:
-        notes: empty.
+    By default the pipeline is the one that the settings describe.
 
     Raises:
         ConfigError: a setting needs a target, or a reader or layout is unknown or not installed.
@@ -68,7 +62,7 @@ class PipelineParser:
         self.limits = limits
         self.notes: list[str] = []
         form = self.settings.form
-        # Nothing that stands on the page is left out unless a format that does so is named.
+        # Everything on the page is kept unless a format that omits parts is named.
         self._form: DraftFormat = Markdown(leave_out=False) if form is None else make_format(form)
         chosen = standard_pipeline(self.settings, alone=True) if pipeline is None else pipeline
         assert chosen is not None  # "none" is refused above
@@ -87,11 +81,7 @@ class PipelineParser:
                 yield page.unanswered() if page.error or is_blank else self._answer(page)
 
     def _read(self, page: Page) -> DraftedPage:
-        """Read a page. It is rendered only if no text was found, to tell a blank page.
-
-        Raises:
-            DraftlensError: it cannot be read and is not blank.
-        """
+        """Read a page; it is rendered only if no text was found, to detect a blank page."""
         seconds: dict[str, float] = defaultdict(float)
         lane = Lane(seconds)
         regions: Sequence[Region] = ()
@@ -138,8 +128,7 @@ class PipelineParser:
         )
 
     def _text(self, region: Region) -> str:
-        """A region in the format of the answer, by the most trusted reader; empty if the format
-        leaves it out."""
+        """A region by the most trusted reader; empty if the answer's format omits it."""
         ways = self._form.region(region, region.texts[0]) if region.texts else []
         return ways[0].translate(_CONTROL) if ways else ""
 

@@ -13,15 +13,12 @@ from draftlens.models.known_pairs import path_of
 from draftlens.models.load import Loaded
 
 PROFILE_FILE = "document_profile.json"
-"""File beside the weights with fields of `documents.reading.targets.TargetProfile`."""
+"""File next to the weights with fields of `documents.reading.targets.TargetProfile`."""
 
 
 def profile_for(target: Loaded) -> TargetProfile:
-    """The profile in the target's folder, else that of its architecture, else a general one.
-
-    Raises:
-        ConfigError: the file is not valid.
-    """
+    """The profile in the target's folder, else that of its architecture, else a general one. Raises
+    ConfigError for an invalid file."""
     file = Path(path_of(target.name, "target")) / PROFILE_FILE
     if file.is_file():
         return _stored(file)

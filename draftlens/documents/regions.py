@@ -1,5 +1,5 @@
-"""The first stage: the target reads the crops of regions (Eq. 1-3 of HSD). Its answers are drafts
-of the page's, or all there is."""
+"""The first stage: the target reads crops of regions (HSD, equations 1 to 3). Its answers are
+drafts of the page's, or joined to it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,7 @@ from draftlens.streaming import Stream
 
 @dataclass(frozen=True)
 class RegionAnswers:
-    """The target's answers for the crops of some pages.
-
-    Args:
-        texts: by index of the page and place of the region on it.
-        stats: of all crops together.
-        num_crops: number of crops.
-    """
+    """Answers by index of the page and place of the region; `stats` are of all crops together."""
 
     texts: dict[tuple[int, int], str]
     stats: Stats
@@ -59,21 +53,12 @@ def crops_of(pages: Sequence[DraftedPage], asker: Asker) -> list[Crop]:
 def read_regions(
     crops: Sequence[Crop], asker: Asker, ending: Ending, most_rows: int = MOST_ROWS
 ) -> RegionAnswers:
-    """Read crops as rows of one ragged batch. Finished rows leave, and the next group joins where
-    it fits.
-
-    Args:
-        crops: at least one.
-        asker: answers them.
-        ending: seconds and loops; the room of each crop bounds the length of its answer.
-        most_rows: of the batch.
-    """
+    """Read one or more crops as rows of one ragged batch: finished rows leave, and the next group
+    joins where it fits. Each crop's room bounds the length of its answer."""
     return _RegionBatch(groups_of(crops, most_rows), asker, ending, most_rows).run()
 
 
 class _RegionBatch:
-    """The rows of one session while crops are read."""
-
     def __init__(
         self, groups: list[list[Crop]], asker: Asker, ending: Ending, most_rows: int
     ) -> None:
@@ -117,8 +102,7 @@ class _RegionBatch:
         return Ending(room, seconds, self._ending.stops_loops)
 
     def _retire(self, stream: Stream) -> None:
-        """Remove finished rows and rows that have used their own room; the last one stays, since a
-        batch is never empty."""
+        """Remove finished rows and rows without room, but never the last row."""
         session = stream.session
         for sequence in list(session.sequences):
             if self._has_ended(sequence) and len(session.sequences) > 1:
@@ -129,7 +113,7 @@ class _RegionBatch:
         return row.finished or is_full
 
     def _admit(self, stream: Stream) -> None:
-        """Add groups while they fit, and one in any case where no row is running."""
+        """Add groups while they fit, and at least one where no row is running."""
         while self._waiting and self._has_room(stream, self._waiting[0]):
             self._add(stream, self._waiting.pop(0))
 

@@ -11,8 +11,8 @@ from draftlens.documents.reading.geometry import Box
 from draftlens.documents.reading.values import Region
 
 ENDINGS = ("end", "loop", "length", "timeout", "regions", "read", "blank", "failed")
-"""How an answer ended: the target's end-of-sequence token, a loop, the maximum length, the page's
-timeout, or joined regions; without a target `read`; `blank` and `failed` pages have none."""
+"""How an answer ended: end-of-sequence token, loop, maximum length, timeout, or joined regions;
+without a target `read`; `blank` and `failed` pages have none."""
 
 MODEL = "model"
 """`ParsedPage.source` of pages that a target answered."""

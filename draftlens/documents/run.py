@@ -77,12 +77,8 @@ class DocumentParser:
         self._payoff: ReadingPayoff | None = None
 
     def calibrate(self, seconds: float = CALIBRATION_SECONDS) -> None:
-        """Measure the target's forwards, from which the number of draft tokens follows, unless the
-        costs are known. Without it they are measured during the pages.
-
-        Args:
-            seconds: after which the measurement ends.
-        """
+        """Measure the target's forwards for at most `seconds`, unless their costs are known, to
+        choose the number of draft tokens. Without it they are measured during the pages."""
         Engine(self.engine.target, None, self.asker.page_method).calibrate(seconds)
 
     def parse(
@@ -90,14 +86,14 @@ class DocumentParser:
         inputs: str | Path | Iterable[str | Path],
         wanted: Wanted = every_page,
     ) -> Iterator[ParsedPage]:
-        """The pages of documents as they are answered.
+        """The pages of documents, in order, as they are answered.
 
         Args:
             inputs: files and folders.
             wanted: which pages have to be parsed.
 
         Yields:
-            One result per page, in order. A page or file that cannot be read has an `error`.
+            One result per page. A page or file that cannot be read has an `error`.
 
         Raises:
             MediaError: a folder holds no document.
@@ -116,7 +112,6 @@ class DocumentParser:
                     yield page
 
     def _observe(self, page: ParsedPage) -> None:
-        """Report the share of accepted drafts to the standard pipeline."""
         if self._standard is None or not page.shares:
             return
         used = 1 - page.shares.get("target", 0.0)
@@ -145,6 +140,5 @@ class DocumentParser:
 
 
 def _was_recognized(page: ParsedPage) -> bool:
-    """Whether a reader of pictures has read the page."""
     texts = (text for region in page.regions for text in region.region.texts)
     return any(text.source in OCR_BY_PREFERENCE for text in texts)

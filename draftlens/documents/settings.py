@@ -23,7 +23,7 @@ OF_READING = ("pages", "drafter", "layout", "password", "form", "ahead")
 """Settings that have a meaning without a target."""
 
 REGION_TOLERANCE = 0.75
-"""τ of crops (HSD, equation 10), whose answers are only drafts of the page."""
+"""τ of crops (HSD, equation 10): their answers are only drafts of the page."""
 
 
 @dataclass(frozen=True)
@@ -107,11 +107,8 @@ class ParseSettings:
             raise ConfigError("plain decoding has no use for crops: leave out stages")
 
     def check_without_target(self) -> None:
-        """Refuse settings about a target's answers.
-
-        Raises:
-            ConfigError: such a setting differs from its default, or no reader is left.
-        """
+        """Raise ConfigError if a setting about a target's answers differs from its default, or no
+        reader is left."""
         for item in fields(self):
             value = getattr(self, item.name)
             if item.name not in OF_READING and value != item.default:
@@ -134,7 +131,6 @@ class ParseSettings:
 
 
 def needs_target(option: str, value: Any) -> ConfigError:
-    """The refusal of an option that needs a target."""
     return ConfigError(
         f"{option}={value!r} needs a document model: name one with --target (target=... in "
         f"Python), or leave out {option}"

@@ -17,15 +17,13 @@ _LEAST_FOUND = 0.5
 
 TARGET = "target"
 ANSWER = "answer"
-"""Sources of tokens that are in no draft: not proposed at all, or repeated from the prompt or the
-answer."""
+"""Source of tokens repeated from the prompt or the answer; `TARGET` if no draft has the token."""
 
 Span = tuple[int, int]
 
 
 def spans_of(regions: Sequence[Region], answer: str) -> list[Span | None]:
-    """Start and end index of each region in an answer; None where it was not found. Spans do not
-    overlap."""
+    """Start and end index of each region in an answer, no overlaps; None where not found."""
     matches = list(_WORD.finditer(answer))
     words = [match.group().casefold() for match in matches]
     free = [True] * len(words)
@@ -58,7 +56,7 @@ def _place_of(wanted: list[str], words: list[str], free: Sequence[bool]) -> Span
     core = matcher.find_longest_match()
     if not core.size:
         return None
-    # The region stands around its longest common part; look no further than its own length.
+    # Search around the longest common part, no further than the region's own length.
     reach = len(wanted)
     begin = max(core.b - reach, 0)
     window = remaining[begin : core.b + core.size + reach]
@@ -83,17 +81,10 @@ def _within_free(first: int, last: int, free: Sequence[bool]) -> Span | None:
 def shares_of(
     num_tokens: int, accepted: Mapping[int, int], sources: Sequence[str]
 ) -> dict[str, float]:
-    """The share of an answer's tokens by source.
+    """Shares of an answer's tokens by source, which sum to 1; empty for an empty answer.
 
-    Args:
-        num_tokens: of the answer.
-        accepted: accepted draft tokens by reference; -1 stands for the prompt and the answer
-            (`Stats.accepted_by_reference`).
-        sources: of the references.
-
-    Returns:
-        Shares that sum to 1: `TARGET` for tokens without a draft, the sources of the references,
-        and `ANSWER`. Empty for an empty answer.
+    `accepted` holds accepted draft tokens by reference, -1 for the prompt and the answer
+    (`Stats.accepted_by_reference`); `sources` are those of the references.
 
     Example:
 

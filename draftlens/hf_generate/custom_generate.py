@@ -1,4 +1,4 @@
-"""The decoding loop for a caller's own `model.generate(..., custom_generate=...)`."""
+"""The decoding loop for ``model.generate(..., custom_generate=...)``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SpeculativeGenerate:
 
     GenerationConfig, logits processors, stopping criteria and a streamer are honoured, and the
     return value is that of `generate`. The result with its statistics is kept in `last`.
-    `stop_strings` need the `tokenizer` here, because `generate` loses its own under a callable
+    `stop_strings` need the `tokenizer` here, because `generate` does not pass its own to a callable
     `custom_generate`. For the same reason `generate` refuses stop strings of a generation config
     before it calls anything: give them as `stop_strings`.
 
@@ -44,10 +44,8 @@ class SpeculativeGenerate:
             images or video: before the callable runs, `generate` has replaced pixels by the
             target's encoded features. Further views of the prompt as for `draftlens.generate`;
             where the target drafts for itself, only these views are read.
-        method: as for `draftlens.generate`.
-        seed: as for `draftlens.generate`.
-        references, prefill, hosts, compile: as for `draftlens.generate`. `generate` itself encodes
-            pixels, so one host does that.
+        method, seed, references, prefill, compile: as for `draftlens.generate`.
+        hosts: as for `draftlens.generate`, but `generate` itself encodes pixels, on one rank.
         tokenizer: of the target, for references that are texts, for `stop_strings`, and for the
             texts of `last`.
         allow_long_prompt: whether a prompt of more positions than the target was made for is
@@ -106,12 +104,12 @@ class SpeculativeGenerate:
     ) -> Tensor | GenerateDecoderOnlyOutput:
         """Decode what stock `generate` prepared; called by it.
 
-        `generate` hands options over that stand among the parameters, and so does not look for the
-        tokenizer that `stop_strings` need.
+        `stop_strings` is a parameter here so that `generate` passes it on, without looking for the
+        tokenizer that it needs.
 
         Raises:
-            ConfigError: an output is requested that speculative decoding does not have, a strategy
-                other than greedy decoding and sampling, or `stop_strings` without a tokenizer.
+            ConfigError: a requested output or strategy that speculative decoding does not have, or
+                `stop_strings` without a tokenizer.
             InputError: the cache of an earlier turn is given, a row has no tokens, or a row is
                 padded on the right.
         """
@@ -162,7 +160,7 @@ class SpeculativeGenerate:
 
 
 def _own_inputs(prepared: Prepared) -> dict[str, Any]:
-    """The target's inputs, as far as `generate` has not replaced them by encoded features."""
+    """The target's inputs, except those that `generate` has replaced by encoded features."""
     tensors = {
         key: value
         for key, value in prepared.model_kwargs.items()
@@ -180,7 +178,7 @@ def _check_pixels(prepared: Prepared) -> None:
 
 
 def _check_padding(kwargs: Mapping[str, Any]) -> None:
-    """Stock `generate` continues after padding on the right, which no answer should."""
+    """Refuse padding on the right, after which stock `generate` would continue."""
     mask = kwargs.get("attention_mask")
     if mask is not None and not bool((mask[:, -1] != 0).all()):
         raise InputError(

@@ -1,9 +1,9 @@
-"""Arguments that stock `generate` keeps from a callable `custom_generate`.
+"""Arguments that stock `generate` does not pass to a callable `custom_generate`.
 
-With a callable `custom_generate`, transformers 5.17 to 5.24 pass neither the streamer on, nor say
-whether the cache that they pass was given by the user. A streamer that is never ended leaves its
-reader waiting for ever, and a cache of an earlier turn must not be dropped silently. So both are
-read from the frame of the running `generate`. This is the only place that looks at the stack.
+transformers 5.17 to 5.24 pass neither the streamer nor whether the cache is the user's. A streamer
+that is never ended blocks its reader for ever, and a cache of an earlier turn must not be dropped
+silently. So both are read from the frame of the running `generate`; no other module inspects the
+stack.
 """
 
 from __future__ import annotations
@@ -22,23 +22,14 @@ _ARGUMENTS = ("custom_generate", "streamer", "kwargs")
 
 @dataclass(frozen=True)
 class CallersArguments:
-    """Arguments of the running `generate`.
-
-    Args:
-        streamer: None if there is none.
-        cache: a cache of the user's; None if there is none.
-    """
+    """The streamer and the user's cache of the running `generate`, None if absent."""
 
     streamer: Any = None
     cache: Any = None
 
 
 def check_version() -> None:
-    """Refuse a version of transformers whose `generate` has no such arguments.
-
-    Raises:
-        UnsupportedModelError: the arguments have other names.
-    """
+    """Raise UnsupportedModelError if transformers' `generate` names these arguments differently."""
     parameters = inspect.signature(GenerationMixin.generate).parameters
     missing = [name for name in _ARGUMENTS if name not in parameters]
     if missing:
@@ -49,7 +40,7 @@ def check_version() -> None:
 
 
 def callers_arguments() -> CallersArguments:
-    """The arguments of the innermost `generate` with a `custom_generate` that is running."""
+    """The arguments of the innermost running `generate` with a `custom_generate`."""
     check_version()
     frame = inspect.currentframe()
     while frame is not None:

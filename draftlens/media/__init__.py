@@ -1,4 +1,4 @@
-"""Reading clips and images from files. Unusable input raises a `MediaError` of one sentence."""
+"""Reads clips and images from files. Unusable input raises a `MediaError` of one sentence."""
 
 from draftlens.media.image import load_image
 from draftlens.media.limits import Limits

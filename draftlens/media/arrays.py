@@ -20,11 +20,8 @@ def as_array(source: Any) -> np.ndarray[Any, Any]:
 
 
 def as_picture(source: Any) -> np.ndarray[Any, Any]:
-    """The values of a picture with its channels last.
-
-    Args:
-        source: uint8 ``[H, W]``, ``[H, W, C]``, or a tensor of torch ``[C, H, W]``.
-    """
+    """A picture with its channels last, from uint8 ``[H, W]``, ``[H, W, C]``, or a tensor of torch
+    ``[C, H, W]``."""
     array = as_array(source)
     is_tensor = hasattr(source, "detach")
     if is_tensor and array.ndim == 3 and array.shape[0] in (1, 3, 4):

@@ -1,4 +1,4 @@
-"""A request's messages, kept so that further inputs of the draft can be made of them."""
+"""A request's messages, kept so that further inputs of the draft can be made from them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from draftlens.media.conversation import Conversation
 
 Process = Callable[[Sequence[Conversation]], Mapping[str, Any]]
 """Runs a model's chat template and processor on a batch of conversations: tensors by name, floats
-in the dtype that the model computes in."""
+in the model's dtype."""
 
 Decode = Callable[[list[int]], str]
 """From token ids to text without special tokens."""
@@ -26,7 +26,7 @@ class CaptionError(DraftlensError):
 
 @dataclass(frozen=True)
 class Processing:
-    """How a model's inputs are made of conversations, and text of its tokens."""
+    """Makes a model's inputs from conversations, and text from its tokens."""
 
     process: Process
     decode: Decode
@@ -34,11 +34,7 @@ class Processing:
 
 @dataclass(frozen=True)
 class ChatSource:
-    """The messages of a request, and what makes inputs of them.
-
-    Args:
-        target: those of the target, for captions that it writes; None if they are not known.
-    """
+    """The messages of a request and what makes inputs of them; `target` can write captions."""
 
     conversations: tuple[Conversation, ...]
     process: Process

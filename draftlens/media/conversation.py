@@ -30,11 +30,9 @@ class Conversation:
 def ask(prompt: str, video: Any = None, images: Any = None) -> list[dict[str, Any]]:
     """One user message: the clip, the images, then the prompt.
 
-    Args:
-        prompt: the question or instruction.
-        video: path or address of a clip, or its frames: an array or a tensor, a list of PIL images,
-            or a `Video` (`media.given.video_of`).
-        images: one image or a list of images: paths, addresses, PIL images, arrays or tensors.
+    `video` is a path or address of a clip, or its frames: an array or a tensor, a list of PIL
+    images, or a `Video`. `images` is one image or a list: paths, addresses, PIL images, arrays or
+    tensors.
     """
     content: list[dict[str, Any]] = []
     if video is not None:
@@ -55,12 +53,10 @@ def read(
 ) -> Conversation:
     """Load the media of chat messages.
 
-    Args:
-        messages: dicts with `role` and `content`. The content is a string or a list of items
-            ``{"type": "text" | "image" | "video", ...}``. The value of a media item is under
-            `image`, `video`, `path` or `url`: a path or an address, and what else `ask` takes. A
-            clip that is given as frames may have its rate under `fps`. OpenAI's items of type
-            `image_url` and `video_url` are read as well.
+    Messages are dicts with `role` and `content`, a string or a list of items ``{"type": "text" |
+    "image" | "video", ...}``. The value of a media item, in the forms of the function `ask`, is
+    under `image`, `video`, `path` or `url`. A clip that is given as frames may have its rate under
+    `fps`. OpenAI's items of type `image_url` and `video_url` are read as well.
     """
     limits = limits or Limits()
     conversation = Conversation()
@@ -109,8 +105,8 @@ def _items(message: Message) -> Sequence[Message]:
 
 
 def _with_own_type(item: Message) -> Message:
-    """An item of a chat; OpenAI's ``{"type": "image_url", "image_url": {"url": ...}}`` as an
-    image, and the same of a video."""
+    """Converts OpenAI's ``{"type": "image_url", "image_url": {"url": ...}}`` to an image, likewise
+    for a video."""
     key = item.get("type")
     if key not in ("image_url", "video_url"):
         return item
@@ -153,11 +149,7 @@ def _media_source(item: Message, kind: str) -> Any:
 
 
 def process(processor: Any, conversations: Sequence[Conversation]) -> dict[str, Any]:
-    """Run a processor on a batch of conversations.
-
-    Returns:
-        Inputs for `generate`, as tensors by name.
-    """
+    """Run a processor on a batch of conversations: inputs for `generate`, as tensors by name."""
     texts = [_apply_template(processor, chat.messages) for chat in conversations]
     for conversation, text in zip(conversations, texts, strict=True):
         _check_media(processor, conversation, text)
@@ -205,7 +197,6 @@ def _check_media(processor: Any, conversation: Conversation, text: str) -> None:
 def _check_kind(
     processor: Any, messages: list[dict[str, Any]], text: str, kind: str, hint: str
 ) -> None:
-    """Refuse media of one kind that the processor or the chat template would drop."""
     name = type(processor).__name__
     has_token = getattr(processor, f"{kind}_token", None) is not None
     has_part = getattr(processor, f"{kind}_processor", None) is not None
@@ -237,10 +228,8 @@ def same_processing(first: Any, second: Any) -> bool:
 
 
 def _settings(processor: Any) -> dict[str, Any]:
-    """The processor's own settings.
-
-    Some of them determine how many tokens represent a picture, such as LLaVA's `patch_size`.
-    """
+    """The processor's own settings. Some of them determine how many tokens represent a picture,
+    such as LLaVA's `patch_size`."""
     return {
         name: value for name, value in vars(processor).items() if isinstance(value, _SETTING_TYPES)
     }

@@ -1,6 +1,6 @@
 """Downloads from http and https addresses.
 
-Redirects are followed here, one by one, so that each meets the rule of the first address.
+Redirects are followed one by one, so that each is checked like the first address.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ _SCHEMES = ("http", "https")
 # Some servers refuse a client's own name. A compressed file would be stored as it is.
 _HEADERS = {"User-Agent": "draftlens", "Accept-Encoding": "identity"}
 _SILENCE = 10.0
-"""Seconds without data after which a download is given up, in the longest limit."""
+"""Seconds without data after which a download fails."""
 _MAX_REDIRECTS = 5
 
 
 def download(address: str, path: Path, limits: Limits) -> None:
-    """Write what is at an address to a file."""
     if not limits.max_download_bytes:
         raise refusal(address, "addresses are not read here (Limits.max_download_bytes is 0)")
     try:
@@ -84,7 +83,7 @@ async def _fetch(address: str, path: Path, limits: Limits) -> None:
 
 
 async def _open(client: httpx2.AsyncClient, address: str) -> httpx2.Response:
-    """The answer at the end of at most `_MAX_REDIRECTS` redirects, its body not yet read."""
+    """The response after at most `_MAX_REDIRECTS` redirects, its body not yet read."""
     request = client.build_request("GET", address)
     for _ in range(_MAX_REDIRECTS + 1):
         login = _take_login(request)

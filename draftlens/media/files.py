@@ -13,7 +13,6 @@ SUFFIXES = {
     "video": (".avi", ".flv", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ts", ".webm"),
     "image": (".avif", ".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"),
 }
-"""Endings of clips and pictures."""
 
 IS_VIDEO = "it is a video"
 _IS_HEIC = "it is a HEIC photo (save it as JPEG or PNG)"
@@ -41,13 +40,10 @@ _PIXEL_BYTES = 8
 
 
 class ClipFile(io.FileIO):
-    """The file of a clip, which ends where too much of it holds no packet.
+    """The file of a clip, which ends early (`is_exhausted`) after too many bytes without a packet.
 
-    FFmpeg looks for the next packet in one call, which reads all of a file of zeros, and some of
-    its parsers keep what they read.
-
-    Attributes:
-        is_exhausted: whether it has ended in that way.
+    FFmpeg searches the next packet in one call, which reads all of a file of zeros, and some of its
+    parsers keep what they read.
     """
 
     def __init__(self, path: str) -> None:
@@ -62,7 +58,7 @@ class ClipFile(io.FileIO):
         self._budget = self._left = _MOST_INDEX if has_index else _MOST_BETWEEN
 
     def expect_frames(self, pixels: int) -> None:
-        """From now on, packets are read, which hold at most a frame of this size each."""
+        """From now on, packets are read, which hold at most a frame of this many pixels each."""
         self._budget = self._left = _MOST_BETWEEN + pixels * _PIXEL_BYTES
         self.is_exhausted = False
 
@@ -90,11 +86,7 @@ class ClipFile(io.FileIO):
 
 
 def check_file(source: str | os.PathLike[str], limits: Limits) -> str:
-    """Check that a path names a readable file of an acceptable size.
-
-    Returns:
-        The path as text.
-    """
+    """The path as text; raises MediaError unless it is a readable file of an acceptable size."""
     path = os.fspath(source)
     try:
         _check_status(path, os.stat(path), limits)
@@ -134,11 +126,7 @@ def _open_failure(error: OSError | ValueError) -> str:
 
 
 def guess_content(path: str) -> str | None:
-    """Describe a file that no decoder recognises, as the cause of a refusal.
-
-    Returns:
-        A clause such as "it is a PDF document", or None if the content is unknown.
-    """
+    """Content of an unrecognised file, such as "it is a PDF document"; None if unknown."""
     try:
         head = _read_head(path)
     except OSError as error:
@@ -157,7 +145,7 @@ def guess_content(path: str) -> str | None:
 
 
 def _describe_brand(brand: bytes) -> str | None:
-    """Describe a file of the MP4 family by its major brand; None for AVIF photographs."""
+    """A file of the MP4 family by its major brand; None for AVIF photographs."""
     if brand in _HEIC_BRANDS:
         return _IS_HEIC
     if brand in _AVIF_BRANDS:
@@ -166,7 +154,6 @@ def _describe_brand(brand: bytes) -> str | None:
 
 
 def is_text(path: str) -> bool:
-    """Whether a readable file begins with UTF-8 text."""
     head = _read_head(path)
     if head.translate(None, _NON_TEXT_BYTES) != head:
         return False
@@ -183,10 +170,7 @@ def _read_head(path: str) -> bytes:
 
 
 def lacks_mp4_index(path: str) -> bool:
-    """Whether the file is an MP4 or MOV with a `moov` box that is absent or cut off.
-
-    Interrupted downloads leave such files.
-    """
+    """Whether an MP4's `moov` box is absent or cut off, as after an interrupted download."""
     try:
         size = os.path.getsize(path)
         with open(path, "rb") as file:

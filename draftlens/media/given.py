@@ -1,4 +1,4 @@
-"""Frames and pictures that a caller has decoded already: arrays, tensors, lists of images."""
+"""Decoded frames and pictures: arrays, tensors, lists of images."""
 
 from __future__ import annotations
 
@@ -24,16 +24,15 @@ NAME = "the frames"
 """Used as the path in messages."""
 
 DEFAULT_FPS = 1.0
-"""Frames a second of frames that come without a rate."""
+"""Frames per second of frames without a rate."""
 
 
 def is_given(source: Any) -> bool:
-    """Whether a clip is given as frames."""
     return isinstance(source, (Video, list, tuple)) or is_array(source)
 
 
 def is_picture(source: Any) -> bool:
-    """Whether a value is what `load_image` takes; whether it can be read is another question."""
+    """Whether a value has a type that `load_image` takes; it may be unreadable all the same."""
     return _is_path(source) or isinstance(source, Image.Image) or is_array(source)
 
 
@@ -49,7 +48,7 @@ def _is_path(source: Any) -> bool:
 
 
 def kind_of(media: Any) -> str:
-    """Whether media are a `video` or an `image`; a file is an image by its ending only."""
+    """Whether media are a `video` or an `image`; a file is an image by its suffix only."""
     if isinstance(media, (str, PathLike)):
         name = str(os.fspath(media))
         path = re.split("[?#]", name)[0] if is_url(name) else name
@@ -64,12 +63,12 @@ def video_of(
     fps: float | None = None,
     limits: Limits = Limits(),  # noqa: B008 - frozen
 ) -> Video:
-    """A clip from frames that are decoded already. All of them are shown.
+    """A clip from decoded frames, all of which are used.
 
     Args:
         frames: uint8 ``[T, H, W, 3]`` or ``[T, 3, H, W]``, an array or a tensor; a list of images
             of one size, each as for `load_image`; or a `Video`, which is returned as it is.
-        fps: frames a second; 1 by default.
+        fps: frames per second; 1 by default.
     """
     if isinstance(frames, Video):
         return frames

@@ -1,4 +1,4 @@
-"""Opens clips and reads their headers; raises the refusals that need no decoding."""
+"""Opens clips and reads their headers; raises the errors that need no decoding."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from draftlens.media.limits import Limits, check_pixels, over_limit, refusal
 # Formats with an index and timestamps that allow seeking. Every other format is decoded from
 # the start.
 _SEEKABLE_FORMATS = frozenset({"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"})
-# Formats whose header states the duration, so that a shorter file is a truncated one. MPEG streams
-# and raw ones do not: what FFmpeg reports for those is measured on the file as it is, or guessed
-# from the bit rate.
+# Formats with the duration in the header, so that a shorter file is a truncated one. For MPEG and
+# raw streams FFmpeg measures the file as it is, or estimates the duration from the bit rate.
 _FORMATS_WITH_DURATION = _SEEKABLE_FORMATS | {"avi", "flv", "asf"}
 _IMAGE_BRANDS = frozenset({"avif", "heic", "heix", "mif1"})
 # Codecs with which FFmpeg renders text as scrolling video. Some of them also match music files.
@@ -37,18 +36,16 @@ class Header:
     compared exactly. A tick is absolute: the stream's first frame need not be at 0.
 
     Attributes:
-        path: the file, for messages.
         tick: seconds per tick.
         start: tick of the stream's start; None when the header does not state it.
         rate: frames per second, on average; None when the header gives none.
         step: ticks that a frame lasts if it carries no duration.
         num_frames: number of frames; 0 when the header does not count them.
-        stated_duration: seconds; None when the header states no duration that can be trusted.
+        stated_duration: seconds; None when the header states no reliable duration.
         is_video_duration: whether `stated_duration` is that of the video stream, rather than that
             of the longest stream.
         seekable: whether seeking is worth trying.
         width, height: size of a frame before it is turned upright, in pixels; 0 when unknown.
-        limits: the bounds on the size of the clip.
     """
 
     path: str
@@ -80,15 +77,10 @@ class Header:
             raise over_limit(self.path, figure, str(max_frames), "max_frames")
 
     def is_complete(self, end: int, latest: Fraction = Fraction(0)) -> bool:
-        """Whether frames that end at tick `end` reach the stated duration.
+        """Whether frames that end at tick `end` reach the stated duration, if there is one.
 
-        Args:
-            latest: second at which the last packet of any stream ends. It counts where the header
-                gives only the longest stream's duration, because sound may continue after the
-                pictures.
-
-        Returns:
-            True if they do, or if the header states no duration.
+        `latest`, the second at which the last packet of any stream ends, counts where the header
+        gives only the longest stream's duration, because sound may continue after the pictures.
         """
         if self.stated_duration is None:
             return True
@@ -110,12 +102,8 @@ class Header:
 
 @dataclass(frozen=True)
 class _Duration:
-    """A duration that a header states.
-
-    Attributes:
-        seconds: None when the header states no duration.
-        is_video: whether it is that of the video stream, rather than that of the longest stream.
-    """
+    """Seconds, None if not stated, and whether they are those of the video stream rather than of
+    the longest stream."""
 
     seconds: Fraction | None
     is_video: bool
@@ -144,10 +132,7 @@ def _open_failure(path: str, error: av.FFmpegError) -> str:
 
 
 def pick_stream(path: str, container: InputContainer) -> VideoStream:
-    """The video stream to read: the default one, else the first.
-
-    The cover picture of a song does not count as a video stream.
-    """
+    """The video stream to read: the default one, else the first that is not the cover of a song."""
     if _is_image(container):
         raise refusal(path, "it is an image, not a video; use `ask` for images")
     stream = _first_video_stream(container)
@@ -183,7 +168,6 @@ def _first_video_stream(container: InputContainer) -> VideoStream | None:
 
 
 def _no_video_stream(container: InputContainer) -> str:
-    """The cause of the refusal of a file without a video stream."""
     kinds = sorted({stream.type for stream in container.streams if stream.type != "video"})
     if kinds == ["audio"]:
         return "it holds no video stream, only sound"
@@ -223,7 +207,6 @@ def read_header(
 
 
 def _stated_duration(container: InputContainer, stream: VideoStream, tick: Fraction) -> _Duration:
-    """The duration that the header states."""
     name = container.format.name
     if name not in _FORMATS_WITH_DURATION:
         return _Duration(None, is_video=False)

@@ -95,8 +95,7 @@ class ImageFacts:
     """The header of an image file.
 
     Args:
-        num_pages: frames of a format with pages; 1 for animations
-            of an animation.
+        num_pages: frames of a format with pages; 1 for animations.
         dpi: horizontal pixels an inch; None if they are not stated.
     """
 
@@ -105,7 +104,6 @@ class ImageFacts:
 
 
 def read_facts(source: str | Path, limits: Limits = Limits()) -> ImageFacts:  # noqa: B008 - frozen
-    """Read the header of an image file."""
     path = check_file(source, limits)
     with _decoding(path, limits), Image.open(path, formats=_available_formats()) as image:
         check_pixels(path, *image.size, limits)
@@ -143,11 +141,8 @@ def _decoding(name: str, limits: Limits) -> Iterator[None]:
 
 @contextmanager
 def _pillow_settings(max_pixels: int) -> Iterator[None]:
-    """Set Pillow's global settings, and restore them when the block ends.
-
-    Pillow compares the number of pixels with its limit on opening, and again for nested images,
-    each time before it decodes.
-    """
+    """Set Pillow's global settings inside the block. Pillow compares the number of pixels with its
+    limit on opening, and again for nested images, each time before it decodes."""
     previous_max_pixels = Image.MAX_IMAGE_PIXELS
     previous_load_truncated = ImageFile.LOAD_TRUNCATED_IMAGES
     Image.MAX_IMAGE_PIXELS = max_pixels

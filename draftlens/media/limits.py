@@ -1,4 +1,4 @@
-"""Bounds on the size of clips and images, and the wording of refusals."""
+"""Bounds on the size of clips and images, and the wording of errors."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Limits:
             3).
         max_download_bytes: size of a clip or image at an address; 0 refuses http and https.
         max_download_s: time for a download with its redirects, in seconds.
-        max_page_s: time for each reading of a document's page: its picture, its characters.
+        max_page_s: time for each reading of a document's page (picture, characters), in seconds.
         max_page_bytes: memory that each of them may take, in bytes.
         private_addresses: whether addresses of private networks and of this machine are read. A
-            server sets it to False: otherwise strangers read through it what its network hides.
+            server sets it to False: otherwise its clients could read hosts of its own network.
 
     Raises:
         ConfigError: a limit is not a positive number, or `private_addresses` is not a bool.
@@ -70,28 +70,19 @@ def refusal(name: str, cause: str) -> MediaError:
 
 
 def over_limit(name: str, figure: str, limit: str, option: str) -> MediaError:
-    """The error for a `figure` that exceeds a `limit`.
-
-    Args:
-        figure: the size that is too large, as a clause with its unit.
-        limit: the bound, with its unit.
-    """
+    """The error for a `figure` (a clause with its unit) that exceeds a `limit` (with its unit)."""
     cause = f"{figure}, over the limit of {limit}; pass Limits({option}=...) to allow more"
     return refusal(name, cause)
 
 
 def check_pixels(name: str, width: int, height: int, limits: Limits) -> None:
-    """Raise `MediaError` if `width` x `height` pixels exceed `limits.max_pixels`."""
     if width * height > limits.max_pixels:
         figure = f"it has {width}x{height} = {width * height} pixels"
         raise over_limit(name, figure, str(limits.max_pixels), "max_pixels")
 
 
 def format_bytes(count: int) -> str:
-    """`count` bytes in the largest binary unit that keeps the figure at 1 or more.
-
-    For example, 1536 gives "1.5 KiB".
-    """
+    """Bytes in the largest binary unit that keeps the figure at 1 or more: 1536 is "1.5 KiB"."""
     if count < 1024:
         return f"{count} bytes"
     size = float(count)

@@ -9,7 +9,7 @@ from typing import Any
 _DATA = "data:"
 _PREFIXES = ("http://", "https://", _DATA)
 
-# The user and password of an address; of an address whose port is no number, all up to the last @,
+# The user and password of an address; if its port is no number, all up to the last @,
 # because a password may hold a slash.
 _LOGIN = re.compile(r"(?<=//)(?:[^/?#]*@|[^/?#@]*:(?!\d*(?:[/?#]|$)).*@)", re.DOTALL)
 

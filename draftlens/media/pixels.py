@@ -13,7 +13,7 @@ Pixels = np.ndarray[Any, np.dtype[np.uint8]]  # [H, W, 3]
 
 @dataclass(frozen=True)
 class DisplayMatrix:
-    """How a frame is to be rotated and mirrored for display.
+    """Rotation and mirroring of a frame for display.
 
     A point (x, y) of the frame is displayed at x' = a x + c y, y' = b x + d y, with y pointing
     down.
@@ -26,10 +26,8 @@ class DisplayMatrix:
 
     @property
     def swaps_axes(self) -> bool:
-        """Whether the matrix is closer to a quarter turn than to none or a half turn.
-
-        A quarter turn exchanges width and height.
-        """
+        """Whether the matrix is closer to a quarter turn, which exchanges width and height, than to
+        none or a half turn."""
         return abs(self.b) + abs(self.c) > abs(self.a) + abs(self.d)
 
 
@@ -39,19 +37,14 @@ _IDENTITY = DisplayMatrix(1, 0, 0, 1)
 class PixelCanvas:
     """Converts the frames of a clip to RGB arrays that all have the size of the first frame.
 
-    A few clips change their size or orientation midway. Their later frames are scaled to the size
-    of the first one, because a model's batch needs frames of one size.
+    A few clips change their size or orientation midway; a model's batch needs frames of one size.
     """
 
     def __init__(self) -> None:
         self._size: tuple[int, int] | None = None  # (height, width), upright
 
     def draw(self, frame: av.VideoFrame) -> Pixels:
-        """Convert a frame to an upright array, with transparency on white.
-
-        Returns:
-            uint8 [H, W, 3], RGB.
-        """
+        """A frame as an upright array, uint8 [H, W, 3], RGB, with transparency on white."""
         matrix = display_matrix(frame)
         if self._size is None:
             self._size = _turn_size((frame.height, frame.width), matrix)
@@ -73,11 +66,8 @@ def on_white(rgba: Pixels) -> Pixels:
 
 
 def display_matrix(frame: av.VideoFrame) -> DisplayMatrix:
-    """The display matrix of a frame; the identity if the frame has none.
-
-    Phones film sideways and leave the rotation to the player. `frame.rotation` gives the angle
-    alone; clips that are mirrored too (front cameras) need the matrix.
-    """
+    """The display matrix of a frame, the identity if it has none. `frame.rotation` alone does not
+    suffice: clips of front cameras are mirrored, too."""
     raw = cast("dict[str, Any]", frame.side_data).get("DISPLAYMATRIX")
     if raw is None:
         return _IDENTITY

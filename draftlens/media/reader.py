@@ -1,7 +1,6 @@
-"""Reads media in a process of its own, which is killed if it takes too long.
+"""Reads media in a separate process, which is killed if it takes too long.
 
-A damaged file can make a decoder hang or crash. In the process of the models either would be the
-end of a long run, and Python cannot stop a thread that decodes.
+A damaged file can make a decoder hang or crash, and Python cannot stop a thread that decodes.
 """
 
 from __future__ import annotations
@@ -26,24 +25,24 @@ from draftlens.media.video import load_video
 from draftlens.processes.child import connected, start_child
 
 START_SECONDS = 60.0
-"""Time for a process to load its libraries."""
+"""Time for a process to load its libraries, in seconds."""
 
 LOOK_SECONDS = 0.02
-"""Time between two looks at the memory of the process."""
+"""Seconds between two checks of the process's memory."""
 
 KINDS = {"video": "clip", "image": "image"}
 
 
 class LostReaderError(MediaError):
-    """The process that reads crashed, took too long or needed too much memory."""
+    """The reading process crashed, took too long or needed too much memory."""
 
 
 class MediaRequest(Protocol):
-    """What the process is asked for."""
+    """A request to the reading process."""
 
     @property
     def name(self) -> str:
-        """What is read, for messages."""
+        """The medium's name, for messages."""
         ...
 
     @property
@@ -64,7 +63,6 @@ class ReadRequest:
         kind: `video` or `image`.
         source: path or address.
         num_frames: frames to sample from a clip.
-        limits: bounds on its size.
         frame: of an image file, from 0.
     """
 
@@ -76,12 +74,11 @@ class ReadRequest:
 
     @property
     def name(self) -> str:
-        """See `MediaRequest.name`."""
         return self.source
 
     @property
     def max_memory(self) -> None:
-        """See `MediaRequest.max_memory`: the limits bound the pixels instead."""
+        """No bound: the limits bound the pixels instead."""
 
     def answer(self) -> Any:
         """The `Video`, or the PIL image."""
@@ -92,18 +89,14 @@ class ReadRequest:
 
 @dataclass(frozen=True)
 class _Refused:
-    """A file that cannot be read, and the sentence that says why."""
+    """The message of a `MediaError` in the process."""
 
     sentence: str
 
 
 class MediaReader:
-    """A process that reads one file after the other. It starts with the first file, and again after
-    it was killed. Use it from one thread.
-
-    Args:
-        seconds: time for one file; the process is killed when it is over.
-    """
+    """A process that reads one file after the other, each in at most `seconds`. It starts with the
+    first file, and again after it was killed. Use it from one thread."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -113,7 +106,7 @@ class MediaReader:
         self._end: weakref.finalize[Any, Any] | None = None
 
     def read(self, request: MediaRequest) -> Any:
-        """What the request asks for, such as the `Video` or the PIL image.
+        """The result of the request, such as the `Video` or the PIL image.
 
         Raises:
             MediaError: the file is refused.
@@ -138,8 +131,7 @@ class MediaReader:
         return answer
 
     def _excess(self, request: MediaRequest) -> str | None:
-        """Wait for the answer. What the process takes too much of, as a clause; None if it has
-        answered."""
+        """Wait for the answer; a clause that names an exceeded bound, None if answered."""
         assert self._connection is not None
         assert self._process is not None
         if not self._connection.poll(START_SECONDS):
@@ -164,7 +156,7 @@ class MediaReader:
             process.kill()
 
     def close(self) -> None:
-        """End the process, whatever it does; from the thread that reads."""
+        """End the process, even while it reads; from the thread that reads."""
         self._connection = None
         self._process = None
         if self._end is not None:
@@ -174,7 +166,7 @@ class MediaReader:
         start = partial(start_child, module="draftlens.media.reader", threads=1)
         ours, self._process = connected(start)
         self._connection = Connection(ours.detach())
-        # Also where nobody calls `close`.
+        # Also without a call of `close`.
         self._end = weakref.finalize(self, _end, self._process, self._connection)
 
     def _ending(self) -> str:
@@ -192,7 +184,7 @@ class MediaReader:
 
 
 def _memory(process: psutil.Process) -> int:
-    """Bytes that a process holds; 0 where it has ended, which its connection will say."""
+    """Resident bytes of a process; 0 if it has ended, which its connection reports."""
     try:
         return int(process.memory_info().rss)
     except psutil.Error:
@@ -208,7 +200,7 @@ def _end(process: subprocess.Popen[bytes], connection: Connection) -> None:
 
 
 def main(descriptor: int, threads: int) -> None:
-    """Read files until the parent has gone: what the process runs."""
+    """Entry point of the process: reads files until the parent has exited."""
     connection = Connection(descriptor)
     with suppress(EOFError, OSError):
         while True:
@@ -223,7 +215,7 @@ def _answer(request: MediaRequest) -> Any:
         return request.answer()
     except MediaError as error:
         return _Refused(str(error))
-    except Exception as error:  # whatever it is, it concerns this one file
+    except Exception as error:  # any error concerns this one file
         return _Refused(f"cannot read {request.name}: {type(error).__name__}: {error}")
 
 

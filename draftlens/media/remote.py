@@ -21,7 +21,7 @@ __all__ = ["is_url", "local_copy"]
 
 @contextmanager
 def local_copy(source: str | PathLike[str], limits: Limits) -> Iterator[str | PathLike[str]]:
-    """The path of a file: itself, or the copy of what is at an address while the block runs."""
+    """The path of a file: itself, or, inside the block, a copy of what is at an address."""
     if not is_url(source):
         yield source
         return

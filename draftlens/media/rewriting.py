@@ -1,8 +1,8 @@
-"""Conversations whose pictures and clips are replaced by words: what a draft reads that is shown a
-prompt without its media.
+"""Conversations with words in place of pictures and clips, for drafts that read a prompt without
+its media.
 
-A message that holds media becomes one text item. So chat templates that move pictures to the front,
-trim each item or put something between items treat it like any other text.
+A message that holds media becomes one text item, so that chat templates that move pictures to the
+front, trim each item or put something between items treat it like any other text.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from draftlens.core.errors import InputError
 from draftlens.media.conversation import Conversation
 
 LINE_BREAK = "\n"
-"""Replaces a picture in the paper on TABED (App. I.2), which found the words
-``<image>``, written as text, to do as well."""
+"""Replaces a picture in the paper on TABED (App. I.2), which found the words ``<image>``, written
+as text, to do as well."""
 
 MEDIA = ("image", "video")
 """Types of message items that carry pixels."""
@@ -24,8 +24,6 @@ MEDIA = ("image", "video")
 
 @dataclass(frozen=True, eq=False)
 class Medium:
-    """A picture or a clip of a conversation."""
-
     kind: str
     content: Any
 
@@ -48,15 +46,10 @@ def media_of(conversation: Conversation) -> list[Medium]:
 
 
 def without_media(conversation: Conversation, instead: str = LINE_BREAK) -> Conversation:
-    """The conversation with the same words in place of every picture and clip.
+    r"""A copy of the conversation with `instead` in place of every picture and clip.
 
-    Args:
-        conversation: any; it is not changed.
-        instead: stands in place of a picture or clip. It must not be the placeholder of the model
-            that reads it: a placeholder without its picture ruins what the model writes.
-
-    Returns:
-        A conversation without media. Messages without media are those of `conversation`.
+    `instead` must not be the placeholder of the model that reads it: a placeholder without its
+    picture ruins the model's output.
 
     Example:
 
@@ -64,26 +57,18 @@ def without_media(conversation: Conversation, instead: str = LINE_BREAK) -> Conv
         >>> items = [{"type": "image"}, {"type": "text", "text": "What is this?"}]
         >>> chat = Conversation([{"role": "user", "content": items}], images=["a picture"])
         >>> without_media(chat).messages[0]["content"]
-        [{'type': 'text', 'text': '\\nWhat is this?'}]
+        [{'type': 'text', 'text': '\nWhat is this?'}]
     """
     number = len(_kinds(conversation))
     return _with_words(conversation, [instead] * number, apart=False)
 
 
 def with_captions(conversation: Conversation, captions: Sequence[str]) -> Conversation:
-    """The conversation with captions in place of its pictures and clips (TABED, App. I.2).
+    r"""A copy of the conversation with captions in place of its pictures and clips (TABED, App.
+    I.2).
 
     A picture becomes ``image: CAPTION`` and a clip ``video: CAPTION``, on a line of its own.
-
-    Args:
-        conversation: any; it is not changed.
-        captions: one for each picture and clip, in order of appearance (`media_of`).
-
-    Returns:
-        A conversation without media. Messages without media are those of `conversation`.
-
-    Raises:
-        InputError: there are more or fewer captions than media.
+    Captions are in the order of `media_of`; another number of them raises InputError.
 
     Example:
 
@@ -91,7 +76,7 @@ def with_captions(conversation: Conversation, captions: Sequence[str]) -> Conver
         >>> items = [{"type": "image"}, {"type": "text", "text": "What is this?"}]
         >>> chat = Conversation([{"role": "user", "content": items}], images=["a picture"])
         >>> with_captions(chat, ["A cat."]).messages[0]["content"]
-        [{'type': 'text', 'text': 'image: A cat.\\nWhat is this?'}]
+        [{'type': 'text', 'text': 'image: A cat.\nWhat is this?'}]
     """
     kinds = _kinds(conversation)
     if len(captions) != len(kinds):
@@ -142,5 +127,5 @@ def _joined(content: Sequence[dict[str, Any]], words: Sequence[str], apart: bool
 
 
 def _would_touch(before: str, behind: str) -> bool:
-    """Whether no white space would stand between two texts."""
+    """Whether no white space would be between two texts."""
     return bool(before and behind) and not before[-1].isspace() and not behind[0].isspace()

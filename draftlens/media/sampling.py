@@ -16,13 +16,7 @@ from draftlens.media.source import OpenClip, TimedFrame, Unseekable, open_source
 
 @dataclass(frozen=True)
 class Extent:
-    """The extent of a clip.
-
-    Attributes:
-        start: tick at which the clip begins.
-        end: tick at which its last frame ends.
-        count: number of frames.
-    """
+    """Ticks of a clip's start and of its last frame's end, and its number of frames."""
 
     start: int
     end: int
@@ -30,8 +24,7 @@ class Extent:
 
 
 def midpoints(start: int, end: int, count: int) -> list[int]:
-    """Ticks in the middle of `count` equal parts of the time from `start` to `end`, rounded
-    down."""
+    """Ticks in the middle of `count` equal parts from `start` to `end`, rounded down."""
     return [start + (2 * i + 1) * (end - start) // (2 * count) for i in range(count)]
 
 
@@ -52,10 +45,7 @@ class Cursor:
         return latest.tick
 
     def at(self, tick: int) -> TimedFrame | None:
-        """The frame shown at `tick`: the last one at or before it, else the first frame.
-
-        Returns None if there are no frames.
-        """
+        """The last frame at or before `tick`, else the first frame, or None without frames."""
         while self._upcoming is not None:
             if self._current is not None and self._upcoming.tick > tick:
                 break
@@ -65,13 +55,8 @@ class Cursor:
 
 
 def frames_by_decoding(source: OpenClip, ticks: Sequence[int]) -> Iterator[TimedFrame]:
-    """The frame shown at each of the ascending `ticks`, found by decoding the whole clip.
-
-    This is the slow reference for `frames_by_seeking`. It works for every format.
-
-    Args:
-        source: a source that has not been read from.
-    """
+    """The frame shown at each of the ascending `ticks`, found by decoding a fresh source as a
+    whole. The slow reference for `frames_by_seeking`; it works for every format."""
     cursor = Cursor(source.frames())
     for tick in ticks:
         frame = cursor.at(tick)
@@ -86,11 +71,8 @@ def frames_by_seeking(
     """The frame shown at each of the ascending `ticks`, decoded from the keyframe before it.
 
     Frames between two ticks are decoded when no keyframe lies between them, and skipped when one
-    does.
-
-    Args:
-        scout: the same clip, opened a second time. It locates the next keyframe while `source`
-            keeps its position.
+    does. `scout` is the same clip, opened a second time; it locates the next keyframe while
+    `source` keeps its position.
     """
     cursor: Cursor | None = None
     for tick in ticks:
@@ -105,7 +87,6 @@ def frames_by_seeking(
 
 
 def measure_extent(path: str, limits: Limits) -> Extent:
-    """Decode the whole of a clip to measure its extent."""
     first: TimedFrame | None = None
     last: TimedFrame | None = None
     with open_source(path, limits) as source:

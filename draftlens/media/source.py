@@ -17,16 +17,16 @@ from draftlens.media.files import ClipFile
 from draftlens.media.header import Header, open_container, pick_stream, read_header
 from draftlens.media.limits import Limits, check_pixels, refusal
 
-# FFmpeg's errors for data that is damaged or stops. Other errors (no memory, a failing disk) say
-# nothing about the clip.
+# FFmpeg's errors for damaged or missing data. Other errors (no memory, a failing disk) do not
+# concern the clip.
 _DAMAGE = (av.error.InvalidDataError, av.error.EOFError)
 
-# How far back to look for a keyframe, in seconds.
+# How far back to search for a keyframe, in seconds.
 _SEEK_BACK = (0, 1, 4, 16, 64)
 
 
 class Unseekable(Exception):  # noqa: N818 - a signal between functions, not an error for callers
-    """Seeking cannot be trusted on this clip: decode all of it instead."""
+    """Seeking is not reliable on this clip: decode the whole clip instead."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,8 @@ class TimedFrame:
 
 @dataclass(frozen=True)
 class PacketEnds:
-    """Where the packets of a clip end.
-
-    Attributes:
-        video_tick: tick at which the last intact video packet ends; None without such a packet.
-        latest_second: second at which the last packet of any stream ends.
-    """
+    """Tick at which the last intact video packet ends, None without one, and second at which the
+    last packet of any stream ends."""
 
     video_tick: int | None
     latest_second: Fraction
@@ -73,11 +69,7 @@ def open_source(path: str, limits: Limits) -> Iterator[OpenClip]:
 
 
 class OpenClip:
-    """A clip that is open for reading. `open_source` creates it.
-
-    Attributes:
-        header: the header of the clip.
-    """
+    """A clip that is open for reading; made by `open_source`."""
 
     def __init__(
         self, container: InputContainer, stream: VideoStream, header: Header, file: ClipFile
@@ -88,14 +80,11 @@ class OpenClip:
         self._stream = stream
 
     def frames(self, keyframe: int | None = None) -> Iterator[TimedFrame]:
-        """Frames in order of time.
+        """Frames in order of time, from the keyframe at this tick, or by default from the current
+        position.
 
         Pictures that FFmpeg marks as corrupt, because they depend on frames before the first
         keyframe, are omitted.
-
-        Args:
-            keyframe: tick of the keyframe to begin with. By default the iteration begins at the
-                current reading position, which is the start of a source that was just opened.
         """
         last: TimedFrame | None = None
         for packet in self._packets(keyframe):
@@ -117,10 +106,7 @@ class OpenClip:
             self._check_tail(last)
 
     def keyframe_before(self, tick: int) -> int:
-        """Tick of the keyframe at which decoding must begin to reach `tick`.
-
-        This moves the reading position.
-        """
+        """Tick of the keyframe to decode from to reach `tick`; moves the position."""
         # Indexes use decoding time, which is ahead of presentation time: step back until the
         # keyframe is early enough.
         start = self.header.start or 0
@@ -132,10 +118,7 @@ class OpenClip:
         raise Unseekable
 
     def find_end(self) -> int:
-        """Tick at which the last readable frame ends.
-
-        Nothing is decoded: packets are read from the last keyframe to the end.
-        """
+        """Tick at which the last readable frame ends, from its packets, without decoding."""
         header = self.header
         start = header.start or 0
         self._seek(start + round((header.stated_duration or 0) / header.tick))
@@ -182,8 +165,7 @@ class OpenClip:
             yield packet
 
     def _demux(self) -> Iterator[Packet[VideoStream] | None]:
-        """The stream's remaining packets, then None, which makes a decoder return its last
-        frames."""
+        """The remaining packets, then None, which makes a decoder return its last frames."""
         try:
             for packet in self._all_packets():
                 # A decoder takes an empty packet as the end of the stream.

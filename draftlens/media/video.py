@@ -86,14 +86,7 @@ class Video:
 
 @dataclass(frozen=True)
 class _Clip:
-    """The extent of a clip.
-
-    Attributes:
-        header: its header.
-        start: tick at which it begins.
-        duration: seconds.
-        total_frames: number of frames.
-    """
+    """The extent of a clip: tick at which it begins, duration in seconds, number of frames."""
 
     header: Header
     start: int
@@ -102,11 +95,8 @@ class _Clip:
 
     @property
     def fps(self) -> float:
-        """Frames per second: the header's rate, unless the number of frames contradicts it.
-
-        The quotient alone would be slightly wrong where timestamps are rounded: 30 frames per
-        second give 30.015 in Matroska.
-        """
+        """Frames per second: the header's rate, unless the number of frames contradicts it. Their
+        quotient is slightly wrong where timestamps are rounded: 30 give 30.015 in Matroska."""
         measured = self.total_frames / self.duration
         rate = self.header.rate
         if rate is not None and abs(rate - measured) <= measured * _TOLERANCE:
@@ -114,7 +104,7 @@ class _Clip:
         return float(measured)
 
     def timestamps(self, ticks: Iterable[int]) -> tuple[float, ...]:
-        """Seconds from the start; 0 for a frame that appears before the stated start."""
+        """Seconds from the start, clipped at 0."""
         tick_seconds = self.header.tick
         return tuple(max(0.0, float((tick - self.start) * tick_seconds)) for tick in ticks)
 
@@ -178,7 +168,7 @@ def load_video(
 
 
 def _ignore_progress(done: int, total: int) -> None:
-    """The progress callback where the caller gives none."""
+    """The default callback."""
 
 
 def _load_by_seeking(path: str, num_frames: int, limits: Limits, report: Progress) -> Video:
@@ -228,10 +218,8 @@ def _to_video(clip: _Clip, selection: _Selection, indices: Sequence[int]) -> Vid
 
 
 def _estimate_total(header: Header, duration: Fraction) -> int:
-    """The header's number of frames, if the frame rate confirms it, else duration times rate.
-
-    The header also counts frames that an edit list removes.
-    """
+    """The header's number of frames, which includes frames that an edit list removes, if the frame
+    rate confirms it; else duration times rate."""
     total = round(duration * (header.rate or 0))
     if abs(header.num_frames - total) <= total * _TOLERANCE:
         return header.num_frames
@@ -272,7 +260,6 @@ def _collect(
 
 
 def _check_output(header: Header, count: int, height: int, width: int) -> None:
-    """Raise `MediaError` if `count` RGB frames exceed `max_output_bytes`."""
     size = count * height * width * 3
     limit = header.limits.max_output_bytes
     if size > limit:

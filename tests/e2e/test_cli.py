@@ -346,7 +346,7 @@ def test_a_missing_draft_is_said_in_a_line(run, tmp_path: Path) -> None:
     status, _, err = run("caption", CLIP, *words, "--target", str(stranger))
     assert status == 0
     notice, figures = err.splitlines()
-    assert "method 'lookup' guesses from the text instead" in notice
+    assert "method 'lookup' drafts from the text instead" in notice
     assert figures.endswith(f"no draft is known for '{stranger}'")
     status, _, err = run("-q", "caption", CLIP, *words, "--target", str(stranger))
     assert (status, err) == (0, "")

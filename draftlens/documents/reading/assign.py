@@ -20,7 +20,6 @@ _LONG_CELL = 20
 
 
 def ordered(regions: Sequence[Region]) -> list[Region]:
-    """The same regions in reading order, numbered."""
     order = reading_order([region.box for region in regions])
     return [replace(regions[index], order=place) for place, index in enumerate(order)]
 
@@ -53,8 +52,8 @@ def with_texts(regions: Sequence[Region], readings: Sequence[Reading]) -> list[R
 
 
 def without_prose(regions: Sequence[Region], reading: Reading) -> list[Region]:
-    """The same regions without tables that are columns of running text, which layouts detect on
-    pages of small type: their rows would mix the columns."""
+    """Remove tables that are columns of running text, which layouts detect on pages of small type:
+    their rows would mix the columns."""
     owned = owners(reading.pieces, regions)
     kept = []
     for place, region in enumerate(regions):
@@ -78,7 +77,6 @@ def unseen(reading: Reading, regions: Sequence[Region]) -> list[Piece]:
 
 
 def text_of(source: str, kind: str, pieces: Sequence[Piece]) -> RegionText:
-    """The text of words in the reader's order."""
     lines = [" ".join(piece.text for piece in line) for line in lines_of(pieces)]
     rows: tuple[tuple[str, ...], ...] = ()
     if kind == "table":

@@ -27,11 +27,8 @@ def lines_of(pieces: Sequence[Piece]) -> list[list[Piece]]:
 
 
 def with_blocks(pieces: Sequence[Piece]) -> list[Piece]:
-    """The same pieces with numbers of blocks: a line continues the block of the line before it if
-    it is right below or beside it and about as tall.
-
-    Lines that hold wide spaces are lines of several columns; they are split first.
-    """
+    """Numbers blocks: a line continues the block of the previous line if it is right below or next
+    to it and about as tall. Lines of several columns are split at wide spaces first."""
     lines = [part for line in lines_of(pieces) for part in split_columns(line)]
     numbered: list[Piece] = []
     block = -1

@@ -1,7 +1,7 @@
-"""The characters that a PDF page states, as words with boxes.
+"""The characters of a PDF page, as words with boxes.
 
-pdfium gives the boxes of characters in the space of the file, where /Rotate does not count, and the
-size of the page as it is shown, where it does. Here all boxes are turned to the page as shown.
+pdfium gives the boxes of characters without /Rotate, and the size of the page with it. Here all
+boxes are turned to the page as shown.
 """
 
 from __future__ import annotations
@@ -98,12 +98,7 @@ class _Collector:
 
 
 def read_characters(page: Any, shown: Box) -> TextLayer:
-    """The words of a page.
-
-    Args:
-        page: pdfium's page; its lock is held.
-        shown: the page as it is shown.
-    """
+    """The words of pdfium's page, with its lock held; `shown` is the page as it is shown."""
     from pypdfium2 import raw
 
     left, bottom, right, top = page.get_bbox()
@@ -138,7 +133,7 @@ def read_characters(page: Any, shown: Box) -> TextLayer:
 
 
 def is_unreadable(character: str) -> bool:
-    """Whether a character stands for nothing printed."""
+    """Whether a character represents nothing printed."""
     if character in _PLAIN:
         return False
     return character == _REPLACEMENT or unicodedata.category(character) in _NO_TEXT

@@ -17,8 +17,7 @@ _FAILURES = (pikepdf.PdfError, zlib.error, ValueError, TypeError, LookupError, A
 
 
 def content_damage(path: str, password: str | None, number: int) -> str | None:
-    """The damage of a page's content, as a clause, or None. `path` is a PDF file that pdfium opens;
-    `number` counts from 1."""
+    """The damage of page `number` (from 1) of a PDF that pdfium opens, as a clause, or None."""
     try:
         with pikepdf.open(_readable(path), password=password or "") as pdf:
             pdf.get_warnings()  # what concerns the whole file, such as spaces in its table
@@ -28,7 +27,7 @@ def content_damage(path: str, password: str | None, number: int) -> str | None:
 
 
 def _readable(path: str) -> Any:
-    """The path, or the content of a file whose name is not UTF-8, which pikepdf cannot open."""
+    """The path, or the file's content, because pikepdf cannot open names that are not UTF-8."""
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -60,11 +59,7 @@ def _streams(page: Any) -> list[Any]:
 
 
 def _check_flate(content: bytes) -> None:
-    """Decode up to the checksum, which readers ignore.
-
-    Raises:
-        zlib.error: it is incorrect.
-    """
+    """Decode up to the checksum, which readers ignore; raises zlib.error if it is incorrect."""
     decoder = zlib.decompressobj()
     decoder.decompress(content)
     if not decoder.eof:

@@ -11,10 +11,8 @@ POINTS_PER_INCH = 72.0
 
 @dataclass(frozen=True)
 class Box:
-    """A rectangle on a page as it is shown, in points from the top left.
-
-    Args:
-        left, top, right, bottom: its edges; `right` and `bottom` are the larger ones.
+    """A rectangle on a page as it is shown, in points from the top left; right >= left, bottom >=
+    top.
 
     Example:
 
@@ -49,7 +47,6 @@ class Box:
         return self.left <= across <= self.right and self.top <= down <= self.bottom
 
     def padded(self, margin: float) -> Box:
-        """The box with a margin on each side, in points."""
         return Box(self.left - margin, self.top - margin, self.right + margin, self.bottom + margin)
 
     def within(self, other: Box) -> Box:
@@ -70,7 +67,6 @@ class Box:
         return Box(self.left * factor, self.top * factor, self.right * factor, self.bottom * factor)
 
     def to_list(self, digits: int = 2) -> list[float]:
-        """Left, top, right and bottom, rounded."""
         edges = (self.left, self.top, self.right, self.bottom)
         return [round(edge, digits) for edge in edges]
 
@@ -80,11 +76,7 @@ NOWHERE = Box(0.0, 0.0, 0.0, 0.0)
 
 
 def around(boxes: Iterable[Box]) -> Box:
-    """The smallest box that holds all of them.
-
-    Raises:
-        ValueError: there are none.
-    """
+    """The smallest box that holds all of them; raises ValueError if there are none."""
     given = list(boxes)
     if not given:
         raise ValueError("there are no boxes")

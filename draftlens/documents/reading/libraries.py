@@ -22,8 +22,8 @@ def without_reports() -> Iterator[None]:
 
 @cache
 def absent(modules: tuple[str, ...]) -> str | None:
-    """The first of some modules that cannot be imported, with the reason, or None. A module may be
-    present and lack a system library, as OpenCV on machines without a display."""
+    """The first module that cannot be imported, with the reason, or None. A present module may lack
+    a system library, as OpenCV on machines without a display."""
     for name in modules:
         try:
             import_module(name)

@@ -16,7 +16,7 @@ from draftlens.media.limits import Limits, refusal
 from draftlens.media.reader import MediaReader
 
 SUFFIXES = (".pdf", ".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".jp2", ".pnm")
-"""Suffixes that a folder is searched for; a named file is read whatever its suffix."""
+"""Suffixes that a folder is searched for; a named file may have any suffix."""
 
 _MARK = b"%PDF-"
 _MARK_WITHIN = 1024
@@ -27,9 +27,7 @@ _MARK_WITHIN = 1024
 class PageNumbers:
     """Which pages are wanted.
 
-    Args:
-        ranges: first and last number of each range, from 1; a last number of None is the end of
-            the file. Empty for all pages.
+    `ranges` are first and last numbers, from 1, None for the end of the file; empty for all pages.
 
     Example:
 
@@ -41,11 +39,7 @@ class PageNumbers:
 
     @classmethod
     def parse(cls, text: str | None) -> PageNumbers:
-        """From text such as `1-3,7` or `5-`; None for all pages.
-
-        Raises:
-            ConfigError: the text has another form, or a range ends before it begins.
-        """
+        """From text such as `1-3,7` or `5-`; None for all pages. Raises ConfigError."""
         if text is None:
             return cls()
         if not isinstance(text, str):
@@ -53,7 +47,7 @@ class PageNumbers:
         return cls(tuple(_range(part.strip(), text) for part in text.split(",")))
 
     def of(self, num_pages: int) -> list[int]:
-        """The wanted numbers of a file, rising, each once."""
+        """The wanted numbers of a file, ascending, each once."""
         if not self.ranges:
             return list(range(1, num_pages + 1))
         wanted: set[int] = set()
@@ -82,11 +76,7 @@ def _range(part: str, text: str) -> tuple[int, int | None]:
 
 
 def find_files(inputs: Iterable[str | Path]) -> list[Path]:
-    """Files as they are, and folders searched recursively.
-
-    Raises:
-        MediaError: a folder holds no document.
-    """
+    """Files, and folders searched recursively; raises MediaError for one without documents."""
     files: list[Path] = []
     for given in inputs:
         if not isinstance(given, str | Path):

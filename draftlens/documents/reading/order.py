@@ -55,7 +55,7 @@ def _bands_with_columns(boxes: Sequence[Box], bands: Sequence[list[int]]) -> int
 
 
 def _cut(indices: Sequence[int], spans: Sequence[tuple[float, float]]) -> list[list[int]]:
-    """Indices in groups between which no span reaches, in rising order of the spans."""
+    """Indices in groups between which no span reaches, in ascending order of the spans."""
     order = sorted(range(len(indices)), key=lambda place: spans[place])
     groups: list[list[int]] = []
     end = float("-inf")

@@ -16,8 +16,8 @@ class TextLayer:
     Args:
         pieces: words with their boxes, in the order of the file.
         num_characters: characters without spaces.
-        num_unreadable: those of them that are no text: without a mapping to Unicode, in a private
-            area, control characters, or the replacement character.
+        num_unreadable: those without a mapping to Unicode, in a private area, control characters,
+            or the replacement character.
     """
 
     def __init__(self, pieces: tuple[Piece, ...], num_characters: int, num_unreadable: int) -> None:
@@ -27,7 +27,7 @@ class TextLayer:
 
 
 class Page(Protocol):
-    """One page of a document, which is read when it is asked for something."""
+    """One page of a document; read on demand."""
 
     source: str
     """The file, for messages and results."""
@@ -39,8 +39,8 @@ class Page(Protocol):
     """The whole page as it is shown, in points; its left and top are 0."""
 
     def picture(self, dpi: float) -> Image.Image:
-        """The page as an RGB image of about `dpi` pixels an inch. Scans are not enlarged, so that
-        the picture may be smaller; divide its width by that of `box` for its scale.
+        """The page as an RGB image of about `dpi` pixels an inch, fewer for scans, which are not
+        enlarged; divide its width by that of `box` for its scale.
 
         Raises:
             MediaError: the page cannot be rendered, or it would have too many pixels.
@@ -59,16 +59,12 @@ class Document(Protocol):
     """The file, for messages and results."""
 
     num_pages: int
-    """How many pages it states."""
+    """How many pages the file states."""
 
     def page(self, number: int) -> Page:
-        """A page by its number, from 1.
-
-        Raises:
-            MediaError: the page is not there, or cannot be read.
-        """
+        """A page by its number, from 1; raises MediaError if it is missing or cannot be read."""
         ...
 
     def close(self) -> None:
-        """Let go of the file; pages cannot be read any more."""
+        """Close the file; pages cannot be read any more."""
         ...

@@ -1,5 +1,4 @@
-"""PDF files, which are read in a process of its own: it is killed where a page takes too long or
-needs too much memory."""
+"""PDF files, read in a process that is killed if a page takes too much time or memory."""
 
 from __future__ import annotations
 
@@ -18,24 +17,19 @@ from draftlens.media.limits import Limits, refusal
 from draftlens.media.reader import LostReaderError, MediaReader
 
 MOST_LOST = 3
-"""Readings of a file that may end the process before the file is given up."""
+"""Crashes of the reading process after which the file is given up."""
 
 NEEDS = ("pypdfium2", "pikepdf")
 
 
 class PdfDocument:
-    """A PDF file; see `documents.reading.page.Document`.
+    """A PDF file (`documents.reading.page.Document`).
 
-    Args:
-        path: the file.
-        password: opens it; None if it needs none.
-        limits: bounds on the size of the file, on its rendered pages, and on the time and memory
-            for each of them.
-        reader: the process that reads, which the caller closes; None for one of its own.
+    `limits` bound the file, its rendered pages, and time and memory for each. `reader` is closed by
+    the caller; None for one of its own.
 
     Raises:
-        MediaError: the file cannot be read: it is missing, damaged, needs a password, or has no
-            pages.
+        MediaError: the file is missing, damaged, needs a password, or has no pages.
         ConfigError: a library is not installed.
     """
 
@@ -68,11 +62,8 @@ class PdfDocument:
         return PdfPage(self, number, Box(0.0, 0.0, width, height))
 
     def ask(self, method: str, *arguments: Any) -> Any:
-        """What a method of `pdf_file.PdfFile` returns.
-
-        Raises:
-            MediaError: it refuses, or the process did not answer.
-        """
+        """The value of a method of `pdf_file.PdfFile`; raises MediaError if it refuses, or if the
+        process did not answer."""
         # It needs pypdfium2, which may be absent where this module is imported.
         from draftlens.documents.reading.pdf_file import PdfQuestion
 
@@ -97,7 +88,7 @@ class PdfDocument:
 
 
 class PdfPage:
-    """One page of a PDF file; see `documents.reading.page.Page`."""
+    """One page of a PDF file (`documents.reading.page.Page`)."""
 
     def __init__(self, document: PdfDocument, number: int, box: Box) -> None:
         self._document = document
@@ -115,7 +106,6 @@ class PdfPage:
 
 
 def _check_installed() -> None:
-    """Raise `ConfigError` if a library is missing."""
     for name in NEEDS:
         if find_spec(name) is None:
             raise ConfigError(f"PDF files need {name}: pip install 'draftlens[documents]'")

@@ -1,4 +1,4 @@
-"""PDF files as the process that reads them sees them, by pdfium.
+"""PDF files by pdfium, inside the process that reads them.
 
 Everything here runs in one thread of that process: pdfium is not thread-safe.
 """
@@ -29,26 +29,17 @@ FORMAT = 3
 """pdfium's error for a file that is no PDF or is damaged (`FPDF_ERR_FORMAT`)."""
 
 SECURITY = 5
-"""pdfium's error for a kind of encryption that it does not know (`FPDF_ERR_SECURITY`)."""
+"""pdfium's error for an unknown kind of encryption (`FPDF_ERR_SECURITY`)."""
 
 SUCCESS = 0
 """pdfium's error where it opens a file and finds nothing in it (`FPDF_ERR_SUCCESS`)."""
 
 _FORM_DEPTH = 5
-"""Forms inside of each other that are searched for pictures."""
+"""Depth of nested forms that are searched for pictures."""
 
 
 class PdfFile:
-    """An open PDF file.
-
-    Args:
-        path: the file.
-        password: opens it; None if it needs none.
-        limits: bounds on the size of rendered pages.
-
-    Raises:
-        MediaError: the file cannot be read: it is damaged, needs a password, or has no pages.
-    """
+    """An open PDF file; raises MediaError if it is damaged, needs a password, or has no pages."""
 
     def __init__(self, path: str, password: str | None, limits: Limits) -> None:
         self._path = path
@@ -78,12 +69,8 @@ class PdfFile:
         return width, height
 
     def picture(self, number: int, dpi: float) -> Image.Image:
-        """A page as an RGB image.
-
-        Raises:
-            MediaError: it has too many pixels, cannot be rendered, or nothing is on it because the
-                file is damaged.
-        """
+        """A page as an RGB image; raises MediaError if it has too many pixels, cannot be rendered,
+        or is empty because of damage."""
         name = page_name(self._path, number)
         with self._page(number) as page:
             scale = dpi / POINTS_PER_INCH
@@ -102,7 +89,6 @@ class PdfFile:
         return image
 
     def text_layer(self, number: int, shown: Box) -> TextLayer:
-        """The characters of a page."""
         with self._page(number) as page:
             try:
                 return read_characters(page, shown)
@@ -111,11 +97,7 @@ class PdfFile:
                 raise refusal(name, f"its characters cannot be read ({error})") from error
 
     def _page(self, number: int) -> closing[Any]:
-        """pdfium's page until the block ends: memory does not grow with the number of pages.
-
-        Raises:
-            MediaError: the page cannot be loaded.
-        """
+        """pdfium's page until the block ends, to bound the memory. Raises MediaError."""
         try:
             return closing(self._pdf[number - 1])
         except pypdfium2.PdfiumError as error:
@@ -123,8 +105,7 @@ class PdfFile:
             raise refusal(page_name(self._path, number), f"{stated} or damaged") from error
 
     def _damage(self, page: Any, number: int) -> str | None:
-        """Why a page that shows nothing may have shown something, as a clause; None if it is
-        blank."""
+        """Why an empty page may have shown something, as a clause; None if it is blank."""
         for picture in page.get_objects([raw.FPDF_PAGEOBJ_IMAGE], max_depth=_FORM_DEPTH):
             try:
                 picture.get_bitmap().close()
@@ -139,13 +120,8 @@ class PdfFile:
 
 @dataclass(frozen=True)
 class PdfQuestion:
-    """A call of a method of `PdfFile`, for the process that reads; see `media.reader.Request`.
-
-    Args:
-        path, password, limits: of the file.
-        method: its name.
-        arguments: of the call; a page's number comes first.
-    """
+    """A call of a method of `PdfFile` for the reading process (`media.reader.MediaRequest`); a
+    page's number is the first argument."""
 
     path: str
     password: str | None = field(repr=False)
@@ -155,7 +131,6 @@ class PdfQuestion:
 
     @property
     def name(self) -> str:
-        """What is read, for messages."""
         return page_name(self.path, self.arguments[0]) if self.arguments else self.path
 
     @property
@@ -164,24 +139,21 @@ class PdfQuestion:
         return self.limits.max_page_bytes
 
     def answer(self) -> Any:
-        """What the method returns."""
         file = _opened(self.path, self.password, self.limits)
         return getattr(file, self.method)(*self.arguments)
 
 
 @lru_cache(maxsize=1)
 def _opened(path: str, password: str | None, limits: Limits) -> PdfFile:
-    """The file that the last question was about stays open."""
+    """Cached: the file of the last question stays open."""
     return PdfFile(path, password, limits)
 
 
 def page_name(source: str, number: int) -> str:
-    """How messages name a page."""
     return f"{source}, page {number}"
 
 
 def _explain(source: str, error: Any, password: str | None) -> MediaError:
-    """The refusal for an error of pdfium."""
     code = getattr(error, "err_code", None)
     if code == PASSWORD and password is None:
         return refusal(source, "it needs a password (--password, or password=...)")

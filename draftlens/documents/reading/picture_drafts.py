@@ -23,18 +23,11 @@ class PictureReader:
 
     @property
     def can_read(self) -> bool:
-        """Whether a reader of pictures is installed."""
         return installed_ocr() is not None
 
     def drafts(self, pictures: Iterable[Any], phase: Phase = untimed) -> list[str]:
-        """Texts that an answer about the pictures may repeat, in the target's format.
-
-        Empty where nothing was read. Errors of readers cost drafts and never an answer.
-
-        Args:
-            pictures: RGB images.
-            phase: measures the phases `layout` and `read`.
-        """
+        """Texts, in the target's format, that an answer about RGB pictures may repeat. Errors of
+        readers are ignored: they cost drafts, no answer."""
         texts: list[str] = []
         for number, picture in enumerate(pictures, start=1):
             page = PicturePage("the image", number, picture)
@@ -50,5 +43,5 @@ class PictureReader:
 
 @cache
 def picture_reader(model_type: str) -> PictureReader:
-    """The reader for a model type; cached, because it loads its models once."""
+    """Cached, because the reader loads its models once."""
     return PictureReader(profile_of_type(model_type))

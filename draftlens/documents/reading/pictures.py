@@ -15,24 +15,16 @@ from draftlens.media.limits import refusal
 from draftlens.media.reader import MediaReader, ReadRequest
 
 A4_HEIGHT = 842.0
-"""Points of the long side of a picture without a stated resolution."""
+"""Long side, in points, of a picture without a stated resolution."""
 
 _LEAST_DPI = 50.0
 _MOST_DPI = 2400.0
-"""Resolutions of scanners; others count as not stated, such as the 1 of many files."""
+"""Resolutions of scanners; others, such as the 1 of many files, count as not stated."""
 
 
 class PictureDocument:
-    """An image file; see `documents.reading.page.Document`.
-
-    Args:
-        path: the file.
-        limits: bounds on its size.
-        reader: the process that reads, which the caller closes; None for one of its own.
-
-    Raises:
-        MediaError: its header cannot be read.
-    """
+    """An image file (`documents.reading.page.Document`); raises MediaError if its header cannot be
+    read. `reader` is closed by the caller; None for one of its own."""
 
     def __init__(
         self,
@@ -68,14 +60,13 @@ class PictureDocument:
 
 
 class PicturePage:
-    """One picture; see `documents.reading.page.Page`.
+    """One picture (`documents.reading.page.Page`).
 
     Args:
         source: its file, or a word for it.
         number: of the page, from 1.
         image: upright, RGB.
-        dpi: pixels an inch; None if they are not known, and then its long side counts as that of
-            an A4 page.
+        dpi: pixels an inch; None if unknown, then its long side counts as that of an A4 page.
     """
 
     def __init__(
@@ -97,7 +88,7 @@ class PicturePage:
         return self._image.resize((width, height), Image.Resampling.LANCZOS)
 
     def text_layer(self) -> None:
-        """See `Page.text_layer`: a picture has none."""
+        """A picture has none."""
 
 
 def scanned_dpi(dpi: float | None) -> float | None:

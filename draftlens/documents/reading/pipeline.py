@@ -130,7 +130,7 @@ class StandardPipeline:
             return [stated]
 
     def _recognized(self, page: Page, stated: Reading, fault: str | None) -> Reading:
-        """The reading of a page whose text layer cannot be the answer."""
+        """The reading of a page, if its text layer cannot be the answer."""
         if self._ocr is not None:
             return self._ocr.read(page)
         cause = f"{fault}, and {_NO_OCR}"
@@ -139,14 +139,8 @@ class StandardPipeline:
         raise refusal(f"{page.source}, page {page.number}", cause)
 
     def observe(self, source: str, used_share: float, num_tokens: int) -> None:
-        """Stop using a file's text layer for `"auto"` if an answer took next to nothing of its
-        drafts.
-
-        Args:
-            source: the file.
-            used_share: share of the answer's tokens that came from drafts.
-            num_tokens: tokens of the answer.
-        """
+        """Stop using a file's text layer for `"auto"` after an answer of `num_tokens` tokens if
+        only `used_share` of them came from drafts (`trust.collapsed`)."""
         if not self._automatic or not collapsed(used_share, num_tokens):
             return
         if source in self._distrusted:
@@ -156,7 +150,7 @@ class StandardPipeline:
 
 
 def installed_ocr() -> Reader | None:
-    """The first reader of pictures that is usable here, or None."""
+    """The first reader of pictures that is installed, or None."""
     for name in OCR_BY_PREFERENCE:
         reader = make_reader(name)
         if reader.missing() is None:
@@ -165,11 +159,8 @@ def installed_ocr() -> Reader | None:
 
 
 def parse_readers(text: str) -> str | tuple[str, ...]:
-    """Readers from text such as `auto`, `none` or `text-layer,tesseract`.
-
-    Raises:
-        ConfigError: a name is unknown.
-    """
+    """Readers from text such as `auto`, `none` or `text-layer,tesseract`; raises ConfigError for an
+    unknown name."""
     if text in (AUTO, NONE):
         return text
     names = tuple(name.strip() for name in text.split(","))

@@ -155,7 +155,6 @@ PROFILES: Mapping[str, TargetProfile] = MappingProxyType(
 
 
 def profile_of(config: Any) -> TargetProfile:
-    """The profile of a configuration's `model_type`, or `GENERAL`."""
     return profile_of_type(str(getattr(config, "model_type", "")))
 
 

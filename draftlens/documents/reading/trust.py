@@ -21,13 +21,8 @@ LEAST_TOKENS = 100
 
 
 def fault_of(reading: Reading, regions: Sequence[Region], whole: Box) -> str | None:
-    """Why a text layer is not trusted, as a clause, or None.
-
-    Args:
-        reading: of the text layer.
-        regions: of the layout, from the picture; empty if there is none.
-        whole: the page.
-    """
+    """Why a text layer is not trusted, as a clause, or None. `regions` come from the picture, or
+    are empty; `whole` is the page."""
     if reading.fault is not None:
         return reading.fault
     if not reading.pieces:
@@ -54,6 +49,5 @@ def _emptiness(pieces: Sequence[Piece], regions: Sequence[Region]) -> str | None
 
 
 def collapsed(used_share: float, num_tokens: int) -> bool:
-    """Whether an answer of `num_tokens` took so small a share of drafts that they cannot be of this
-    page."""
+    """Whether an answer used so small a share of its drafts that they cannot be of this page."""
     return num_tokens >= LEAST_TOKENS and used_share < LEAST_USED

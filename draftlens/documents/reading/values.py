@@ -19,7 +19,6 @@ KINDS = (
     "header",
     "footer",
 )
-"""Kinds of regions."""
 
 UNPRINTED = ("figure", "header", "footer")
 """Kinds that most targets leave out of their Markdown."""
@@ -34,7 +33,6 @@ class Piece:
 
     Args:
         text: its characters, without line breaks.
-        box: its place.
         line: number of its printed line.
         block: number of its paragraph or column part.
         score: the reader's confidence, from 0 to 1.
@@ -49,13 +47,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Reading:
-    """The words of a page by one reader.
-
-    Args:
-        source: name of the reader.
-        pieces: in the reader's order.
-        fault: why the text is not trusted, as a clause, or None.
-    """
+    """The words of a page in a reader's order; `fault` is why they are not trusted, as a clause."""
 
     source: str
     pieces: tuple[Piece, ...]
@@ -83,19 +75,18 @@ class RegionText:
 
     @property
     def text(self) -> str:
-        """The lines with line breaks between them."""
         return "\n".join(self.lines)
 
 
 @dataclass(frozen=True)
 class Region:
-    """A part of a page that is read as one.
+    r"""A part of a page that is read as one.
 
     Args:
-        box: where it is, in points from the top left of the page as it is shown.
+        box: in points from the top left of the page as it is shown.
         kind: one of `KINDS`.
         order: its place in the order of reading, from 0.
-        texts: what readers say that it holds, the most trusted first.
+        texts: by reader, the most trusted first.
         score: confidence of the layout, from 0 to 1.
 
     Raises:
@@ -105,7 +96,7 @@ class Region:
 
         >>> text = RegionText("mine", ("A line", "and another"))
         >>> Region(Box(0, 0, 300, 40), "text", 0, (text,)).texts[0].text
-        'A line\\nand another'
+        'A line\nand another'
     """
 
     box: Box

@@ -32,7 +32,6 @@ _WITHOUT_SPACES = (
 """Punctuation, kana, Chinese characters and wide forms: first and last of each range."""
 
 _HYPHENS = (BROKEN_WORD, SOFT_HYPHEN, "-", "\N{HYPHEN}")
-"""Hyphens at the end of a line."""
 
 
 def variants(lines: Sequence[str]) -> list[str]:

@@ -232,7 +232,7 @@ def test_without_a_known_draft_lookup_stands_in(
     assert opened.method == "lookup"
     assert opened.draft is None
     assert "no draft is known for" in opened.notice
-    assert "method 'lookup' guesses from the text instead" in caplog.text
+    assert "method 'lookup' drafts from the text instead" in caplog.text
     with pytest.raises(ConfigError, match=r"no draft is known .* and the method needs one"):
         open_models(stranger, method="speculative", options=PairOptions(CPU, CPU))
     assert known_draft(path_of(EMBEDDED, "target"), CPU) == EMBEDDED

@@ -37,12 +37,7 @@ _WAYS = 2
 
 @dataclass(frozen=True)
 class Canvas:
-    """The target's picture, for formats that contain places.
-
-    Args:
-        page: the page, in points.
-        width, height: of the picture, in pixels.
-    """
+    """The target's picture, for formats with places: page in points, width and height in pixels."""
 
     page: Box
     width: int
@@ -78,18 +73,14 @@ class DraftFormat(Protocol):
 
 
 def make_format(choice: Any) -> DraftFormat:
-    """A format from its name, from a mapping of its name and options, or from itself.
-
-    Raises:
-        ConfigError: the name or an option is unknown.
-    """
+    """A format from its name, a mapping of its name and options, or itself. Raises ConfigError."""
     chosen: DraftFormat = make(FORMATS, choice, "page")
     return chosen
 
 
 def region_drafts(form: DraftFormat, region: Region) -> list[str]:
-    """The drafts of a region, one for each of its readers, each once. A paragraph keeps its printed
-    lines; `methods/hsd/variants.py` joins them."""
+    """Different drafts of a region by its readers. A paragraph keeps its printed lines;
+    `methods/hsd/variants.py` joins them."""
     drafts = [_draft_of(form, region, text) for text in region.texts]
     return list(dict.fromkeys(draft for draft in drafts if draft))
 
@@ -108,7 +99,7 @@ def page_drafts(
     canvas: Canvas,
     answers: Mapping[int, str] = NO_ANSWERS,
 ) -> list[str]:
-    """The drafts of a page in the expected order of its answer; see `draft_sources`."""
+    """The drafts of a page in the expected order of its answer (`draft_sources`)."""
     return list(draft_sources(form, regions, canvas, answers))
 
 
@@ -118,18 +109,12 @@ def draft_sources(
     canvas: Canvas,
     answers: Mapping[int, str] = NO_ANSWERS,
 ) -> dict[str, str]:
-    """The drafts of a page with their sources: the name of a reader, or `ANSWERS`.
+    """The drafts of a page, without duplicates, with their sources: the name of a reader, or
+    `ANSWERS`.
 
-    Args:
-        form: writes them.
-        regions: in reading order.
-        canvas: the target's picture.
-        answers: the target's answers for crops of regions, by their places.
-
-    Returns:
-        For a format with only white space between regions, their drafts: first the target's
-        answers, then those of readers. For others, whole pages: with the answers, and with texts
-        of each reader. Duplicates are left out.
+    With a format that puts only white space between regions they are the regions' drafts: first the
+    target's answers for crops (`answers`, by place of the region), then those of readers. With
+    others they are whole pages: with the answers, and with texts of each reader.
     """
     said = [(region, answers[place]) for place, region in enumerate(regions) if answers.get(place)]
     drafts: list[tuple[str, str]] = []
@@ -151,8 +136,7 @@ def draft_sources(
 def _whole_pages(
     form: DraftFormat, regions: Sequence[Region], canvas: Canvas
 ) -> list[tuple[str, str]]:
-    """The page by each reader, with broken words closed and with their hyphens; with the reader's
-    name."""
+    """The page by each reader, with broken words closed and with hyphens, and the reader's name."""
     names = dict.fromkeys(text.source for region in regions for text in region.texts)
     pages = []
     for source in names:

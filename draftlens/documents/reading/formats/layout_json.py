@@ -32,7 +32,7 @@ _WITHOUT_TEXT = "figure"
 
 @dataclass(frozen=True)
 class LayoutJson:
-    """One line of JSON for a page; texts are Markdown with tables as HTML, escaped. A crop's answer
+    """One line of JSON for a page; texts are escaped Markdown with tables as HTML. A crop's answer
     is that Markdown itself."""
 
     separate = False

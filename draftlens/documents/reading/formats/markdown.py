@@ -17,11 +17,8 @@ _NUMBER = re.compile(r"^\(?\d{1,3}[.)]\s+")
 
 @dataclass(frozen=True)
 class Markdown:
-    """Paragraphs, headings, lists and tables in Markdown.
-
-    Args:
-        leave_out: whether figures and running heads and feet are left out, as most targets do.
-    """
+    """Paragraphs, headings, lists and tables; `leave_out` drops figures and running heads and feet,
+    as most targets do."""
 
     leave_out: bool = True
 
@@ -50,8 +47,6 @@ class Markdown:
 
 @dataclass(frozen=True)
 class MarkdownWithHtmlTables(Markdown):
-    """Markdown whose tables are HTML."""
-
     def _table(self, rows: Sequence[Sequence[str]]) -> str:
         return html_table(rows)
 

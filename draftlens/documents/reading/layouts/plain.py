@@ -11,10 +11,10 @@ from draftlens.documents.reading.page import Page
 from draftlens.documents.reading.values import Piece, Region
 
 _TITLE = 1.25
-"""A block whose lines are this many times as tall as usual is a title."""
+"""A block with lines of this many times the usual height is a title."""
 
 _LONGEST_TITLE = 200
-"""Characters of a title."""
+"""Longest title, in characters."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class BlockLayout:
         return None
 
     def find(self, page: Page, pieces: Sequence[Piece]) -> list[Region]:
-        """See `Layout.find`; the whole page if nothing was read on it."""
+        """The whole page if nothing was read on it."""
         if not pieces:
             return WholePage().find(page, pieces)
         blocks: dict[int, list[Piece]] = {}

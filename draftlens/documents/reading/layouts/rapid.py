@@ -36,12 +36,12 @@ KIND_OF = {
 """Kinds of regions by the labels of the packaged model (CDLA)."""
 
 MODEL = "layout_cdla.onnx"
-"""The one model that is in the package. All others would be downloaded."""
+"""The only model inside the package; all others would be downloaded."""
 
 _THREADS = {"intra_op_num_threads": 1, "inter_op_num_threads": 1}
 
 _SAME = 0.8
-"""A region is dropped if this share of it lies in a region of higher confidence."""
+"""A region is dropped if this share lies in a region of higher confidence."""
 
 
 @dataclass(frozen=True)

@@ -28,15 +28,8 @@ _INTER_THREADS = "EngineConfig.onnxruntime.inter_op_num_threads"
 
 @dataclass(frozen=True)
 class RapidOcrReader:
-    """Optical character recognition by RapidOCR with the models in its package, in one thread. They
-    are loaded when the first page is read.
-
-    Args:
-        dpi: of its picture.
-
-    Raises:
-        ConfigError: the dpi are not positive.
-    """
+    """RapidOCR with the models in its package, loaded with the first page, in one thread. Raises
+    ConfigError unless `dpi` is positive."""
 
     dpi: float = READING_DPI
 
@@ -72,14 +65,8 @@ class RapidOcrReader:
 def pieces_of(
     corners: Any, texts: Sequence[str], scores: Sequence[float], scale: float
 ) -> list[Piece]:
-    """Printed lines in reading order.
-
-    Args:
-        corners: four corners of each line in pixels, ``[N, 4, 2]``.
-        texts: its characters.
-        scores: confidences.
-        scale: points of a pixel.
-    """
+    """Printed lines in reading order, from four corners of each in pixels, ``[N, 4, 2]``; `scale`
+    is points per pixel."""
     boxes = []
     for points in np.asarray(corners, dtype=float):
         left, top = points.min(0)

@@ -25,7 +25,7 @@ _WORD = "5"
 
 @dataclass(frozen=True)
 class TesseractReader:
-    """Optical character recognition by the program `tesseract`, in one thread.
+    """The program `tesseract`, in one thread.
 
     Args:
         languages: names of tesseract's data, joined by `+`.
@@ -88,7 +88,7 @@ class TesseractReader:
 
 
 def pieces_of(table: str, scale: float) -> Iterator[Piece]:
-    """The words of tesseract's TSV table; `scale` is the points of a pixel."""
+    """The words of tesseract's TSV table; `scale` is points per pixel."""
     rows = csv.DictReader(io.StringIO(table), delimiter="\t", quoting=csv.QUOTE_NONE)
     lines: dict[tuple[str, ...], int] = {}
     for row in rows:

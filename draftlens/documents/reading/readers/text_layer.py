@@ -18,7 +18,6 @@ class TextLayerReader:
     """The text layer of a PDF page, read in some milliseconds. Pictures have none."""
 
     def missing(self) -> str | None:
-        """See `Reader.missing`: a page that has a text layer can read it."""
         return None
 
     def read(self, page: Page) -> Reading:
