@@ -211,7 +211,7 @@ def _ahead_table(group: str, figures: Figures) -> Table:
         if row["mean_run_length"] is not None
     ]
     note = (
-        "M: tokens that were guessed rightly / corrections, over all answers: the accepted length "
+        "M: accepted draft tokens / corrections, over all answers: the accepted length "
         "of ParallelVLM, which is not a number of tokens a pass."
     )
     return Table(f"{group}: drafts that run ahead", ("method", "M", "corrections"), rows, note)
