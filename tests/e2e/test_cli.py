@@ -209,7 +209,7 @@ def test_verify_asks_about_an_image_what_ask_does(run, monkeypatch: pytest.Monke
 def test_verify_exits_with_1_on_a_difference_and_shows_where(
     run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from draftlens.decoding import session
+    from draftlens.decoding import acceptance
 
     def wrong(tree, ranking):
         ranking = ranking.clone()
@@ -217,8 +217,8 @@ def test_verify_exits_with_1_on_a_difference_and_shows_where(
             ranking[:, -1] = ranking[:, -1].roll(1, -1)
         return right(tree, ranking)
 
-    right = session.match
-    monkeypatch.setattr(session, "match", wrong)
+    right = acceptance.match
+    monkeypatch.setattr(acceptance, "match", wrong)
     status, out, _ = run("verify", CLIP, "--device", "cpu")
     assert status == 1
     assert "identical: no; first difference at token" in " ".join(out.split())

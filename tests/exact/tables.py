@@ -21,6 +21,7 @@ from draftlens.decoding import Plan
 from draftlens.decoding.acceptance import Acceptance
 from draftlens.decoding.drafter import NoDraft
 from draftlens.decoding.loop import decode
+from draftlens.decoding.plan import Schedule
 from draftlens.decoding.session import Session
 from draftlens.drafting.draft_prompt import DraftPromptBuilder
 from draftlens.drafting.model_drafter import ModelDrafter
@@ -161,13 +162,16 @@ def finished(
     seed: int,
     rows: int,
     references: References = NO_REFERENCES,
+    schedule: Schedule = decode,
 ) -> Session:
     """The session after `rows` rows have been answered under a rule."""
     criteria = (MaxLengthCriteria(PROMPT.shape[1] + LENGTH),)
     config = SimpleNamespace(do_sample=rule.do_sample)
     prepared = Prepared(PROMPT[:rows], rule.processors, criteria, config, {})
-    session.add(prepared, row_seeds(seed, rows), {"input_ids": PROMPT[:rows]}, references)
-    for _ in decode(session):
+    session.add(
+        prepared, row_seeds(seed, rows), {"input_ids": PROMPT[:rows]}, {"references": references}
+    )
+    for _ in schedule(session):
         pass
     return session
 

@@ -282,7 +282,7 @@ def test_views_that_nothing_reads_are_refused(method: str) -> None:
     given = inputs(family, "image", (0,))
     views = {"text": inputs(family, "text", (0,))}
     ours = draftlens.SpeculativeGenerate(draft_inputs={"views": views}, method=method)
-    with pytest.raises(draftlens.InputError, match="hold views"):
+    with pytest.raises(draftlens.ConfigError, match="does not read views"):
         target(family).generate(**given, max_new_tokens=3, custom_generate=ours)
 
 

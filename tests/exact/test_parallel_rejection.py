@@ -81,7 +81,7 @@ def speak(
     link = link or PromptLink(backbone, 0)
     drafter = ParallelDrafter(link, OwnPrompt(), Schedule(window), VOCAB, serial)
     session = Session(target, Plan(drafter, acceptance=Acceptance("rejection")), Clock(Stats()))
-    return finished(session, rule, 11, rows)
+    return finished(session, rule, 11, rows, schedule=decode)
 
 
 @pytest.mark.parametrize("name", DRAFTS)

@@ -42,7 +42,7 @@ from draftlens.core.sequence import sequences_of
 from draftlens.core.stopping import StoppingRules
 from draftlens.core.tree import EAGLE_PATHS, EMPTY, ROOT, Topology, chain, from_paths
 from draftlens.core.verify import match, reject
-from draftlens.decoding import session as session_module
+from draftlens.decoding import acceptance
 from draftlens.decoding.drafter import draw_children
 
 TREE = from_paths([[0], [1], [2], [3], [0, 0], [0, 1], [0, 2], [1, 0], [1, 1]])
@@ -356,7 +356,7 @@ def test_the_fit_notices_guesses_that_are_taken_unseen(monkeypatch: pytest.Monke
         ]
         return Verdict(tuple((0,)[: len(row) - 1] for row in tokens), tuple(tokens))
 
-    monkeypatch.setattr(session_module, "match", first_child)
+    monkeypatch.setattr(acceptance, "match", first_child)
     assert (
         fit(speak(chain(1), DRAFTS["far"], SamplingRule((), True, "coupled"), seed=12)) < IMPOSSIBLE
     )

@@ -17,7 +17,7 @@ from PIL import Image
 
 import draftlens
 from draftlens.core.errors import ConfigError
-from draftlens.decoding import session
+from draftlens.decoding import acceptance
 from draftlens.methods.plain import PlainDecoding
 from draftlens.methods.speculative import SpeculativeDecoding
 from draftlens.methods.specvlm.config import SpecVLM
@@ -331,8 +331,8 @@ def test_a_wrong_answer_is_found(bench: Run, monkeypatch: pytest.MonkeyPatch) ->
             ranking[:, -1] = ranking[:, -1].roll(1, -1)
         return right(tree, ranking)
 
-    right = session.match
-    monkeypatch.setattr(session, "match", wrong)
+    right = acceptance.match
+    monkeypatch.setattr(acceptance, "match", wrong)
     words = ["--methods", "plain", "--method-json", '{"chain": {"num_speculative_tokens": 5}}']
     status, out, _ = bench(*words, "--peers", "", "--json", "--no-plots")
     summary = json.loads(out)
