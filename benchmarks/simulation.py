@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from draftlens.core.tree import EMPTY, ROOT, Topology, cut
-from draftlens.drafting.adaptive.controller import Record, Situation, TreeTuner
-from draftlens.drafting.adaptive.tree_search import level_widths
+from draftlens.drafting.adaptive.controller import PairHistory, Situation, TreeTuner
+from draftlens.drafting.adaptive.round_plan import level_widths
 
 NEVER = 99
 """Rank of a token that is not among the draft's choices."""
@@ -161,18 +161,22 @@ def play_fixed(
     return run.outcome
 
 
-def play_tuner(
-    machine: Machine, texts: Sequence[Text], record: Record, seed: int = 0, most: int | None = None
+def play_auto(
+    machine: Machine,
+    texts: Sequence[Text],
+    history: PairHistory,
+    seed: int = 0,
+    most: int | None = None,
 ) -> Outcome:
-    """Answer as the automatic tree does, with what a record holds and adding to it.
+    """Answer as the automatic tree does, with what is known of the pair and adding to it.
 
     Args:
         machine, texts, seed: as for `play_fixed`.
-        record: of the pair.
+        history: of the pair.
         most: the limit of new tokens that the caller gave; None for the length of the texts.
     """
     run = _Run(machine, texts, seed)
-    tuner = TreeTuner(record)
+    tuner = TreeTuner(history)
     while run.running:
         _play_round(run, tuner, most)
     tuner.ended()
@@ -188,21 +192,18 @@ def _play_round(run: _Run, tuner: TreeTuner, most: int | None) -> None:
     if tree:
         widths = [rows * max(run.pending)]
         tree = cut(tuner.caught_up(*_agreement(run)), remaining - 1)
-    confidences: list[list[float]] = []
     if tree:
-        tree, confidences = _grown(run, tuner, tree, widths)
+        tree = _grown(run, tuner, tree, widths)
     if widths:
         tuner.drafted(widths, run.draft(widths))
         if not tree:
             run.pending = [0] * rows
     paths, seconds = run.check(tree)
-    tuner.judged(tree, paths, seconds, confidences)
+    tuner.judged(tree, paths, seconds)
 
 
-def _grown(
-    run: _Run, tuner: TreeTuner, tree: Topology, widths: list[int]
-) -> tuple[Topology, list[list[float]]]:
-    """The levels of a tree that the tuner wants; their widths are added."""
+def _grown(run: _Run, tuner: TreeTuner, tree: Topology, widths: list[int]) -> Topology:
+    """The levels of a tree that are grown and verified; the widths of their forwards are added."""
     rows = len(run.texts)
     levels = level_widths(tree)
     confidences = run.confidences(tree.depth)
@@ -210,8 +211,7 @@ def _grown(
     while tuner.grown([values[depth - 1] for values in confidences]) and depth < tree.depth:
         widths.append(rows * levels[depth])
         depth += 1
-    kept = min(tuner.kept_depth, depth)
-    return cut(tree, kept), [values[:kept] for values in confidences]
+    return cut(tree, min(tuner.kept_depth, depth))
 
 
 def _agreement(run: _Run) -> tuple[int, int]:

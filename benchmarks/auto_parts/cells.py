@@ -16,13 +16,13 @@ from simulation import (
     Token,
     drawn_text,
     plain_seconds,
+    play_auto,
     play_fixed,
-    play_tuner,
     recorded_text,
 )
 
 from draftlens.core.tree import EAGLE_PATHS, EMPTY, Topology, chain, from_paths
-from draftlens.drafting.adaptive.controller import Costs, Record
+from draftlens.drafting.adaptive.controller import Costs, PairHistory
 from draftlens.drafting.adaptive.cost_curve import CostCurve
 from draftlens.drafting.adaptive.forward_costs import LiveCosts
 
@@ -123,11 +123,11 @@ def measure(cell: Cell, seeds: int) -> Figures:
         plain += seconds
         for tree in FIXED:
             fixed[tree] += play_fixed(machine, texts, tree, seed).seconds
-        record = _record(machine)
-        first = play_tuner(machine, texts, record, seed).seconds
+        history = _new_history(machine)
+        first = play_auto(machine, texts, history, seed).seconds
         cold += first
         worst = min(worst, seconds / first)
-        warm.update(_warm_seconds(cell, machine, record, seed))
+        warm.update(_warm_seconds(cell, machine, history, seed))
     best = min(fixed, key=lambda tree: fixed[tree])
     shape = (best.depth, len(best))
     warm_best = min(warm[str(index)] for index in range(len(FIXED)))
@@ -157,22 +157,24 @@ def stale_seconds(cell: Cell, wrong: str, seeds: int) -> tuple[float, float]:
     right = false = 0.0
     for seed in range(seeds):
         texts = texts_of(cell, seed)
-        right += play_tuner(machine, texts, _record(machine), seed).seconds
-        wrong_record = Record(Costs(LiveCosts(stale), LiveCosts(curves[1])))
-        false += play_tuner(machine, texts, wrong_record, seed).seconds
+        right += play_auto(machine, texts, _new_history(machine), seed).seconds
+        wrong_history = PairHistory(Costs(LiveCosts(stale), LiveCosts(curves[1])))
+        false += play_auto(machine, texts, wrong_history, seed).seconds
     return right / seeds, false / seeds
 
 
-def _warm_seconds(cell: Cell, machine: Machine, record: Record, seed: int) -> dict[str, float]:
+def _warm_seconds(
+    cell: Cell, machine: Machine, history: PairHistory, seed: int
+) -> dict[str, float]:
     """Seconds of answers of a warm pair: automatic, plain, and with each of `FIXED`."""
     answers = -(-WARM_TOKENS // cell.length)
     for number in range(answers):
-        play_tuner(machine, texts_of(cell, 1000 * (seed + 1) + number), record, number)
+        play_auto(machine, texts_of(cell, 1000 * (seed + 1) + number), history, number)
     seconds: dict[str, float] = defaultdict(float)
     for number in range(WARM_ANSWERS):
         texts = texts_of(cell, 10**6 + 1000 * seed + number)
         seconds["plain"] += plain_seconds(machine, texts)
-        seconds["auto"] += play_tuner(machine, texts, record, number).seconds
+        seconds["auto"] += play_auto(machine, texts, history, number).seconds
         for index, tree in enumerate(FIXED):
             seconds[str(index)] += play_fixed(machine, texts, tree, number).seconds
     return dict(seconds)
@@ -256,9 +258,9 @@ def _curve(seconds: Seconds) -> CostCurve:
     return CostCurve(WIDTHS, tuple(rising))
 
 
-def _record(machine: Machine) -> Record:
+def _new_history(machine: Machine) -> PairHistory:
     """A pair that was calibrated and has not answered yet."""
-    return Record(Costs(LiveCosts(_curve(machine.target)), LiveCosts(_curve(machine.draft))))
+    return PairHistory(Costs(LiveCosts(_curve(machine.target)), LiveCosts(_curve(machine.draft))))
 
 
 def to_dict(cell: Cell, figures: Figures) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from shared import (
 )
 
 from draftlens.core.tree import from_paths
-from draftlens.drafting.adaptive.tree_search import likeliest_paths
+from draftlens.drafting.adaptive.round_plan import likeliest_paths
 from draftlens.engine import Engine
 from draftlens.models.attention.scores import AttentionProbe
 from draftlens.models.prompt import Prompt
@@ -33,8 +33,8 @@ from specvlm_parts.long import CLIP as LONG
 
 SIZES = (1, 6, 13, 26, 51)
 
-CHANCES = 2 * [[[0.8, 0.08, 0.04, 0.02]] * 8]
-"""Acceptance by depth and rank of a typical pair, which shapes trees of the given sizes."""
+RATES = (0.8, 0.08, 0.04, 0.02)
+"""Acceptance by rank of a typical pair, which shapes trees of the given sizes."""
 
 NUM_KEPT = 500
 """Number of visual tokens that a pruned draft keeps."""
@@ -159,7 +159,7 @@ def milliseconds(cases: Mapping[str, Case], repeats: int) -> dict[str, float]:
 
 def tree_paths(nodes: int) -> list[list[int]]:
     """Paths of the likeliest tree of this number of nodes."""
-    return [list(path) for _, path in likeliest_paths(CHANCES, nodes)]
+    return [list(path) for path in likeliest_paths(RATES, nodes)]
 
 
 def decode_seconds(

@@ -112,9 +112,9 @@ def describe_choices(target: CostCurve, draft: CostCurve) -> str:
     """What the automatic tree would choose, by how often guesses are right."""
     choices = []
     for chance in CHANCES:
-        plan = best_for(Costs(LiveCosts(target), LiveCosts(draft)), chance)
-        gain = plan.tokens_per_second * target.cost(1)
-        choices.append(f"{chance:.0%} right: {_shape(plan.topology)} ({gain:.2f}x plain)")
+        tree, tokens_per_second = best_for(Costs(LiveCosts(target), LiveCosts(draft)), chance)
+        gain = tokens_per_second * target.cost(1)
+        choices.append(f"{chance:.0%} right: {_shape(tree)} ({gain:.2f}x plain)")
     return "; ".join(choices)
 
 

@@ -161,7 +161,6 @@ class TreeDrafter:
         self.tuner: TreeTuner | None = None
         self._proposed = EMPTY
         self._proposed_at = 0.0
-        self._confidences: list[list[float]] = []
 
     @property
     def forwards(self) -> int:
@@ -216,7 +215,6 @@ class TreeDrafter:
         self._proposed_at = time.perf_counter()
         tuner.drafted(self.follower.widths, self._proposed_at - began)
         self._proposed = tree.topologies[0]
-        self._confidences = watch.confidences
         return tree
 
     def _grow_tuned(self, tuner: TreeTuner, watch: _Watch, batch: Batch, budget: int) -> DraftTree:
@@ -256,7 +254,6 @@ class TreeDrafter:
             self._proposed,
             [verdict.paths[row] for row in rows],
             seconds,
-            [[values[row] for values in self._confidences] for row in rows],
         )
 
     def remove(self, row: int) -> None:
@@ -265,16 +262,14 @@ class TreeDrafter:
 
 
 class _Watch:
-    """Lets a tuner end the growth of a tree; keeps the confidences of all rows by level."""
+    """Lets a tuner end the growth of a tree."""
 
     def __init__(self, tuner: TreeTuner, batch: Batch) -> None:
         self.tuner = tuner
-        self.confidences: list[list[float]] = []
         self._running = [row for row, h in enumerate(batch.histories) if not h.finished]
 
     def grown(self, confidences: Sequence[float]) -> bool:
         """See `growth.Watch.grown`."""
-        self.confidences.append(list(confidences))
         return self.tuner.grown([confidences[row] for row in self._running])
 
 

@@ -130,17 +130,16 @@ def simulated_timings(checked: Checked, monkeypatch: pytest.MonkeyPatch) -> Chec
         topology: Topology,
         paths: Sequence[Sequence[int]],
         seconds: float,
-        confidences: Sequence[Sequence[float]] = (),
     ) -> None:
         seconds = 1 + NODE[self.rounds % len(NODE)] * len(topology)
-        judged(self, topology, paths, seconds, confidences)
+        judged(self, topology, paths, seconds)
 
     def live_costs(backbone: Backbone, other: Backbone | None = None) -> LiveCosts:
         seconds = 1.0 if other is None else 0.1
         return LiveCosts(CostCurve((1, 256), (seconds, seconds)))
 
     monkeypatch.setattr(records, "_live_costs", live_costs)
-    for name, value in {"REPLAN_EVERY": 2, "MIN_GAIN": 0, "EXPLORED_SHARE": 100}.items():
+    for name, value in {"PLAN_EVERY": 2, "MAX_SAVINGS": 1000, "EXPLORED_SHARE": 100}.items():
         monkeypatch.setattr(tuner, name, value)
     monkeypatch.setattr(TreeTuner, "drafted", record_draft)
     monkeypatch.setattr(TreeTuner, "judged", record_check)

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from draftlens.core.locks import ForkLock
-from draftlens.drafting.adaptive.controller import Costs, Record, TreeTuner
+from draftlens.drafting.adaptive.controller import Costs, PairHistory, TreeTuner
 from draftlens.drafting.adaptive.cost_curve import CostCurve
 from draftlens.drafting.adaptive.cost_store import checked_curve, known_curve
 from draftlens.drafting.adaptive.forward_costs import FIRST_LIMIT, LiveCosts
@@ -19,7 +19,9 @@ Tuners = Callable[[str], TreeTuner]
 
 # By target model, draft model, and settings with the kind of prompt. Both models are weak keys, so
 # that a record ends with its models and a new model never inherits the record of an old one.
-_RECORDS: weakref.WeakKeyDictionary[Any, weakref.WeakKeyDictionary[Any, dict[Hashable, Record]]]
+_RECORDS: weakref.WeakKeyDictionary[
+    Any, weakref.WeakKeyDictionary[Any, dict[Hashable, PairHistory]]
+]
 _RECORDS = weakref.WeakKeyDictionary()
 
 _COSTS: weakref.WeakKeyDictionary[Any, LiveCosts] = weakref.WeakKeyDictionary()
@@ -28,7 +30,7 @@ _LOCK = ForkLock()
 """Held while any record is used: pairs may share a model."""
 
 
-def record_of(target: Backbone, draft: Backbone, settings: Hashable, kind: str) -> Record:
+def record_of(target: Backbone, draft: Backbone, settings: Hashable, kind: str) -> PairHistory:
     """The record of a target and a draft; the same object for the same models.
 
     Args:
@@ -43,7 +45,7 @@ def record_of(target: Backbone, draft: Backbone, settings: Hashable, kind: str) 
         key = (settings, kind)
         if key not in by_settings:
             costs = Costs(_live_costs(target), _live_costs(draft, target))
-            by_settings[key] = Record(costs, _LOCK)
+            by_settings[key] = PairHistory(costs, _LOCK)
         return by_settings[key]
 
 

@@ -279,8 +279,7 @@ class ScriptedTuner:
 
 
 def test_a_tuner_is_told_what_drafting_and_checking_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And, of the rows that go on, what was right and how sure the draft was. It is asked for by
-    the kind of prompt."""
+    """And what was accepted of the rows that go on. It is asked for by the kind of prompt."""
     now, asked = [0.0], list[Any]()
     forward = Scripted.forward
 
@@ -303,14 +302,13 @@ def test_a_tuner_is_told_what_drafting_and_checking_took(monkeypatch: pytest.Mon
         at = Situation(2, 3 + len(length), cached, len(drafter.model.pending[0]), budget + 1)
         tell(drafter, rows, Verdict((path, path), ((3,) * (len(path) + 1),) * 2))
         running = [path] if budget == 2 else [path, path]
-        sure = [[row[index] for row in tuner.confidences] for index in range(len(running))]
         widths = [2] * depth
         agreement = [(0, 0)] if depth else []
         assert tuner.told == [
             at,
             *agreement,
             (widths, len(widths)),
-            (chain(depth), running, 50, sure),
+            (chain(depth), running, 50),
         ]
         cached = max(cache_of(drafter).lengths)
 

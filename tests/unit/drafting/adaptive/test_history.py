@@ -13,7 +13,7 @@ from families import FAMILIES
 
 from draftlens.core.tree import chain
 from draftlens.drafting.adaptive import history as records
-from draftlens.drafting.adaptive.acceptance_rates import HitRates
+from draftlens.drafting.adaptive.acceptance_rates import AcceptanceRates
 from draftlens.drafting.adaptive.controller import TreeTuner
 from draftlens.drafting.adaptive.cost_curve import CostCurve
 from draftlens.drafting.adaptive.history import record_of
@@ -46,12 +46,12 @@ def answer(record: Any, *paths: tuple[int, ...]) -> None:
     tuner.ended()
 
 
-def hit_rate(record: Any) -> float:
-    chance: float = record.rates.rank_chance(0, 0)
-    return chance
+def first_rate(record: Any) -> float:
+    rate: float = record.rates.ranks[0].mean
+    return rate
 
 
-UNKNOWN = HitRates().rank_chance(0, 0)
+UNKNOWN = AcceptanceRates().ranks[0].mean
 
 
 def test_a_pair_keeps_its_record_and_other_pairs_have_their_own() -> None:
@@ -73,8 +73,8 @@ def test_a_pair_keeps_its_record_and_other_pairs_have_their_own() -> None:
     assert len({id(each) for each in separate}) == len(separate)
     assert len({id(each.rates) for each in separate}) == len(separate)
     answer(record, *[()] * 20)
-    assert hit_rate(record) < 0.2
-    assert [hit_rate(other) for other in separate[1:]] == [UNKNOWN] * 7
+    assert first_rate(record) < 0.2
+    assert [first_rate(other) for other in separate[1:]] == [UNKNOWN] * 7
 
 
 def test_records_of_one_model_share_what_its_forwards_cost() -> None:
@@ -154,7 +154,7 @@ def test_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     record = record_of(backbone("big"), backbone("small"), (), "video")
     answer(record, *[()] * 20)
-    assert hit_rate(record) < 0.2
+    assert first_rate(record) < 0.2
     assert not list(tmp_path.rglob("*"))
 
 
