@@ -30,7 +30,7 @@ import numpy as np
 import psutil
 from draftlens_lab.measure.tables import markdown_table
 from draftlens_lab.world import HELD_OUT, render, sample_scene
-from draftlens_lab.world.files import MARK, write_clip
+from draftlens_lab.world.files import write_clip
 from shared import argument_parser, configure, environment, environment_line, save
 
 SIDE = 64
@@ -85,7 +85,7 @@ def make_album(folder: Path, count: int, broken: int, huge: int, hanging: int) -
     for number in range(count - broken - huge - hanging):
         name = f"clip-{number:04}.mp4"
         frames = render(sample_scene(HELD_OUT + number), 16 * (1 + number % 3), SIDE)
-        write_clip(folder / name, frames, comment=MARK)
+        write_clip(folder / name, frames)
         names.append(name)
     content = (folder / names[0]).read_bytes()
     damages = (b"", b"no clip", content[: len(content) // 2], content[len(content) // 2 :])

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from draftlens.documents.results import ParsedPage
     from draftlens.documents.run import DocumentParser
     from draftlens.documents.settings import ParseSettings
-    from draftlens.engine import Engine, Inputs, Stream, generate, load, stream
+    from draftlens.engine import Engine, Inputs
     from draftlens.hf_generate.custom_generate import SpeculativeGenerate
+    from draftlens.load_engine import load
     from draftlens.methods.base import from_dict
     from draftlens.methods.hsd.config import HSD
     from draftlens.methods.lookup.config import Lookup
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from draftlens.methods.speculative import SpeculativeDecoding
     from draftlens.methods.specvlm.config import SpecVLM
     from draftlens.methods.tabed.config import TABED
+    from draftlens.streaming import Stream, generate, stream
 
 
 __all__ = [
@@ -87,12 +89,9 @@ _HOMES = {
     "draftlens.engine": (
         "Engine",
         "Inputs",
-        "Stream",
-        "generate",
-        "load",
-        "stream",
     ),
     "draftlens.hf_generate.custom_generate": ("SpeculativeGenerate",),
+    "draftlens.load_engine": ("load",),
     "draftlens.methods.base": ("from_dict",),
     "draftlens.methods.hsd.config": ("HSD",),
     "draftlens.methods.lookup.config": ("Lookup",),
@@ -101,6 +100,7 @@ _HOMES = {
     "draftlens.methods.speculative": ("SpeculativeDecoding",),
     "draftlens.methods.specvlm.config": ("SpecVLM",),
     "draftlens.methods.tabed.config": ("TABED",),
+    "draftlens.streaming": ("Stream", "generate", "stream"),
 }
 """The module of each public name. They are imported on first use, because torch and transformers
 take seconds, which the help of the command line and the readers of clips do not need."""

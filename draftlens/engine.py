@@ -1,53 +1,45 @@
-"""The Python interface: `load` and `Engine` for names and files, `generate` and `stream` for
-transformers models."""
+"""`Engine`: a loaded pair that answers prompts about files."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Unpack
+from typing import Any, TypedDict, Unpack
 
 from torch import Tensor
 from transformers import StopStringCriteria
 
 from draftlens.arguments import (
-    QUESTION,
+    chats_of,
     check_clips,
     check_question,
     checked_options,
-    model_name,
-    texts,
+    names_beside_options,
 )
 from draftlens.batch.map import ClipAnswer, MapOptions, map_clips
 from draftlens.compile import attach, check_compile, compile_usual
-from draftlens.core.checks import switch, whole, wrong
+from draftlens.core.checks import whole, wrong
 from draftlens.core.errors import InputError
 from draftlens.core.names import IMAGE_PROMPT, VIDEO_PROMPT
 from draftlens.core.prefill_readings import NO_READINGS, ReadingSpec
 from draftlens.core.references import GivenReferences
-from draftlens.core.result import Chunk, Result
+from draftlens.core.result import Result
 from draftlens.core.stats import Clock, Stats
-from draftlens.core.text import tokenizer_of
-from draftlens.core.view_record import Weighed
-from draftlens.decoding import Plan, Session
-from draftlens.decoding.drafter import ignore
+from draftlens.decoding import Plan
+from draftlens.decoding.observer import Observer, ignore
 from draftlens.drafting.adaptive.cost_store import calibrate_models
+from draftlens.generate_options import GenerateOptions, texts
 from draftlens.media import Limits
 from draftlens.media.chat_source import ChatSource, Processing
-from draftlens.media.conversation import Conversation, ask, process, read, same_processing
+from draftlens.media.conversation import Conversation, process, read, same_processing
 from draftlens.media.given import kind_of
 from draftlens.media.rewriting import without_media
-from draftlens.methods.base import MethodLike, Models, resolve, with_prefill
-from draftlens.models.known_pairs import AUTO
+from draftlens.methods.base import Method, MethodLike, Models, resolve, with_prefill
 from draftlens.models.load import Loaded, as_pair
-from draftlens.models.loading import LoadWords, pair_options
-from draftlens.open_models import open_models
-from draftlens.prefill.base import make_prefill
 from draftlens.pruning import Choice
-from draftlens.request import GenerateOptions, Request, Seed, open_call
-from draftlens.streaming import decoded, result_of, texts_of, with_streamer, with_text
+from draftlens.request import Request, Seed
+from draftlens.streaming import Stream, split_options
 
 MAX_NEW_TOKENS = 256
 """Length of an engine's answers where the caller names none."""
@@ -56,188 +48,32 @@ CALIBRATION_SECONDS = 2.0
 """Time for the measurement of a pair that was loaded quickly."""
 
 
-class Stream:
-    """An answer that is being made: iterate over its `Chunk`s, then read `result`.
+class MediaOptions(TypedDict, total=False):
+    """What a prompt is about; see `Engine.stream`."""
 
-    An invalid request is refused when the stream is made. A model that does not fit is refused
-    before the first chunk, and a draft that cannot read its inputs when drafting begins: behind the
-    first chunk, or before it where the draft guesses the first tokens.
-
-    Args:
-        target, draft: transformers models, or backbones.
-        request: what is asked.
-        clock: started when the request came.
-        tokenizer: fills in text; by default that of the request's options. Without any, text is
-            empty.
-
-    Example:
-
-        >>> import draftlens
-        >>> stream = draftlens.load(device="cpu").stream("Hello", max_new_tokens=8)
-        >>> tokens = [token for chunk in stream for token in chunk.tokens]
-        >>> tokens == stream.result.tokens[0]
-        True
-    """
-
-    def __init__(
-        self,
-        target: Any,
-        draft: Any,
-        request: Request,
-        clock: Clock | None = None,
-        tokenizer: Any = None,
-    ) -> None:
-        self._call = open_call(target, draft, request, clock)
-        if tokenizer is None:
-            tokenizer = request.options.get("tokenizer")
-        self.tokenizer = tokenizer_of(tokenizer)
-        chunks = self._call.plan.schedule(self._call.session)
-        streamer = request.options.get("streamer")
-        if streamer is not None:
-            chunks = with_streamer(chunks, streamer)
-        self._without_text = chunks
-        self._chunks = chunks
-        if self.tokenizer is not None:
-            self._chunks = with_text(chunks, partial(decoded, self.tokenizer))
-
-    def __iter__(self) -> Iterator[Chunk]:
-        return self
-
-    def __next__(self) -> Chunk:
-        return next(self._chunks)
-
-    def run(self) -> Result:
-        """Consume the remaining chunks and return the result."""
-        for _ in self._without_text:
-            pass
-        return self.result
-
-    @property
-    def plan(self) -> Plan:
-        """The plan of the request's method."""
-        return self._call.plan
-
-    @property
-    def session(self) -> Session:
-        """The session that answers."""
-        return self._call.session
-
-    @property
-    def result(self) -> Result:
-        """The answer so far; the whole answer once the iteration has ended."""
-        return result_of(self._call, texts_of(self._call, self.tokenizer))
+    video: Any
+    images: Any
+    messages: Sequence[Any] | None
+    num_frames: int
+    limits: Limits | None
 
 
-def generate(
-    target_model: Any,
-    inputs: Mapping[str, Any],
-    *,
-    draft: Any = None,
-    draft_inputs: Mapping[str, Any] | None = None,
-    method: MethodLike = None,
-    seed: Seed = None,
-    references: GivenReferences | None = None,
-    prefill: Any = None,
-    hosts: int | None = None,
-    compile: bool = False,
-    **options: Unpack[GenerateOptions],
-) -> Result:
-    """Answer a batch as ``target_model.generate(**inputs, **options)`` would, in fewer target
-    forwards.
+class EngineOptions(GenerateOptions, total=False):
+    """How an engine answers; see `Engine.stream`."""
 
-    Args:
-        target_model: an unmodified transformers vision-language model.
-        inputs: the output of its processor, padded on either side.
-        draft: a smaller model of the same tokenizer, or None for plain decoding.
-        draft_inputs: the output of the draft's processor for the same prompt; `inputs` if None.
-            With a method whose draft reads the prompt in several ways, its entry `views` may map
-            the names of further views to the output of the draft's processor for them, such as
-            ``{**draft_inputs, "views": {"text": processor(text=prompt_without_pictures)}}``.
-        method: a method, its name, or a dict of its options; by default speculative decoding if
-            there is a draft.
-        seed: seed of the sampling noise, or one seed for each row. None draws one from torch's
-            global generator.
-        references: for methods that guess from texts (`hsd`, `lookup`): what the answers are
-            expected to repeat. One list for each row (for a single row the list itself), whose
-            members are texts or token ids. Texts need the option `tokenizer`, the target's.
-        prefill: how the target reads the prompts (`prefill.PREFILLS`), as a name, a dict of its
-            name and options, or a prefill; None for the method's own, which is `"full"` unless it
-            says otherwise. Under torchrun all processes read prompts together by a prefill that
-            uses them; then this call returns on rank 0 only, and the other processes end with it.
-        hosts: number of processes that read prompts together, for a model on the CPU; they are
-            started by the first call and end with the model.
-        compile: whether decode forwards run as compiled code, which is made before a kind of pass
-            first runs and kept on disk.
-        options: options of `generate`, such as `max_new_tokens`, `do_sample`, `temperature`,
-            `eos_token_id`, `logits_processor`, `stopping_criteria`, a `generation_config` or a
-            `streamer`. As there, the model's own generation config holds the defaults. With a
-            `tokenizer`, which `stop_strings` need, the result has text.
-
-    Raises:
-        ConfigError, InputError, UnsupportedModelError, IncompatiblePairError, HostError: before any
-            token is made.
-
-    Example:
-
-        >>> import draftlens
-        >>> engine = draftlens.load(device="cpu")
-        >>> model, draft = engine.target.backbone.model, engine.draft.backbone.model
-        >>> inputs = engine.read("Hello").target
-        >>> result = draftlens.generate(model, inputs, draft=draft, max_new_tokens=8)
-        >>> result.lossless
-        True
-    """
-    request = Request(
-        inputs,
-        draft_inputs,
-        method,
-        seed,
-        options,
-        references=references,
-        prefill=prefill,
-        hosts=hosts,
-        compile=compile,
-    )
-    return Stream(target_model, draft, request).run()
+    method: MethodLike
+    seed: Seed
+    references: GivenReferences | None
+    stop: str | Sequence[str] | None
+    prefill: Any
 
 
-def stream(
-    target_model: Any,
-    inputs: Mapping[str, Any],
-    *,
-    draft: Any = None,
-    draft_inputs: Mapping[str, Any] | None = None,
-    method: MethodLike = None,
-    seed: Seed = None,
-    references: GivenReferences | None = None,
-    prefill: Any = None,
-    hosts: int | None = None,
-    compile: bool = False,
-    **options: Unpack[GenerateOptions],
-) -> Stream:
-    """The same as `generate`, with token ids as they come; a consumer may stop at any time.
+class PromptOptions(MediaOptions, EngineOptions, total=False):
+    """What an engine answers, and how."""
 
-    Example:
 
-        >>> import draftlens
-        >>> engine = draftlens.load(device="cpu")
-        >>> inputs = engine.read("Hello").target
-        >>> chunk = next(draftlens.stream(engine.target.backbone.model, inputs, max_new_tokens=8))
-        >>> len(chunk.tokens), chunk.row
-        (1, 0)
-    """
-    request = Request(
-        inputs,
-        draft_inputs,
-        method,
-        seed,
-        options,
-        references=references,
-        prefill=prefill,
-        hosts=hosts,
-        compile=compile,
-    )
-    return Stream(target_model, draft, request)
+ARGUMENTS = ("prompt", *names_beside_options(PromptOptions))
+"""Arguments of `Engine.stream` beside the options of transformers."""
 
 
 @dataclass(frozen=True)
@@ -334,36 +170,10 @@ class Engine:
             compile_usual(backbone)
 
     def generate(
-        self,
-        prompt: str | Sequence[str] | None = None,
-        *,
-        video: Any = None,
-        images: Any = None,
-        messages: Sequence[Any] | None = None,
-        num_frames: int = 8,
-        limits: Limits | None = None,
-        method: MethodLike = None,
-        seed: Seed = None,
-        references: GivenReferences | None = None,
-        stop: str | Sequence[str] | None = None,
-        prefill: Any = None,
-        **options: Unpack[GenerateOptions],
+        self, prompt: str | Sequence[str] | None = None, **options: Unpack[PromptOptions]
     ) -> Result:
         """Answer at once; the arguments are those of `stream`."""
-        return self.stream(
-            prompt,
-            video=video,
-            images=images,
-            messages=messages,
-            num_frames=num_frames,
-            limits=limits,
-            method=method,
-            seed=seed,
-            references=references,
-            stop=stop,
-            prefill=prefill,
-            **options,
-        ).run()
+        return self.stream(prompt, **options).run()
 
     def caption(self, media: Any, prompt: str | None = None, **options: Any) -> Result:
         """Describe a clip or a picture.
@@ -374,9 +184,6 @@ class Engine:
                 frames, or a list of frames.
             prompt: the instruction; by default a request for a description.
             options: further arguments of `generate`.
-
-        Raises:
-            MediaError, InputError, ConfigError: before any token is made.
 
         Example:
 
@@ -407,9 +214,6 @@ class Engine:
             images, video: as for `stream`.
             options: further arguments of `generate`.
 
-        Raises:
-            MediaError, InputError, ConfigError: before any token is made.
-
         Example:
 
             >>> import draftlens, numpy
@@ -425,20 +229,7 @@ class Engine:
         return self.generate(question, images=images, video=video, **options)
 
     def stream(
-        self,
-        prompt: str | Sequence[str] | None = None,
-        *,
-        video: Any = None,
-        images: Any = None,
-        messages: Sequence[Any] | None = None,
-        num_frames: int = 8,
-        limits: Limits | None = None,
-        method: MethodLike = None,
-        seed: Seed = None,
-        references: GivenReferences | None = None,
-        stop: str | Sequence[str] | None = None,
-        prefill: Any = None,
-        **options: Unpack[GenerateOptions],
+        self, prompt: str | Sequence[str] | None = None, **options: Unpack[PromptOptions]
     ) -> Stream:
         """Answer a prompt about a clip or images, piece by piece.
 
@@ -468,26 +259,12 @@ class Engine:
             MediaError, InputError, ConfigError: before any token is made.
         """
         clock = Clock(Stats())
-        self._with_defaults(options, stop)  # refuses wrong options before media are read
+        beside, generation = split_options(options, PromptOptions)
+        media = {name: beside.pop(name) for name in MediaOptions.__annotations__ if name in beside}
+        self._with_defaults(generation, beside.get("stop"))  # before media are read
         with clock.phase("frames"):
-            inputs = self.read(
-                prompt,
-                video=video,
-                images=images,
-                messages=messages,
-                num_frames=num_frames,
-                limits=limits,
-            )
-        return self.answer(
-            inputs,
-            method=method,
-            seed=seed,
-            references=references,
-            stop=stop,
-            prefill=prefill,
-            clock=clock,
-            **options,
-        )
+            inputs = self.read(prompt, **media)
+        return self.answer(inputs, clock=clock, **beside, **generation)
 
     def read(
         self,
@@ -508,15 +285,13 @@ class Engine:
         """
         check_question(prompt, video, images, messages, limits)
         num_frames = whole(1)("num_frames", num_frames)
-        chats = _chats(prompt, video, images, messages)
+        chats = chats_of(prompt, video, images, messages)
         conversations = [read(chat, num_frames, limits, on_frame) for chat in chats]
         return self.process(conversations)
 
     def process(self, conversations: Sequence[Conversation]) -> Inputs:
-        """Run the processors on conversations whose media are read already
-        (`draftlens.media.conversation.read`).
-
-        A draft that cannot see the media of a conversation reads a line break in place of each.
+        """Run the processors on conversations whose media are read already. A draft that cannot
+        see the media of a conversation reads a line break in place of each.
         """
         chats = tuple(conversations)
         target_inputs = self._process(self.target, chats)
@@ -529,45 +304,36 @@ class Engine:
         self,
         inputs: Inputs,
         *,
-        method: MethodLike = None,
-        seed: Seed = None,
-        references: GivenReferences | None = None,
-        stop: str | Sequence[str] | None = None,
-        prefill: Any = None,
         clock: Clock | None = None,
         readings: ReadingSpec = NO_READINGS,
-        observe: Callable[[Choice], None] | None = None,
-        observe_weighed: Callable[[Weighed], None] = ignore,
-        **options: Unpack[GenerateOptions],
+        observe: Observer | Callable[[Choice], None] | None = None,
+        **options: Unpack[EngineOptions],
     ) -> Stream:
         """Answer the result of `read`.
 
         Args:
             inputs: the processors' output.
-            method, seed, references, stop, prefill, options: as for `stream`.
             clock: started when the request came; a new one by default.
             readings: readings of the target's prefill besides those that the method needs.
-            observe: receives every choice of a pruner.
-            observe_weighed: receives what each token shows about the views of an ensemble.
+            observe: follows the answer (`decoding.observer.Observer`); a function receives the
+                choices of a pruner.
+            options: as for `stream`.
         """
-        tokenizer = self.target.processor.tokenizer
-        clock = clock or Clock(Stats())
+        beside, generation = split_options(options, EngineOptions)
+        if not isinstance(observe, Observer):
+            observe = Observer(on_choice=observe or ignore)
         request = Request(
             inputs=inputs.target,
             draft_inputs=inputs.draft,
-            method=self.method if method is None else method,
-            seed=seed,
-            options=self._with_defaults(options, stop),
-            readings=readings,
-            observe=observe,
-            observe_weighed=observe_weighed,
+            method=self._method(beside.pop("method", None), beside.pop("prefill", None)),
+            seed=beside.pop("seed", None),
+            options=self._with_defaults(generation, beside.pop("stop", None)),
+            observer=replace(observe, readings=observe.readings | readings),
             chat=self.chat_source(inputs),
-            references=references,
-            tokenizer=tokenizer,
-            prefill=self.prefill if prefill is None else prefill,
+            extras=beside,
         )
         draft = None if self.draft is None else self.draft.backbone
-        return Stream(self.target.backbone, draft, request, clock, tokenizer)
+        return Stream(self.target.backbone, draft, request, clock)
 
     def map(
         self,
@@ -592,9 +358,6 @@ class Engine:
 
         Yields:
             A `ClipAnswer` for each clip, in the order in which they finish.
-
-        Raises:
-            ConfigError: a value makes no sense.
         """
         check_clips(clips, prompt)
         options = MapOptions() if options is None else options
@@ -610,13 +373,14 @@ class Engine:
 
         Args:
             method: None for the engine's.
-
-        Raises:
-            ConfigError: the method needs a draft model and there is none.
         """
         draft = None if self.draft is None else self.draft.backbone
-        resolved = resolve(self.method if method is None else method, draft is not None)
-        return with_prefill(resolved, self.prefill).plan(Models(self.target.backbone, draft))
+        return self._method(method).plan(Models(self.target.backbone, draft))
+
+    def _method(self, method: MethodLike, prefill: Any = None) -> Method:
+        """The method of a call, by default the engine's."""
+        resolved = resolve(self.method if method is None else method, self.draft is not None)
+        return with_prefill(resolved, self.prefill if prefill is None else prefill)
 
     def calibrate(self, seconds: float = CALIBRATION_SECONDS) -> None:
         """Measure what forwards of the models cost, unless it is known from this machine.
@@ -626,16 +390,13 @@ class Engine:
 
         Args:
             seconds: time after which the measurement ends with what it has.
-
-        Raises:
-            ConfigError: the method needs a draft model and there is none.
         """
         calibrate_models(self.plan().timed, seconds)
 
     def pieces(self, ids: list[int]) -> list[str]:
         """The text of each token by itself; special tokens are empty."""
-        tokenizer = self.target.processor.tokenizer
-        return [tokenizer.decode([token], skip_special_tokens=True) for token in ids]
+        decode = self.target.processor.tokenizer.decode
+        return [decode([token], skip_special_tokens=True) for token in ids]
 
     def chat_source(self, inputs: Inputs) -> ChatSource | None:
         """The messages that inputs were made of, from which a method can make further inputs of the
@@ -654,9 +415,9 @@ class Engine:
         )
 
     def _with_defaults(
-        self, options: GenerateOptions, stop: str | Sequence[str] | None
+        self, options: Mapping[str, Any], stop: str | Sequence[str] | None
     ) -> dict[str, Any]:
-        completed = checked_options(options, QUESTION)
+        completed = checked_options(options, ARGUMENTS)
         if stop is not None:
             stop = texts("stop", stop)
             strings = [stop] if isinstance(stop, str) else list(stop)
@@ -681,129 +442,8 @@ class Engine:
         return inputs
 
 
-def load(
-    target: str = "embedded",
-    draft: str | None = AUTO,
-    method: MethodLike = None,
-    device: str | None = None,
-    dtype: Any = None,
-    calibrate: bool = True,
-    prefill: Any = None,
-    hosts: int | None = None,
-    compile: bool = False,
-    **options: Unpack[LoadWords],
-) -> Engine:
-    """Load a target and its draft, and check that they can work together.
-
-    The first time that a pair is loaded on a machine, some forwards are measured for at most two
-    seconds or a tenth of the time that loading took, and kept in the user's cache folder.
-
-    Args:
-        target: a folder or Hub id of any transformers vision-language model, or `embedded`, the
-            pair in the package.
-        draft: a smaller model of the same tokenizer; None loads no draft. By default the one that
-            is known for the target (`draftlens pairs` lists them); if none is known, or it cannot
-            be loaded, a line on standard error says so, and method `lookup` is used unless another
-            is named: then the target drafts for itself if the method's option `draft` is `"auto"`,
-            and a method that needs a draft model is refused. For methods whose draft needs no eyes
-            it may be a model of text only.
-        method: a method, its name, or a dict of its options.
-        device: such as `cpu`, `cuda:0`, or `auto` to spread a large model over devices.
-        dtype: `float32`, `bfloat16` (or `bf16`), `float16`, `auto` or a torch dtype; by default
-            float32 on the CPU, else the checkpoint's own.
-        calibrate: whether to measure forwards, if the method chooses its trees by what they cost
-            (`Engine.calibrate`).
-        prefill: how the target reads prompts (`prefill.PREFILLS`), whatever the method: a name, a
-            dict of its name and options, or a prefill; None for the method's own. Under torchrun
-            all processes read prompts together if it is named; then `load` returns on rank 0 only,
-            and the other processes end with it.
-        hosts: number of processes that read prompts together, on the CPU of this machine; they are
-            started here, and the threads of torch are divided among them.
-        compile: whether decode forwards run as compiled code, which has the same tokens in float32
-            (`Engine.compile`). The code is kept in the user's cache folder.
-        options: further options of loading, such as `revision`, `trust_remote_code`,
-            `quantization`, `attn_implementation`, `device_map` and `cache_dir`
-            (`models.loading.LoadOptions`); with the prefix `draft_` they are those of the draft.
-
-    Raises:
-        ConfigError, UnsupportedModelError, IncompatiblePairError, HostError: the message names the
-            cause.
-
-    Example:
-
-        >>> import draftlens
-        >>> draftlens.load(device="cpu").target.name
-        'embedded'
-    """
-    target = model_name("target", target)
-    draft = None if draft is None else model_name("draft", draft)
-    calibrate = switch("calibrate", calibrate)
-    # Refuses a bad method before minutes of loading.
-    with_prefill(resolve(method, has_draft=True), prefill)
-    reads = make_prefill("full" if prefill is None else prefill)
-    reads.check_hosts(hosts)
-    check_compile(compile)
-    device = reads.own_device(device)
-    words = {"device": device, "dtype": dtype, **options}
-    began = time.perf_counter()
-    opened = open_models(target, draft, method, pair_options(words))
-    engine = Engine(
-        opened.target, opened.draft, opened.method, prefill=prefill, notice=opened.notice
-    )
-    reads.meet(engine.target.backbone, hosts)
-    loading_seconds = time.perf_counter() - began
-    if compile:
-        engine.compile(compile)
-    if calibrate:
-        engine.calibrate(calibration_seconds(loading_seconds))
-    return engine
-
-
 def _readable(chat: Conversation, modalities: frozenset[str]) -> Conversation:
     """The conversation as a model reads it that takes these kinds of input."""
     sees_pictures = not chat.images or "image" in modalities
     sees_clips = not chat.videos or "video" in modalities
     return chat if sees_pictures and sees_clips else without_media(chat)
-
-
-def calibration_seconds(loading_seconds: float) -> float:
-    """The most time that a calibration may take, given how long loading took."""
-    return max(CALIBRATION_SECONDS, loading_seconds / 10)
-
-
-def _batch(prompts: Sequence[str], video: Any, images: Any) -> list[Any]:
-    """The chats of several prompts, each with its own clip and images.
-
-    Raises:
-        InputError: there are not as many entries of media as prompts.
-    """
-    clips = _per_prompt("video", video, len(prompts))
-    pictures = _per_prompt("images", images, len(prompts))
-    return [ask(*row) for row in zip(prompts, clips, pictures, strict=True)]
-
-
-def _per_prompt(name: str, media: Any, count: int) -> Sequence[Any]:
-    if media is None:
-        return [None] * count
-    if not isinstance(media, (list, tuple)) or len(media) != count:
-        given = f"{len(media)} entries" if isinstance(media, (list, tuple)) else repr(media)[:80]
-        raise InputError(f"{name} is a list with an entry for each of {count} prompts, not {given}")
-    return media
-
-
-def _chats(
-    prompt: str | Sequence[str] | None, video: Any, images: Any, messages: Sequence[Any] | None
-) -> list[Any]:
-    if messages is None:
-        if prompt is None:
-            raise InputError("give a prompt or messages")
-        if isinstance(prompt, str):
-            return [ask(prompt, video, images)]
-        return _batch(prompt, video, images)
-    if prompt is not None or video is not None or images is not None:
-        raise InputError(
-            "messages hold the whole prompt: give either them or prompt, video and images"
-        )
-    if not messages:
-        raise InputError("messages are empty")
-    return list(messages) if isinstance(messages[0], (list, tuple)) else [messages]

@@ -2,127 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, SupportsIndex, TypedDict
+from typing import Any, SupportsIndex
 
 import torch
 
-from draftlens.arguments import check_for_model, checked_options
+from draftlens.arguments import checked_options, names_beside_options
 from draftlens.compile import attach
 from draftlens.core.errors import ConfigError, DraftlensError, InputError
-from draftlens.core.prefill_readings import NO_READINGS, ReadingSpec
-from draftlens.core.references import NO_REFERENCES, GivenReferences, References, references_of
+from draftlens.core.references import GivenReferences
 from draftlens.core.sampling import as_seed, row_seeds
 from draftlens.core.sequence import Sequence as AnswerSequence
 from draftlens.core.stats import Clock, Stats
-from draftlens.core.view_record import Weighed
-from draftlens.decoding.drafter import ignore
-from draftlens.decoding.plan import VIEW_INPUTS, Plan
+from draftlens.decoding.observer import NO_OBSERVER, Observer
+from draftlens.decoding.plan import ExtraSource, Plan
 from draftlens.decoding.session import Session
+from draftlens.generate_options import GenerateOptions, check_for_model
 from draftlens.media.chat_source import ChatSource
-from draftlens.methods.base import MethodLike, Models, resolve, with_prefill
+from draftlens.methods.base import MethodLike, Models, methods_with, resolve
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prepared
 from draftlens.models.prompt_checks import LONG_PROMPT, check_length, check_tokens, num_ids_of
-from draftlens.pruning import Choice
 
-BESIDE_OPTIONS = (
-    "draft",
-    "draft_inputs",
-    "method",
-    "seed",
-    "references",
-    "prefill",
-    "hosts",
-    "compile",
-)
-"""Arguments of `draftlens.generate` beside the options of transformers."""
+HOSTS = "hosts"
+"""The extra of a request that belongs to the prefill, not to the method."""
 
 Seed = SupportsIndex | Sequence[SupportsIndex] | None
 """A seed for all rows of a call, one for each row, or None to draw one."""
 
 
-class GenerateOptions(TypedDict, total=False):
-    """Options of transformers' `generate` that work here, each with its meaning there, and
-    `allow_long_prompt`: whether a prompt of more positions than the target was made for is answered
-    all the same, as transformers does, instead of refused.
+class CallOptions(GenerateOptions, total=False):
+    """Arguments of `draftlens.generate` and `draftlens.stream`."""
 
-    Arguments of the model's forward belong into the inputs.
-    """
-
-    generation_config: Any
-    max_new_tokens: int | None
-    max_length: int | None
-    min_new_tokens: int | None
-    min_length: int | None
-    do_sample: bool
-    temperature: float | None
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    top_h: float | None
-    typical_p: float | None
-    epsilon_cutoff: float | None
-    eta_cutoff: float | None
-    repetition_penalty: float | None
-    encoder_repetition_penalty: float | None
-    no_repeat_ngram_size: int | None
-    encoder_no_repeat_ngram_size: int | None
-    length_penalty: float | None
-    bad_words_ids: list[list[int]] | None
-    sequence_bias: Any
-    suppress_tokens: list[int] | None
-    begin_suppress_tokens: list[int] | None
-    forced_bos_token_id: int | None
-    forced_eos_token_id: int | list[int] | None
-    exponential_decay_length_penalty: tuple[int, float] | None
-    remove_invalid_values: bool | None
-    renormalize_logits: bool | None
-    prefix_allowed_tokens_fn: Callable[..., list[int]] | None
-    logits_processor: Any
-    stopping_criteria: Any
-    stop_strings: str | list[str] | None
-    max_time: float | None
-    tokenizer: Any
-    streamer: Any
-    eos_token_id: int | list[int] | None
-    pad_token_id: int | None
-    bos_token_id: int | None
-    num_beams: int
-    num_return_sequences: int
-    use_cache: bool
-    allow_long_prompt: bool
+    draft: Any
+    draft_inputs: Mapping[str, Any] | None
+    method: MethodLike
+    seed: Seed
+    references: GivenReferences | None
+    prefill: Any
+    hosts: int | None
+    compile: bool
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked: a batch of prompts and how to answer them.
+    """A batch of prompts and how to answer them.
 
     Args:
         inputs: the output of the target's processor, padded on either side.
         draft_inputs: the output of the draft's processor for the same prompts; None if `inputs`
-            serve both. Its entry `views`, if any, maps names of further views of the prompts
-            (`Plan.views`) to the processor's output for them.
+            serve both. Entries that are mappings themselves, such as `views`, are extras.
         method: how to decode; None for the default.
         seed: seed of the sampling noise. One seed is extended to different seeds of the rows; None
             draws one from torch's global generator.
         options: options of `generate` (`GenerateOptions`).
-        readings: readings of the target's prefill besides those that the method needs.
-        observe: receives every choice of a pruner.
-        observe_weighed: receives what each token shows about the views of an ensemble.
-        chat: the messages of the prompts, of which further views are made; None if only the
-            processor's output is there.
-        references: texts that the answers are expected to repeat (`core.references`), for methods
-            that guess from them; None if nobody gave any.
-        tokenizer: of the target, for references that are texts; None for the option `tokenizer` of
-            `generate`.
-        prefill: how the target reads the prompts, instead of the method's own way; None for that.
-        hosts: number of processes that read the prompts together, which are started if need be;
-            None for those that the model has, or those of torchrun.
         compile: whether decode forwards run as compiled code (`draftlens.compile`); None for
             whatever the models do already.
+        observer: is told what happens.
+        chat: the messages of the prompts; None if only the processor's output is there.
+        extras: what the method reads besides (`Plan.extras`), by name, such as `references`; and
+            `hosts`, the number of processes that read the prompts together.
     """
 
     inputs: Mapping[str, Any]
@@ -130,15 +70,10 @@ class Request:
     method: MethodLike = None
     seed: Seed = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    readings: ReadingSpec = NO_READINGS
-    observe: Callable[[Choice], None] | None = None
-    observe_weighed: Callable[[Weighed], None] = ignore
-    chat: ChatSource | None = None
-    references: GivenReferences | None = None
-    tokenizer: Any = None
-    prefill: Any = None
-    hosts: int | None = None
     compile: bool | None = None
+    observer: Observer = NO_OBSERVER
+    chat: ChatSource | None = None
+    extras: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -166,7 +101,7 @@ def open_call(
     Args:
         target_model: a transformers model, or a `Backbone`.
         draft_model: the same, or None.
-        request: what is asked.
+        request: the prompts.
         clock: started when the request came; a new one by default.
 
     Raises:
@@ -174,14 +109,13 @@ def open_call(
             token is made.
     """
     clock = clock or Clock(Stats())
-    request = checked_request(request)
+    request = _checked(request)
     models = models_of(target_model, draft_model, request.compile)
     check_tokens("inputs", request.inputs, num_ids_of(models.target))
     defaults = models.target.model.generation_config
     check_for_model(request.options, models.target.vocab_size, defaults)
-    method = with_prefill(resolve(request.method, models.draft is not None), request.prefill)
-    plan = method.plan(models)
-    meet_hosts(models.target, plan, request.hosts, request.inputs)
+    plan = resolve(request.method, models.draft is not None).plan(models)
+    meet_hosts(models.target, plan, request.extras.get(HOSTS), request.inputs)
     with clock.phase("vision"):
         prepared = _prepare(models.target, request)
     return open_prepared(models, plan, prepared, request, clock)
@@ -196,27 +130,19 @@ def open_prepared(
 ) -> Call:
     """The same for a call that stock `generate` has prepared already."""
     check_length(models.target, prepared, bool(request.options.get(LONG_PROMPT)))
-    draft_inputs = with_views(plan, draft_inputs_for(plan, prepared, request), request.chat)
-    references = references_for(plan, request, len(prepared.input_ids), clock)
-    session = Session(
-        models.target,
-        plan.drafter,
-        plan.prefill,
-        clock,
-        plan.acceptance,
-        request.readings,
-        request.observe,
-        plan.lane,
-        request.observe_weighed,
-        plan.tolerance,
-    )
+    num_rows = len(prepared.input_ids)
+    given, draft_inputs = _split_extras(plan, request)
+    draft_inputs = _draft_inputs(plan, prepared, request.inputs, draft_inputs)
+    source = ExtraSource(num_rows, request.options.get("tokenizer"), request.chat, clock.phase)
+    extras = read_extras(plan, given, source)
+    session = Session(models.target, plan, clock, request.observer)
     seeds = seeds_of(request.seed, prepared)
-    sequences = session.add(prepared, seeds, draft_inputs, references)
+    sequences = session.add(prepared, seeds, draft_inputs, extras)
     return Call(plan, session, sequences, models.target.dtype)
 
 
-def checked_request(request: Request) -> Request:
-    """The request with its options checked (`draftlens.arguments`).
+def _checked(request: Request) -> Request:
+    """The request with its options checked.
 
     Raises:
         ConfigError, InputError: an option is wrong, or the inputs are none.
@@ -224,8 +150,8 @@ def checked_request(request: Request) -> Request:
     check_tokens("inputs", request.inputs)
     if request.draft_inputs is not None:
         check_tokens("draft_inputs", request.draft_inputs)
-    options = checked_options(request.options, BESIDE_OPTIONS, request.inputs)
-    return replace(request, options=options)
+    further = names_beside_options(CallOptions)
+    return replace(request, options=checked_options(request.options, further, request.inputs))
 
 
 def _prepare(target: Backbone, request: Request) -> Prepared:
@@ -249,12 +175,6 @@ def meet_hosts(target: Backbone, plan: Plan, hosts: int | None, inputs: Mapping[
 
     Under torchrun it returns on rank 0 only.
 
-    Args:
-        target: of the call.
-        plan: of its method.
-        hosts: as for `Request`.
-        inputs: what is asked.
-
     Raises:
         ConfigError, InputError, HostError: as `Prefill.check_hosts` and `Prefill.meet`.
     """
@@ -263,7 +183,7 @@ def meet_hosts(target: Backbone, plan: Plan, hosts: int | None, inputs: Mapping[
 
 
 def models_of(target_model: Any, draft_model: Any, compile: bool | None = None) -> Models:
-    """Transformers models, or backbones, behind the seam, with the passes that are asked for."""
+    """Transformers models, or backbones, as backbones, compiled if that is asked for."""
     target = Backbone.of(target_model)
     draft = None if draft_model is None else Backbone.of(draft_model)
     if compile is not None:
@@ -271,139 +191,72 @@ def models_of(target_model: Any, draft_model: Any, compile: bool | None = None) 
     return Models(target, draft)
 
 
-def references_for(plan: Plan, request: Request, num_rows: int, clock: Clock) -> References:
-    """The references that a plan's drafter guesses from.
+def read_extras(plan: Plan, given: Mapping[str, Any], source: ExtraSource) -> dict[str, Any]:
+    """The extras of a call as its drafter gets them.
+
+    Args:
+        plan: of the method, which checks them.
+        given: as the caller gave them.
+        source: of the call.
 
     Raises:
-        ConfigError: the plan's method uses none.
+        ConfigError: the method does not read one of them.
         InputError: they have another form, or do not go with the rows.
     """
-    given = request.references
-    if given is None and plan.read_references is not None and request.chat is not None:
-        given = plan.read_references(request.chat, clock.phase)
-    if given is None:
-        return NO_REFERENCES
-    tokenizer = request.tokenizer
-    if tokenizer is None:
-        tokenizer = request.options.get("tokenizer")
-    references = references_of(given, num_rows, tokenizer)
-    if references and not plan.uses_references:
-        raise ConfigError(
-            "references are given, and the method does not guess from references: use method "
-            "'hsd' or 'lookup', or leave them out"
-        )
-    return references
+    for name, value in given.items():
+        if name not in plan.extras and not _says_nothing(value):
+            readers = " or ".join(map(repr, methods_with(name)))
+            use = f"use method {readers}, or " if readers else ""
+            raise ConfigError(
+                f"{name} are given, and the method does not read {name}: {use}leave them out"
+            )
+    return {name: read(given.get(name), source) for name, read in plan.extras.items()}
 
 
-def draft_inputs_for(plan: Plan, prepared: Prepared, request: Request) -> Mapping[str, Any]:
-    """What the drafter reads: the inputs that were given for it, else those of the target. Where
-    the target drafts for itself, it reads its own inputs and the views that were given.
+def _says_nothing(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(map(_says_nothing, value))
+    return value is None or (isinstance(value, Mapping) and not value)
+
+
+def _split_extras(plan: Plan, request: Request) -> tuple[dict[str, Any], Mapping[str, Any] | None]:
+    """The extras of a request, and its draft inputs without those among them."""
+    given = {name: value for name, value in request.extras.items() if name != HOSTS}
+    if request.draft_inputs is None:
+        return given, None
+    own: dict[str, Any] = {}
+    for name, value in request.draft_inputs.items():
+        is_extra = name in plan.extras or isinstance(value, Mapping)
+        (given if is_extra else own)[name] = value
+    return given, own
+
+
+def _draft_inputs(
+    plan: Plan, prepared: Prepared, inputs: Mapping[str, Any], given: Mapping[str, Any] | None
+) -> Mapping[str, Any]:
+    """What the drafter reads: the inputs that were given for it, else those of the target, which
+    are also read where the target drafts for itself.
 
     Raises:
         InputError: the given inputs belong to another batch.
     """
-    given = request.draft_inputs
     if given is not None:
-        check_rows(prepared, given, plan.uses_draft)
+        if plan.uses_draft or "input_ids" in given:
+            _check_rows(given, len(prepared.input_ids))
         if plan.uses_draft:
             return given
-    own = dict(request.inputs)
+    own = dict(inputs)
     mask = prepared.model_kwargs.get("attention_mask")
     if own.get("attention_mask") is None and mask is not None:  # `generate` found padding
         own["attention_mask"] = mask
-    if given is not None and VIEW_INPUTS in given:
-        own[VIEW_INPUTS] = given[VIEW_INPUTS]
     return own
 
 
-def with_views(
-    plan: Plan, draft_inputs: Mapping[str, Any], chat: ChatSource | None
-) -> Mapping[str, Any]:
-    """The draft's inputs with what makes its inputs for further views of the prompts.
-
-    Args:
-        plan: names the views that can be made of messages.
-        draft_inputs: the output of the draft's processor, with the views that the caller has made
-            himself under `views`.
-        chat: the messages; None if they are not known.
-
-    Returns:
-        The same inputs if the plan has no views. Otherwise their entry `views` maps the name of
-        each view that the caller has made, or that can be made of the messages, to a callable
-        without arguments that returns the inputs of this view. The drafter calls it behind the
-        first token, so that captions do not delay that.
-
-    Raises:
-        InputError: views are given that the method does not read.
-    """
-    given = given_views(draft_inputs)
-    unknown = sorted(given.keys() - plan.views.keys())
-    if unknown and not plan.views:
-        raise InputError(
-            f"draft_inputs hold views ({', '.join(unknown)}), and the method reads its prompt in "
-            "one way only: leave them out"
-        )
-    if unknown:
-        raise InputError(
-            f"draft_inputs hold views that the method does not read: {', '.join(unknown)}; it "
-            f"reads {', '.join(sorted(plan.views))}"
-        )
-    if not plan.views:
-        return draft_inputs
-    makers: dict[str, Callable[[], Mapping[str, Any]]] = {}
-    for name, make in plan.views.items():
-        if name in given:
-            makers[name] = partial(dict, given[name])
-        elif chat is not None:
-            makers[name] = partial(make, chat)
-    return {**draft_inputs, VIEW_INPUTS: makers}
-
-
-def given_views(draft_inputs: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-    """The views of the prompts that the caller has made himself, by name.
-
-    Raises:
-        InputError: they have another form.
-    """
-    given = draft_inputs.get(VIEW_INPUTS, {})
-    if not isinstance(given, Mapping):
-        raise InputError(
-            "draft_inputs['views'] map names of views to the processor's output for them, "
-            f"not {type(given).__name__}"
-        )
-    for name, inputs in given.items():
-        if not isinstance(inputs, Mapping):
-            raise InputError(
-                f"draft_inputs['views'][{name!r}] is the output of a processor, "
-                f"not {type(inputs).__name__}"
-            )
-    return given
-
-
-def check_rows(prepared: Prepared, draft_inputs: Mapping[str, Any], needs_ids: bool = True) -> None:
-    """Refuse draft inputs that belong to another batch, and views that do.
-
-    Args:
-        prepared: the call.
-        draft_inputs: what was given for the draft.
-        needs_ids: whether `input_ids` are needed beside views.
-
-    Raises:
-        InputError: there are no `input_ids`, or not as many rows as the target has.
-    """
-    num_rows = prepared.input_ids.shape[0]
-    if needs_ids or "input_ids" in draft_inputs:
-        _check_rows_of("draft_inputs", draft_inputs, num_rows)
-    for name, inputs in given_views(draft_inputs).items():
-        _check_rows_of(f"draft_inputs['views'][{name!r}]", inputs, num_rows)
-
-
-def _check_rows_of(described: str, inputs: Mapping[str, Any], num_rows: int) -> None:
-    check_tokens(described, inputs)
-    ids = inputs.get("input_ids")
+def _check_rows(draft_inputs: Mapping[str, Any], num_rows: int) -> None:
+    ids = draft_inputs.get("input_ids")
     num_given = 0 if ids is None else len(ids)
     if num_given != num_rows:
-        raise InputError(f"{described} must hold input_ids for {num_rows} rows, not {num_given}")
+        raise InputError(f"draft_inputs must hold input_ids for {num_rows} rows, not {num_given}")
 
 
 def seeds_of(seed: Seed, prepared: Prepared) -> list[int]:

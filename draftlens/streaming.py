@@ -1,16 +1,178 @@
-"""Streams of chunks: with text, into a streamer of transformers, and to a result."""
+"""Answers to transformers models, piece by piece or at once: `stream`, `generate` and their
+chunks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
-from typing import Any
+from functools import partial
+from typing import Any, Unpack
 
 import torch
 
+from draftlens.arguments import names_beside_options
 from draftlens.core.result import Chunk, Result
+from draftlens.core.stats import Clock
 from draftlens.core.text import TextDecoder, tokenizer_of
-from draftlens.request import Call
+from draftlens.decoding.plan import Plan
+from draftlens.decoding.session import Session
+from draftlens.methods.base import resolve, with_prefill
+from draftlens.request import Call, CallOptions, Request, open_call
+
+
+class Stream:
+    """An answer that is being made: iterate over its `Chunk`s, then read `result`.
+
+    An invalid request is refused when the stream is made. A model that does not fit is refused
+    before the first chunk, and a draft that cannot read its inputs when drafting begins: after the
+    first chunk, or before it where the draft proposes the first tokens.
+
+    Args:
+        target, draft: transformers models, or backbones.
+        request: what is asked.
+        clock: started when the request came.
+
+    Text is empty without the option `tokenizer`.
+
+    Example:
+
+        >>> import draftlens
+        >>> stream = draftlens.load(device="cpu").stream("Hello", max_new_tokens=8)
+        >>> tokens = [token for chunk in stream for token in chunk.tokens]
+        >>> tokens == stream.result.tokens[0]
+        True
+    """
+
+    def __init__(
+        self,
+        target: Any,
+        draft: Any,
+        request: Request,
+        clock: Clock | None = None,
+    ) -> None:
+        self._call = open_call(target, draft, request, clock)
+        self.tokenizer = tokenizer_of(request.options.get("tokenizer"))
+        chunks = self._call.plan.schedule(self._call.session)
+        streamer = request.options.get("streamer")
+        if streamer is not None:
+            chunks = with_streamer(chunks, streamer)
+        self._without_text = chunks
+        self._chunks = chunks
+        if self.tokenizer is not None:
+            self._chunks = with_text(chunks, partial(decoded, self.tokenizer))
+
+    def __iter__(self) -> Iterator[Chunk]:
+        return self
+
+    def __next__(self) -> Chunk:
+        return next(self._chunks)
+
+    def run(self) -> Result:
+        """Consume the remaining chunks and return the result."""
+        for _ in self._without_text:
+            pass
+        return self.result
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the request's method."""
+        return self._call.plan
+
+    @property
+    def session(self) -> Session:
+        """The session that answers."""
+        return self._call.session
+
+    @property
+    def result(self) -> Result:
+        """The answer so far; the whole answer once the iteration has ended."""
+        return result_of(self._call, texts_of(self._call, self.tokenizer))
+
+
+def generate(
+    target_model: Any, inputs: Mapping[str, Any], **options: Unpack[CallOptions]
+) -> Result:
+    """Answer a batch as ``target_model.generate(**inputs, **options)`` would, in fewer target
+    forwards.
+
+    Args:
+        target_model: an unmodified transformers vision-language model.
+        inputs: the output of its processor, padded on either side.
+        draft: a smaller model of the same tokenizer, or None for plain decoding.
+        draft_inputs: the output of the draft's processor for the same prompt; `inputs` if None.
+            With a method whose draft reads the prompt in several ways, its entry `views` may map
+            the names of further views to the output of the draft's processor for them, such as
+            ``{**draft_inputs, "views": {"text": processor(text=prompt_without_pictures)}}``.
+        method: a method, its name, or a dict of its options; by default speculative decoding if
+            there is a draft.
+        seed: seed of the sampling noise, or one seed for each row. None draws one from torch's
+            global generator.
+        references: for methods that guess from texts (`hsd`, `lookup`): what the answers are
+            expected to repeat. One list for each row (for a single row the list itself), whose
+            members are texts or token ids. Texts need the option `tokenizer`, the target's.
+        prefill: how the target reads the prompts (`prefill.PREFILLS`), as a name, a dict of its
+            name and options, or a prefill; None for the method's own, which is `"full"` unless it
+            says otherwise. Under torchrun all processes read prompts together by a prefill that
+            uses them; then this call returns on rank 0 only, and the other processes end with it.
+        hosts: number of processes that read prompts together, for a model on the CPU; they are
+            started by the first call and end with the model.
+        compile: whether decode forwards run as compiled code, which is made before a kind of pass
+            first runs and kept on disk.
+        options: options of `generate`, such as `max_new_tokens`, `do_sample`, `temperature`,
+            `eos_token_id`, `logits_processor`, `stopping_criteria`, a `generation_config` or a
+            `streamer`. As there, the model's own generation config holds the defaults. With a
+            `tokenizer`, which `stop_strings` need, the result has text.
+
+    Raises:
+        ConfigError, InputError, UnsupportedModelError, IncompatiblePairError, HostError: before any
+            token is made.
+
+    Example:
+
+        >>> import draftlens
+        >>> engine = draftlens.load(device="cpu")
+        >>> model, draft = engine.target.backbone.model, engine.draft.backbone.model
+        >>> inputs = engine.read("Hello").target
+        >>> result = draftlens.generate(model, inputs, draft=draft, max_new_tokens=8)
+        >>> result.lossless
+        True
+    """
+    return stream(target_model, inputs, **options).run()
+
+
+def stream(target_model: Any, inputs: Mapping[str, Any], **options: Unpack[CallOptions]) -> Stream:
+    """The same as `generate`, with token ids as they come; a consumer may stop at any time.
+
+    Example:
+
+        >>> import draftlens
+        >>> engine = draftlens.load(device="cpu")
+        >>> inputs = engine.read("Hello").target
+        >>> chunk = next(draftlens.stream(engine.target.backbone.model, inputs, max_new_tokens=8))
+        >>> len(chunk.tokens), chunk.row
+        (1, 0)
+    """
+    beside, generation = split_options(options, CallOptions)
+    draft = beside.pop("draft", None)
+    method = resolve(beside.pop("method", None), draft is not None)
+    request = Request(
+        inputs,
+        draft_inputs=beside.pop("draft_inputs", None),
+        method=with_prefill(method, beside.pop("prefill", None)),
+        seed=beside.pop("seed", None),
+        options=generation,
+        compile=beside.pop("compile", False),
+        extras=beside,
+    )
+    return Stream(target_model, draft, request)
+
+
+def split_options(options: Any, kind: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arguments of a `TypedDict` that are no options of `generate`, and the rest."""
+    names = names_beside_options(kind)
+    beside = {name: value for name, value in options.items() if name in names}
+    rest = {name: value for name, value in options.items() if name not in names}
+    return beside, rest
 
 
 def with_streamer(chunks: Iterator[Chunk], streamer: Any) -> Iterator[Chunk]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from string import ascii_lowercase, printable
@@ -183,12 +184,19 @@ def inputs(
     family: Family, kind: str, rows: Sequence[int] = (0, 1, 2), side: str = "left", seed: int = 0
 ) -> dict[str, Any]:
     """What the processor returns for some rows of a kind of input; each row is the same in whatever
-    batch it stands.
+    batch it stands. A test may change it.
 
     Args:
         side: where padding goes.
         seed: other pictures, of other sizes, for the same words.
     """
+    return deepcopy(_inputs(family, kind, tuple(rows), side, seed))
+
+
+@cache
+def _inputs(
+    family: Family, kind: str, rows: tuple[int, ...], side: str, seed: int
+) -> dict[str, Any]:
     texts, images, videos = [], [], []
     for row in (PLANS[kind][index] for index in rows):
         noise = np.random.default_rng([row.letters, row.images, row.videos, seed])

@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 from documents_parts.pages import Page
 from draftlens.documents.reading.open import open_document
 from draftlens.documents.reading.pipeline import StandardPipeline
-from draftlens.methods.hsd.variants import forms_of
+from draftlens.methods.hsd.variants import variants_of
 
 
 def print_page(page: Page, file: Path) -> None:
@@ -63,7 +63,7 @@ def real_readings(pages: list[Page], files: list[Path]) -> dict[str, list[tuple[
             readings["printed, text layer"].append((page, read_by("text-layer", file)))
             readings["printed, tesseract"].append((page, read_by("tesseract", file)))
     for file in files:
-        truth = "\n\n".join(forms_of(text)[0] for text in read_by("text-layer", file))
+        truth = "\n\n".join(variants_of(text)[0] for text in read_by("text-layer", file))
         page = Page((truth,), (truth,))
         readings["real PDF, tesseract"].append((page, read_by("tesseract", file)))
     return {kind: read for kind, read in readings.items() if read}

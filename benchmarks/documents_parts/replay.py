@@ -78,8 +78,8 @@ def replay(
         prompt: the tokens in front of the answer.
         eos: ids that end an answer.
     """
-    guessable = vocabulary.guessable(prompt)
-    matcher = document_matcher(references, tokenizer, vocabulary, way.options, guessable, eos)
+    prompt_ids = vocabulary.with_breaks(prompt)
+    matcher = document_matcher(references, tokenizer, vocabulary, way.options, prompt_ids, eos)
     matcher.extend(answer[:1])  # the token of the prefill
     said = 1
     passes = 0

@@ -55,7 +55,7 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
     "uv, parallel": {"method": "parallelvlm"},
     "uv, lock-step": {
         "method": "parallelvlm",
-        "schedule": "lockstep",
+        "schedule": "parallel",
         "num_speculative_tokens": 5,
     },
     "unpruned, parallel": {"method": "speculative", "schedule": "parallel"},

@@ -37,6 +37,7 @@ from torch import Tensor
 
 import draftlens
 from draftlens.core.prefill_readings import ATTENTION, ReadingSpec
+from draftlens.decoding.observer import Observer
 from draftlens.drafting.pruning import Pruning
 from draftlens.engine import Engine
 from draftlens.models.attention.similarities import similarity
@@ -211,7 +212,7 @@ def count(engine: Engine, scene: Scene, pruner: Pruner, ratio: float) -> list[in
     """One row of `Rows` for one pruning."""
     target, draft = backbones(engine)
     choices: list[Choice] = []
-    context = replace(scene.context, observe=choices.append)
+    context = replace(scene.context, observer=Observer(on_choice=choices.append))
     pruned = Pruning(pruner, ratio).apply(scene.prompt, context).prompt
     ranks = draft_ranks(draft, pruned, [scene.answer], scene.prepared, target.vocab_size)[0]
     kept = choices[0].kept.numpy()

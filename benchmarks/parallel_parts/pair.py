@@ -79,7 +79,7 @@ def methods(frames: int) -> dict[str, dict[str, Any]]:
     chosen["uv, parallel"] = pruned
     chosen["unpruned, parallel"] = {**whole, "schedule": "parallel"}
     for length in (5, 7):
-        lockstep = {"schedule": "lockstep", "num_speculative_tokens": length}
+        lockstep = {"schedule": "parallel", "num_speculative_tokens": length}
         chosen[f"uv, lock-step of {length}"] = {**pruned, **lockstep}
         chosen[f"unpruned, lock-step of {length}"] = {**whole, **lockstep}
     if frames >= 16:

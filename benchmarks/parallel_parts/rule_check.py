@@ -18,7 +18,7 @@ from typing import Any
 from draftlens_lab.measure.tables import markdown_table
 from shared import argument_parser, configure, environment, environment_line, save
 
-from draftlens.methods.parallelvlm.schedule import best_wait
+from draftlens.methods.parallelvlm.schedule import Round, Schedule
 
 from . import simulated, theory
 from .virtual import (
@@ -30,6 +30,7 @@ from .virtual import (
     clustered_text,
     drawn_text,
     eager,
+    lockstep,
 )
 
 RATIOS = (1.0, 2.0, 4.0, 6.5, 9.0, 20.0)
@@ -44,6 +45,9 @@ STAY = 0.9
 
 FORMER_WINDOW = 8
 """Most guesses in one check by the rule that this part judges."""
+
+FORMER_WAIT = 8
+"""Most guesses that the target waited for behind a correction."""
 
 LONGEST = 16
 MARGIN = 0.03
@@ -138,11 +142,39 @@ def window_of(
     return Eager(cap, wait, theory.lead(cap), fill)
 
 
+def former_wait(rate: float, ratio: float, window: int) -> int:
+    """How many guesses the former engine waited for behind a correction.
+
+    One token of the answer costs (1 - β)(1 + w(s) / c + β^(s + 1) / (1 - β^γ)) passes, where the
+    terms are the pass that corrects, the wait w(s), and the passes until the next correction. The
+    wait for s guesses takes s + 1/2 steps of the draft, which notices a correction at the end of a
+    step; without guesses to wait for there is none.
+
+    Args:
+        rate: β, the probability that a guess is right.
+        ratio: c, seconds of a pass of the target over seconds of a guess of the draft.
+        window: γ, most guesses in one check.
+
+    Returns:
+        s, from 0 to `FORMER_WAIT` and at most `window`.
+    """
+    rate = min(rate, 0.999)
+
+    def passes(wait: int) -> float:
+        waited = wait + 0.5 if wait else 0.0
+        later = rate ** (wait + 1) / (1 - rate ** max(window, 1))
+        return waited / max(ratio, 1e-9) + later
+
+    longest = min(FORMER_WAIT, window)
+    waits = [wait for wait in range(longest + 1) if rate**wait >= theory.LIKELY]
+    return min(waits, key=passes)
+
+
 def engine_pace(cell: Cell) -> Eager:
     """The engine's rule when this was measured: a cap of 8, no fill, s from the median pass."""
     ratio = cell.ratio
     for _ in range(2):
-        wait = best_wait(cell.acceptance, ratio, FORMER_WINDOW)
+        wait = former_wait(cell.acceptance, ratio, FORMER_WINDOW)
         options = Eager(FORMER_WINDOW, wait, theory.lead(FORMER_WINDOW))
         ratio = _median_pass(cell, options) / cell.costs.draft(1)
     return options
@@ -231,7 +263,7 @@ def learned(cell: Cell) -> Eager:
     options = window_of(cell, fills=(False, True))
     ratio = cell.costs.target(options.cap + 1) / cell.costs.draft(1)
     behind = acceptance_behind_corrections(cell.texts(0, SEARCHED))
-    return replace(options, wait=best_wait(behind, ratio, options.cap))
+    return replace(options, wait=former_wait(behind, ratio, options.cap))
 
 
 def acceptance_behind_corrections(texts: Sequence[Text]) -> float:
@@ -266,6 +298,24 @@ RULES: Mapping[str, Rule] = {
     "engine, cap and fill by c": capped_and_filled,
     "engine, cap, fill, LIKELY": capped_filled_and_likely,
 }
+
+
+def engine_window(cell: Cell) -> int:
+    """The γ of the engine's schedule after it has measured one answer several times."""
+    schedule = Schedule()
+    [text] = cell.texts(0, 1)
+    for _ in range(4):
+        play = lockstep(text, cell.costs, schedule.window)
+        for run in play.runs:
+            for accepted in (*[True] * run, False):
+                schedule.judged(accepted)
+        for event in play.events:
+            seconds = event.end - event.start
+            if event.lane == TARGET:
+                schedule.finish(Round(seconds, seconds, event.tokens, event.emitted))
+            else:
+                schedule.drafted(seconds)
+    return schedule.window
 
 
 def measure() -> dict[str, Any]:
@@ -308,7 +358,7 @@ def measure_cell(cell: Cell) -> dict[str, Any]:
         "searched": played[searched],
         "searched setting": asdict(searched),
         "best": max(played.values()),
-        "lockstep": simulated.lockstep_figures(judged, costs, max(round(cell.ratio), 1)).speedup,
+        "lockstep": simulated.lockstep_figures(judged, costs, engine_window(cell)).speedup,
         "serial": simulated.serial_figures(judged, costs, length).speedup,
         "schedule": pace.schedule,
         "predicted": pace.plain_seconds / pace.parallel_seconds,

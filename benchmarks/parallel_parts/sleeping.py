@@ -21,7 +21,6 @@ from shared import argument_parser, configure, environment, environment_line, ro
 
 import draftlens
 from draftlens.methods.parallelvlm.draft_process import process_of
-from draftlens.methods.parallelvlm.schedule import best_wait
 
 from . import paper, simulated, theory
 from .sleeping_model import (
@@ -32,7 +31,7 @@ from .sleeping_model import (
     set_seconds,
     sleeping_model,
 )
-from .virtual import Costs, Eager, Play, Text, drawn_text, eager, lockstep, serial
+from .virtual import Costs, Play, Text, drawn_text, lockstep, serial
 
 RATIO = 0.9
 """Pruning ratio of the paper's main results."""
@@ -42,9 +41,6 @@ STEP = 0.020
 
 PLAIN_TOKENS = 24
 """Tokens of plain decoding, whose passes all take the same time."""
-
-WINDOW = 8
-"""Most guesses in one check where a case names none."""
 
 START_SECONDS = 120.0
 """Patience with the start of the drafting process."""
@@ -116,7 +112,7 @@ class Contestant:
     """A way of answering.
 
     Args:
-        role: "lock-step", "default" (window and wait), "rule's cap", "no wait" or "serial".
+        role: "lock-step", "default" (a window by measured times) or "serial".
         setting: the numbers, in words.
         method: for `draftlens.generate`.
         play: the same in virtual time.
@@ -165,12 +161,9 @@ def extrapolated_draft(pair: paper.Pair, ratio: float) -> float:
 def contestants(case: Case) -> list[Contestant]:
     """What is measured for a case, plain decoding aside."""
     found = [_lockstep(case.window)]
-    found.append(_parallel("default", case, WINDOW, None))
+    found.append(_default(case))
     if not case.is_swept:
         return found
-    cap, _, _ = theory.best_window(case.costs.target, case.costs.draft(1), case.acceptance)
-    found.append(_parallel("rule's cap", case, cap, None))
-    found.append(_parallel("no wait", case, WINDOW, 0))
     best = theory.best_serial(case.costs.target, case.costs.draft(1), case.acceptance)
     for guesses in sorted({max(best - 2, 1), best, best + 2}):
         found.append(_serial(guesses))
@@ -192,7 +185,7 @@ def _play_serial(guesses: int, text: Text, costs: Costs) -> Play:
 def _lockstep(window: int) -> Contestant:
     method = {
         "method": "speculative",
-        "schedule": "lockstep",
+        "schedule": "parallel",
         "num_speculative_tokens": window,
     }
     return Contestant("lock-step", f"γ = {window}", method, partial(_play_lockstep, window))
@@ -202,18 +195,11 @@ def _play_lockstep(window: int, text: Text, costs: Costs) -> Play:
     return lockstep(text, costs, window, starts_ready=True)
 
 
-def _parallel(role: str, case: Case, cap: int, wait: int | None) -> Contestant:
-    method = {"method": "parallelvlm", "num_speculative_tokens": cap, "wait": wait}
-    guesses = best_wait(case.acceptance, case.ratio, cap) if wait is None else wait
-    options = Eager(cap, guesses, theory.lead(cap))
-    play = partial(_play_eager, options)
-    return Contestant(role, f"cap {cap}, s = {guesses}", method, play)
-
-
-def _play_eager(options: Eager, text: Text, costs: Costs) -> Play:
-    # The draft writes from the end of its own prefill, which takes a step, to the target's.
-    ready = int(costs.target(1) / costs.draft(1)) - 1
-    return eager(text, costs, options, min(ready, options.ahead, len(text)))
+def _default(case: Case) -> Contestant:
+    """The window follows the times that the engine measures."""
+    window = max(round(case.ratio), 1)
+    method = {"method": "speculative", "schedule": "parallel"}
+    return Contestant("default", "γ by times", method, partial(_play_lockstep, window))
 
 
 class Lab:
@@ -383,7 +369,7 @@ def _spread(values: Sequence[float]) -> str:
 
 def summary(found: Mapping[str, Any]) -> list[str]:
     """All pairs in one table: the best chain, lock-step, the paces, R and the paper."""
-    head = ["pair", "c", "β", "paper", "R", "lock-step", "default", "rule's cap", "no wait"]
+    head = ["pair", "c", "β", "paper", "R", "lock-step", "default"]
     head += ["best serial", "lock-step / serial", "default / serial"]
     rows = []
     for case in found["cases"]:
@@ -395,7 +381,7 @@ def summary(found: Mapping[str, Any]) -> list[str]:
             f"{case['printed']:.2f}",
             f"{case['predicted']:.2f}",
         ]
-        for role in ("lock-step", "default", "rule's cap", "no wait", "serial"):
+        for role in ("lock-step", "default", "serial"):
             row.append(f"{speeds[role]:.2f}" if role in speeds else "")
         for role in ("lock-step", "default"):
             row.append(_paired_gain(case, role))

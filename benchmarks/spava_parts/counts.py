@@ -15,7 +15,6 @@ from torch import Tensor
 from draftlens.core.process_group import Alone, Arriving
 from draftlens.prefill.spava.blocks import Share, divide
 from draftlens.prefill.spava.flops import Work
-from draftlens.prefill.spava.passing_keys import Evenly
 from draftlens.prefill.spava.rank_attention import ShardAttention
 from draftlens.prefill.spava.ring_attention import Chunks, RingAttention
 from spava_parts.formulas import (
@@ -131,7 +130,7 @@ def spava_work(sizes: Sizes, rank: int, zigzag: bool) -> Work:
     )
     share = Share(blocks, rank, sizes.hosts, zigzag)
     hosts = Silent(rank, sizes.hosts)
-    attention = ShardAttention([share], [share.num_local], Evenly(), hosts)
+    attention = ShardAttention([share], [share.num_local], hosts)
     attention.attend(None, *states(share.num_local), None, scaling=1.0)
     return attention.work
 

@@ -7,7 +7,6 @@ from draftlens.models.prompt import Prompt
 from draftlens.prefill.spava.blocks import Share
 from draftlens.prefill.spava.config import SpavaPrefill
 from draftlens.prefill.spava.ring_attention import Chunks
-from draftlens.prefill.spava.rows import rows_of
 from spava_parts.formulas import causal, pairs
 
 
@@ -51,7 +50,7 @@ def by_spava(target: Backbone, prompt: Prompt, prefill: SpavaPrefill, size: int)
     Raises:
         ValueError: the prompt is too short for it.
     """
-    (row,) = rows_of(prompt, prefill.division)
+    (row,) = prefill.rows(prompt)
     if row.blocks is None:
         raise ValueError(row.note)
     shares = [Share(row.blocks, rank, size, prefill.zigzag) for rank in range(size)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from draftlens_lab.evaluate.answers import conversation, render_side
 from draftlens_lab.measure.statistics import central_interval, resamples
 from draftlens_lab.measure.tables import markdown_table
+from draftlens_lab.plugins.spava_ablation import random_keys
 from draftlens_lab.world import FocusTurn, evidence
 from draftlens_lab.world.samples import Sample
 from shared import argument_parser, configure, encoded_prompt, environment, environment_line, save
@@ -23,8 +25,7 @@ from draftlens.models.prompt import Prompt
 from draftlens.prefill.spava.blocks import Blocks
 from draftlens.prefill.spava.config import SpavaPrefill
 from draftlens.prefill.spava.one_process_attention import BlockAttention
-from draftlens.prefill.spava.passing_keys import ByChance, ByQuery, Choice
-from draftlens.prefill.spava.rows import rows_of
+from draftlens.prefill.spava.passing_keys import Choose, keys_by_query
 from spava_parts.asked import FRAMES, samples_of
 
 PREDICTION = """\
@@ -35,20 +36,20 @@ pool 2 times. The choice is sharpest in the middle layers."""
 SEED = 16
 """Of the bootstrap."""
 
-CHOICES: Mapping[str, Choice] = {
-    "query": ByQuery(),
-    "query, no pool": ByQuery(1),
-    "random": ByChance(),
+CHOICES: Mapping[str, Choose] = {
+    "query": keys_by_query,
+    "query, no pool": partial(keys_by_query, neighbours=1),
+    "random": random_keys,
 }
 """What chooses passing keys."""
 
 
 @dataclass
 class Recorded:
-    """A `Choice` that counts how often each token is chosen.
+    """A rule that counts how often each token is chosen.
 
     Args:
-        choice: chooses.
+        choose: the rule.
         blocks: of the row.
 
     Attributes:
@@ -56,14 +57,14 @@ class Recorded:
         heads: of the keys.
     """
 
-    choice: Choice
+    choose: Choose
     blocks: Blocks
     counts: dict[int, Tensor] = field(default_factory=dict)
     heads: int = 0
 
-    def places(self, query: Tensor, key: Tensor, count: int, layer: int, block: int) -> Tensor:
-        """See `Choice.places`."""
-        places = self.choice.places(query, key, count, layer, block)
+    def __call__(self, query: Tensor, key: Tensor, count: int, layer: int, block: int) -> Tensor:
+        """See `keys_by_query`."""
+        places = self.choose(query, key, count, layer, block)
         counts = self.counts.setdefault(layer, torch.zeros(self.blocks.length, dtype=torch.int64))
         counts += torch.bincount(
             places.flatten() + self.blocks.edges[block], minlength=self.blocks.length
@@ -106,13 +107,13 @@ def parse() -> argparse.Namespace:
 
 
 def shares(
-    engine: Engine, prompt: Prompt, sample: Sample, choice: Choice, frames: int
+    engine: Engine, prompt: Prompt, sample: Sample, choice: Choose, frames: int
 ) -> list[float]:
     """By layer how often a token with the answer is passed on, in relation to all tokens that can
     be; empty if no token with the answer can be, because all are in the anchor or the last block.
     """
     backbone = engine.target.backbone
-    (row,) = rows_of(prompt, SpavaPrefill().division)
+    (row,) = SpavaPrefill().rows(prompt)
     assert row.blocks is not None
     blocks = row.blocks
     holds = holding(prompt, sample, frames)

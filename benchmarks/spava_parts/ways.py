@@ -8,6 +8,8 @@ from typing import Any
 
 from draftlens_lab.bench.lossy.answer import answer_lossily
 from draftlens_lab.bench.lossy.fastv import FastV
+from draftlens_lab.plugins.spava_ablation import SpavaAblation
+from draftlens_lab.plugins.star import StarPrefill
 
 from draftlens.core.process_group import Hosts
 from draftlens.models.adapter import Backbone
@@ -16,8 +18,6 @@ from draftlens.prefill.base import make_prefill
 from draftlens.prefill.reading import Reading
 from draftlens.prefill.spava.blocks import Share
 from draftlens.prefill.spava.config import SpavaPrefill
-from draftlens.prefill.spava.rows import rows_of
-from draftlens.prefill.spava.star import StarPrefill
 from spava_parts.baselines.masked import MaskedAttention, Rule
 from spava_parts.baselines.slowfast import SlowFast
 from spava_parts.baselines.sparge import Sparge
@@ -58,13 +58,13 @@ def exact(choice: str) -> Way:
     return read
 
 
-def in_blocks(prefill: SpavaPrefill | StarPrefill) -> Way:
+def in_blocks(prefill: SpavaPrefill | SpavaAblation | StarPrefill) -> Way:
     """An approximate prefill of draftlens by one process."""
 
     def read(backbone: Backbone, prompt: Prompt) -> Costed:
         cache = backbone.new_cache(prompt, 1)
         output = prefill.run(backbone, Reading(prompt, cache))
-        (row,) = rows_of(prompt, prefill.division)
+        (row,) = prefill.rows(prompt)
         share = 1.0
         if row.blocks is not None:
             share = pairs(Share(row.blocks, 0, 1)) / causal(prompt.lengths[0])
@@ -126,13 +126,13 @@ WAYS: Mapping[str, Way] = {
     "spava": spava(),
     "spava, 4 blocks": spava(blocks=4),
     "spava, 64 blocks": spava(blocks=64),
-    "spava, rounded to 128": spava(rounding=128),
-    "spava, no pool": spava(pool=1),
-    "random": spava(select="random"),
-    "uniform": spava(select="uniform"),
+    "spava, rounded to 128": in_blocks(SpavaAblation(rounding=128)),
+    "spava, no pool": in_blocks(SpavaAblation(pool=1)),
+    "random": in_blocks(SpavaAblation(select="random")),
+    "uniform": in_blocks(SpavaAblation(select="uniform")),
     "no anchor": spava(anchor=0),
-    "nothing passed": spava(select="none"),
-    "neither": spava(anchor=0, select="none"),
+    "nothing passed": spava(passing=0),
+    "neither": spava(anchor=0, passing=0),
     "star": in_blocks(StarPrefill()),
     "8 blocks, passing n/64": spava(blocks=8, passing="n/64"),
     "xattention": masked(XAttention()),

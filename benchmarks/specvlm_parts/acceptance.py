@@ -40,7 +40,7 @@ CALIBRATION_SAMPLES = 4
 
 CALIBRATION_RATIO = 0.9
 
-CHECKED_CASES = ("specvlm 0.9", "random 0.9", "specvlm 0.9 compact")
+CHECKED_CASES = ("specvlm 0.9", "random 0.9")
 
 SELF = {
     "self, prefill": {"draft": "self"},
@@ -158,10 +158,6 @@ def cases(mass: float) -> dict[str, list[Settings]]:
         table[f"random {ratio}"] = [
             {**base, "pruner": {"name": "random", "seed": seed}} for seed in range(DRAWS)
         ]
-    for name in ("specvlm", "random"):
-        table[f"{name} 0.9 compact"] = [
-            {**settings, "positions": "compact"} for settings in table[f"{name} 0.9"]
-        ]
     return table
 
 
@@ -278,12 +274,8 @@ def table_by_ratio(lengths: Lengths, title: str) -> list[str]:
 
 
 def further_lines(part: Mapping[str, Any]) -> list[str]:
-    """Acceptance by λ, with compact positions and by self-speculation."""
-    lengths = Lengths(part["counts"], "tree")
+    """Acceptance by λ and by self-speculation."""
     curve = ", ".join(f"{mass}: {value:.2f}" for mass, value in part["masses"].items())
-    compact = ", ".join(
-        f"{name} {lengths.mean(f'{name} 0.9 compact'):.2f}" for name in ("specvlm", "random")
-    )
     self_lengths = []
     for name, rows in part["self"].items():
         totals = np.sum(rows, 0)
@@ -291,8 +283,6 @@ def further_lines(part: Mapping[str, Any]) -> list[str]:
     return [
         f"λ by the tree's length at r = {CALIBRATION_RATIO} on {CALIBRATION_SAMPLES} others: "
         f"{curve}. `specvlm` has the best of them, {part['mass']}.",
-        "",
-        f"Compact positions at r = 0.9, tree: {compact}.",
         "",
         f"Self-speculation at r = 0.9, tree, the first {part['checked']}: "
         f"{', '.join(self_lengths)}.",

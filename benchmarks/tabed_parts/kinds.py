@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from draftlens_lab.bench.clips import Clip
-from draftlens_lab.bench.options import Options
+from draftlens_lab.bench.options import BenchOptions
 from draftlens_lab.bench.workloads import clips_of
 
 from draftlens.engine import Engine, Inputs
@@ -28,7 +28,7 @@ leaves out, then second turns and text."""
 
 def prompts(engine: Engine, kind: str, number: int) -> list[Clip]:
     """Held-out prompts of a kind."""
-    options = Options(workload=KINDS[kind], clips=number)
+    options = BenchOptions(workload=KINDS[kind], clips=number)
     return clips_of(options, engine.target.processor)
 
 

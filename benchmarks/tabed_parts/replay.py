@@ -11,8 +11,7 @@ from torch import Tensor
 
 from draftlens.methods.tabed.mixture import log_mixture, total_variation
 from draftlens.methods.tabed.weight_updates import LEAST
-from draftlens.methods.tabed.weights import Seen, Tally, Weighting
-from draftlens.methods.tabed.weights.logs import normalized
+from draftlens.methods.tabed.weights import Seen, Tally, Weighting, normalized
 from tabed_parts.taught import Taught
 
 GAMMA = 5

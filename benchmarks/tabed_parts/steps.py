@@ -27,7 +27,7 @@ from draftlens.core.tree import chain
 from draftlens.drafting.draft_prompt import prefilled
 from draftlens.drafting.growth import levels
 from draftlens.methods.tabed.mixture import log_mixture
-from draftlens.methods.tabed.packed_views import PackedModel
+from draftlens.methods.tabed.view_rows import ViewRows
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
@@ -80,16 +80,16 @@ def text_prompt(draft: Backbone, length: int) -> Prompt:
     return draft.text_prompt(ids)
 
 
-def packed(draft: Backbone, prompts: Sequence[Prompt]) -> PackedModel:
+def packed(draft: Backbone, prompts: Sequence[Prompt]) -> ViewRows:
     """A model that has read these views of one row."""
-    model = PackedModel(draft, draft.vocab_size, len(prompts))
+    model = ViewRows(draft, draft.vocab_size)
     history = History(torch.zeros(4, dtype=torch.long), [7], 1, 0, SamplingRule())
     drafts = [prefilled(draft, prompt) for prompt in prompts]
-    model.join(drafts, [(True,) * len(prompts)], Batch((history,)), 64)
+    model.join_views(drafts, [(True,) * len(prompts)], Batch((history,)), 64)
     return model
 
 
-def step_case(model: PackedModel) -> Any:
+def step_case(model: ViewRows) -> Any:
     """`STEPS` steps of a chain behind the pending token, which are then forgotten."""
     assert model.cache is not None
     plan = levels(chain(STEPS + 1))

@@ -21,13 +21,13 @@ from draftlens import TABED
 from draftlens.core import tree as trees
 from draftlens.core.sampling import gumbel
 from draftlens.decoding.drafter import TargetContext
-from draftlens.decoding.plan import VIEW_INPUTS
+from draftlens.decoding.plan import ExtraSource
 from draftlens.drafting.draft_prompt import DraftPrompt
-from draftlens.drafting.joining_rows import score_tokens, with_ids_of_the_target
+from draftlens.drafting.draft_scores import score_tokens, with_ids_of_the_target
 from draftlens.engine import Engine, Inputs
+from draftlens.methods.tabed.given_views import VIEWS_EXTRA
 from draftlens.methods.tabed.views import Source, make_views
 from draftlens.models.adapter import Backbone
-from draftlens.request import with_views
 from tabed_parts.kinds import read
 from tabed_parts.store import load_or_make
 
@@ -131,7 +131,8 @@ class Teacher:
         prompt = self.target.encode(self.target.prepare(inputs.target, max_new_tokens=self.longest))
         context = TargetContext(prompt, self.target.new_cache(prompt, 1))
         given = inputs.target if inputs.draft is None else inputs.draft
-        made = with_views(self.plan, given, self.engine.chat_source(inputs)).get(VIEW_INPUTS, {})
+        origin = ExtraSource(1, chat=self.engine.chat_source(inputs))
+        made = self.plan.extras[VIEWS_EXTRA](None, origin)
         source = Source(self.draft, given, made, context)
         drafts = [view.read(source) for view in self.views]
         size = self.target.vocab_size

@@ -125,8 +125,6 @@ class ReadClip:
     """A clip that was read, or why it was not.
 
     Args:
-        index: position among the clips that were given.
-        source: as it was given.
         chat: the prompt about it; None with an error.
         size: pixels of all frames, which the length of the prompt grows with.
         error: one sentence; None with a chat.
@@ -159,7 +157,6 @@ def batches(clips: Iterable[ReadClip], batch: int) -> Iterator[list[ReadClip]]:
 
 
 def _take(waiting: list[ReadClip], batch: int) -> list[ReadClip]:
-    """Remove and return the clip that came first and those nearest to it in size."""
     oldest = waiting[0]
     nearest = sorted(waiting, key=lambda clip: abs(clip.size - oldest.size))[:batch]
     for clip in nearest:
@@ -170,7 +167,6 @@ def _take(waiting: list[ReadClip], batch: int) -> list[ReadClip]:
 def _answer(
     engine: Answerer, group: list[ReadClip], options: MapOptions, generation: Mapping[str, Any]
 ) -> Iterator[ClipAnswer]:
-    """The answers of a group. If it fails, each of its clips is tried by itself."""
     if group[0].error is not None:
         yield ClipAnswer(group[0].index, group[0].source, error=group[0].error)
         return
@@ -219,7 +215,6 @@ def _sentence(error: Exception) -> str:
 def _reading(
     clips: Iterable[Any], prompt: str, options: MapOptions
 ) -> Iterator[Iterator[ReadClip]]:
-    """Clips in the order in which they are read; the processes end with the block."""
     pool = _ReaderPool(options)
     try:
         yield pool.read_all(clips, prompt)
@@ -229,8 +224,6 @@ def _reading(
 
 @dataclass
 class _ReaderPool:
-    """Threads that each wait for one process that reads."""
-
     options: MapOptions
     idle: SimpleQueue[MediaReader] = field(default_factory=SimpleQueue)
 
@@ -278,7 +271,6 @@ class _ReaderPool:
 
 
 def _read_media(reader: MediaReader, source: Any, options: MapOptions) -> Any:
-    """The frames or the picture of a file; anything else is there already."""
     if not isinstance(source, (str, PathLike)):
         return source
     request = ReadRequest(options.kind, os.fspath(source), options.num_frames, options.limits)

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from draftlens import load_engine
 from draftlens.batch.map import ClipAnswer, MapOptions
 from draftlens.core.errors import InputError
-from draftlens.engine import load
 
 Columns = dict[str, Any]
 
@@ -32,16 +32,6 @@ class CaptionBatch:
 
     A worker makes one object, which loads the models once. Media are read by the worker, so their
     paths must be valid there.
-
-    Args:
-        prompt: the question or instruction.
-        column: name of the column with paths or addresses.
-        load: arguments of `draftlens.load`.
-        options: how clips are read and put together.
-        generation: options of `generate`.
-
-    Raises:
-        ConfigError, UnsupportedModelError, IncompatiblePairError: as `draftlens.load`.
     """
 
     def __init__(
@@ -56,18 +46,11 @@ class CaptionBatch:
         self.column = column
         self.options = options or MapOptions()
         self.generation = dict(generation or {})
-        self.engine = load_engine(load or {})
+        self.engine: Any = load_engine.load(**(load or {}))
 
     def __call__(self, batch: Columns) -> Columns:
         """The columns of a batch and three more: `text`, `tokens` (their number) and `error`, which
-        is empty for a clip that was answered.
-
-        Args:
-            batch: arrays or lists of one length by name.
-
-        Raises:
-            InputError: there is no column of paths.
-        """
+        is empty for a clip that was answered."""
         if self.column not in batch:
             raise InputError(
                 f"there is no column {self.column!r}; there are {', '.join(sorted(batch))}"
@@ -85,8 +68,3 @@ class CaptionBatch:
             "tokens": np.array([len(answer.tokens) for answer in ordered], dtype=np.int64),
             "error": np.array([answer.error or "" for answer in ordered], dtype=object),
         }
-
-
-def load_engine(arguments: Mapping[str, Any]) -> Any:
-    """The engine of a worker."""
-    return load(**arguments)

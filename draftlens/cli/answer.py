@@ -1,4 +1,4 @@
-"""`draftlens caption` and `draftlens ask`: one answer on the terminal, or one a clip in a file."""
+"""`draftlens caption` and `draftlens ask`: one answer on the terminal, or a file with many."""
 
 from __future__ import annotations
 
@@ -23,15 +23,7 @@ from draftlens.media.names import is_url
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked about which files.
-
-    Args:
-        names: files, folders and addresses.
-        kind: `video` or `image`.
-        prompt: about each clip, or about all images.
-        frames: to sample from a clip.
-        limits: bounds on media.
-    """
+    """A prompt about files."""
 
     names: list[str]
     kind: str
@@ -42,14 +34,9 @@ class Question:
 
 @dataclass(frozen=True)
 class Answering:
-    """What `caption` and `ask` are asked to do.
+    """A call of `caption` or `ask`.
 
     Args:
-        question: about files.
-        decoding: which models answer, and how.
-        generation: options of `Engine.answer`, with the seed.
-        loading: further options of `draftlens.load`.
-        calibrate: whether to measure what forwards cost.
         quiet: whether nothing but the result is printed, as JSON.
     """
 
@@ -61,18 +48,11 @@ class Answering:
     quiet: bool
 
     def load(self) -> Engine:
-        """The engine."""
         return engine_of(self.decoding, self.loading, self.quiet, self.calibrate)
 
 
 def answer(answering: Answering, folder: FolderOptions) -> None:
-    """Answer on the terminal, or in a file with one line for each clip or image.
-
-    Raises:
-        ConfigError: the file holds another run, or cannot be written.
-        InputError: there is nothing to answer about, or too much for the terminal.
-        MediaError: the only file cannot be read.
-    """
+    """Answer on the terminal, or in a file with one line for each clip or image."""
     if folder.out is None:
         answer_one(answering)
     else:
@@ -80,12 +60,7 @@ def answer(answering: Answering, folder: FolderOptions) -> None:
 
 
 def answer_one(answering: Answering) -> None:
-    """Answer one prompt and print the answer.
-
-    Raises:
-        InputError: there are several clips, or a folder.
-        MediaError: a file cannot be read.
-    """
+    """Answer one prompt and print the answer."""
     question = answering.question
     media = _media_of(question)
     began = time.perf_counter()
@@ -105,7 +80,6 @@ def answer_one(answering: Answering) -> None:
 
 
 def _media_of(question: Question) -> dict[str, Any]:
-    """The media of a single prompt, as for `read_source`."""
     names = question.names
     if any(_is_folder(name) for name in names):
         raise InputError("a folder needs a file for its answers: name one with --out FILE.jsonl")
@@ -123,14 +97,9 @@ def _is_folder(name: str) -> bool:
 
 
 def answer_each(answering: Answering, out: Path, folder: FolderOptions) -> None:
-    """Answer the prompt about every clip or image, and write a line for each to a file.
-
-    Raises:
-        ConfigError: the file holds another run, or cannot be written.
-        InputError: there is nothing to answer about.
-    """
+    """Answer the prompt about every clip or image, and write a line for each to a file."""
     question = answering.question
-    found = find_media(question.names, question.kind, out)
+    names = find_media(question.names, question.kind, out)
     generation = dict(answering.generation)
     options = MapOptions(
         kind=question.kind,
@@ -140,5 +109,5 @@ def answer_each(answering: Answering, out: Path, folder: FolderOptions) -> None:
         clip_seconds=folder.clip_seconds,
         seed=generation.pop("seed"),
     )
-    run = FolderRun(found, question.prompt, options, generation, answering.quiet or is_quiet())
+    run = FolderRun(names, question.prompt, options, generation, answering.quiet or is_quiet())
     run_folder(run, out, folder.resume, answering.load)

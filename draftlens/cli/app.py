@@ -23,7 +23,7 @@ from draftlens.cli.option_groups import (
     takes_groups,
 )
 from draftlens.cli.pairs import pairs
-from draftlens.cli.parse import parse
+from draftlens.cli.parse import parse_command
 from draftlens.cli.plugins import add_commands
 from draftlens.core.names import AUTO
 from draftlens.core.version import __version__
@@ -49,7 +49,7 @@ def demo(
     *,
     decoding: DecodingOptions,
     frames: opt.Frames = 8,
-    prompt: Annotated[str, typer.Option(help="Prompt for the clip.")] = opt.VIDEO_PROMPT,
+    prompt: opt.ClipPrompt = opt.VIDEO_PROMPT,
     max_new_tokens: opt.MaxNewTokens = 320,
     loading: Loading = PLAIN,
     limits: opt.MediaLimits = None,
@@ -66,9 +66,9 @@ def demo(
     from draftlens.cli.loading import engine_of, read_media
 
     path = clip or str(files("draftlens") / "embedded" / "clips" / "shapes.mp4")
-    chosen = decoding.parsed()
+    decoded = decoding.parsed()
     chat = read_media(as_json, limits, prompt, frames, video=path)
-    engine = engine_of(chosen, loading, as_json, calibrate)
+    engine = engine_of(decoded, loading, as_json, calibrate)
     run_demo(engine, engine.process([chat]), path, prompt, max_new_tokens, as_json)
 
 
@@ -83,7 +83,7 @@ def caption(
     *,
     decoding: DecodingOptions,
     frames: opt.Frames = 8,
-    prompt: Annotated[str, typer.Option(help="Prompt for the clip.")] = opt.VIDEO_PROMPT,
+    prompt: opt.ClipPrompt = opt.VIDEO_PROMPT,
     answers: AnswerOptions,
     loading: Loading = PLAIN,
     limits: opt.MediaLimits = None,
@@ -108,10 +108,10 @@ def caption(
     answer(answering, folder)
 
 
-@app.command(**example('ask shapes.png --prompt "Describe the image."'))
+@app.command("ask", **example('ask shapes.png --prompt "Describe the image."'))
 @takes_models
 @takes_groups
-def ask(
+def ask_command(
     images: Annotated[
         list[str],
         typer.Argument(
@@ -204,7 +204,9 @@ def doctor(
 
 app.command(**example("methods"))(methods)
 app.command(**example("pairs"))(pairs)
-app.command(**example("parse PAPER.pdf -o out/"))(takes_models(takes_groups(parse)))
+app.command("parse", **example("parse PAPER.pdf -o out/"))(
+    takes_models(takes_groups(parse_command))
+)
 add_commands(app)
 
 
@@ -229,7 +231,9 @@ def common(
             "--quiet", "-q", help="Print results and errors only: no figures, no progress."
         ),
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print what is done.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Print all messages of the log.")
+    ] = False,
 ) -> None:
     """Options of all commands."""
     from draftlens.cli.logs import show_logs

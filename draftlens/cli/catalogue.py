@@ -1,7 +1,8 @@
 """Names and options of methods and of their parts, without an import of torch.
 
-Those of draftlens are in `catalogue.json`, which `python -m draftlens.cli.catalogue` writes and a
-test compares with the classes. Where another package adds some, all are read from the classes.
+Those of draftlens and draftlens-lab are in `catalogue.json`, which `python -m
+draftlens.cli.catalogue` writes where both are installed, and a test compares with the classes.
+Where another package adds some, all are read from the classes.
 """
 
 from __future__ import annotations
@@ -21,28 +22,37 @@ if TYPE_CHECKING:
 Listed = Mapping[str, list[dict[str, Any]]]
 """By kind, every entry with its name, location, package, error, and the defaults of its options."""
 
-GROUPS = ("methods", "pruners", "views", "weights")
+GROUPS = ("methods", "pruners", "prefills", "views", "weights")
 """Kinds that other packages can add to, by the entry points `draftlens.methods` and so on."""
 
+LAB = "draftlens-lab"
+
 REQUIRED = "required"
-"""Stands for the default of an option that has none."""
+"""Shown as the default of an option that has none."""
 
 
 def listed() -> Listed:
-    """All methods, pruners, views, weights and prefills."""
-    if any(entry_points(group=f"draftlens.{group}") for group in GROUPS):
+    """All methods, pruners, views, weights, prefills and schedules."""
+    packages = {
+        None if point.dist is None else point.dist.name
+        for group in GROUPS
+        for point in entry_points(group=f"draftlens.{group}")
+    }
+    if packages - {LAB}:
         return from_classes()
-    return _stored()
+    return _stored() if packages else rows_of(_stored(), "draftlens")
 
 
 def names(kind: str) -> list[str]:
     """The names of one kind; nothing is imported for those of other packages."""
+    own = rows_of(_stored(), "draftlens")[kind]
     others = entry_points(group=f"draftlens.{kind}")
-    return sorted({row["name"] for row in _stored()[kind]} | {point.name for point in others})
+    return sorted({row["name"] for row in own} | {point.name for point in others})
 
 
 def from_classes() -> Listed:
     """The same as `listed`, read from the classes."""
+    from draftlens.decoding.plan import SCHEDULES
     from draftlens.methods.base import METHODS
     from draftlens.prefill.base import PREFILLS
     from draftlens.pruning import PRUNERS
@@ -50,8 +60,16 @@ def from_classes() -> Listed:
     registries = {"methods": METHODS, "pruners": PRUNERS}
     for entry in METHODS.entries():
         registries |= {} if entry.error else getattr(METHODS[entry.name], "parts", {})
-    registries["prefills"] = PREFILLS
+    registries |= {"prefills": PREFILLS, "schedules": SCHEDULES}
     return {kind: _rows(registry) for kind, registry in registries.items()}
+
+
+def rows_of(rows: Listed, *packages: str) -> Listed:
+    """The rows of some packages."""
+    return {
+        kind: [row for row in of_kind if row["package"] in packages]
+        for kind, of_kind in rows.items()
+    }
 
 
 def _rows(registry: Registry) -> list[dict[str, Any]]:
@@ -67,12 +85,14 @@ def _options(registry: Registry, entry: Entry) -> dict[str, Any]:
     from draftlens.methods.base import described, parts_of
 
     kind = registry[entry.name]
+    if not isinstance(kind, type):
+        return {}  # a schedule is a function
     parts = parts_of(kind)
-    wanted = [f for f in fields(kind) if f.init]
-    if any(f.default is MISSING and f.default_factory is MISSING for f in wanted):
-        return dict.fromkeys((f.name for f in wanted), REQUIRED)
-    made = kind()
-    return {f.name: _plain(described(f.name, getattr(made, f.name), parts)) for f in wanted}
+    inits = [f for f in fields(kind) if f.init]
+    if any(f.default is MISSING and f.default_factory is MISSING for f in inits):
+        return dict.fromkeys((f.name for f in inits), REQUIRED)
+    default = kind()
+    return {f.name: _plain(described(f.name, getattr(default, f.name), parts)) for f in inits}
 
 
 def _plain(value: Any) -> Any:
@@ -95,4 +115,6 @@ if __name__ == "__main__":
     from draftlens.cli.show import readable_json
 
     path = Path(__file__).with_name("catalogue.json")
-    path.write_text(readable_json(from_classes()) + "\n", encoding="utf-8")
+    path.write_text(
+        readable_json(rows_of(from_classes(), "draftlens", LAB)) + "\n", encoding="utf-8"
+    )

@@ -30,7 +30,7 @@ from draftlens.engine import Engine, Inputs
 from draftlens.verify import StockRun, run_stock
 
 TOY = (
-    "  The pair in the package is a toy that knows the moving shapes of its own clips only: name a "
+    "  The pair in the package is a toy for the moving shapes of its own clips: name a "
     "real model with --target (`draftlens pairs` lists some)."
 )
 
@@ -40,8 +40,6 @@ _WARM_UP_TOKENS = 12
 
 @dataclass(frozen=True)
 class _Comparison:
-    """The answers of stock `generate` and of draftlens to the same prompt."""
-
     stock: StockRun
     result: Result
 
@@ -68,11 +66,6 @@ def run_demo(
     """Answer a prompt by stock `generate` and by draftlens, and print a comparison.
 
     Args:
-        engine: the target with its draft and its method.
-        inputs: the prompt.
-        clip: the path or address of its clip.
-        prompt: its text.
-        max_new_tokens: maximum number of tokens in an answer.
         as_json: whether the comparison is printed as JSON, without the streamed answers.
     """
     options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "do_sample": False}
@@ -92,7 +85,6 @@ def run_demo(
 def _stream_both(
     engine: Engine, inputs: Inputs, title: str, options: dict[str, Any]
 ) -> _Comparison:
-    """Print both answers while they are generated."""
     name = (title, "bold")
     console.print(Text.assemble(name, f", stock generate of {engine.target.name}:"))
     writer = WordWriter(console)
@@ -122,14 +114,12 @@ def _warm_up(engine: Engine, inputs: Inputs) -> None:
 
 
 def _printer(engine: Engine, writer: WordWriter) -> Callable[[int], None]:
-    """Return a function that prints the text of each further token."""
     tokenizer = engine.target.processor.tokenizer
     decoder = TextDecoder(lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)))
     return lambda token: writer.write(Text(decoder.add([token])))
 
 
 def _rows(comparison: _Comparison) -> list[list[str]]:
-    """The rows of the table: a name, the value of stock `generate`, and that of draftlens."""
     figures = comparison.to_dict()
     stock = comparison.stock
     stats = comparison.result.stats

@@ -24,28 +24,23 @@ from draftlens.drafting.adaptive.cost_curve import CostCurve
 from draftlens.drafting.adaptive.cost_store import calibrate_models
 from draftlens.drafting.adaptive.forward_costs import LiveCosts
 from draftlens.methods.parts import WITHOUT_EYES
-from draftlens.models.adapter import ATTENTION
 from draftlens.models.load import Loaded
 from draftlens.models.pair import unseen
+from draftlens.models.support import ATTENTION
 
 DOCTOR_SECONDS = 10.0
 """Time for measuring forwards, if the pair was never measured before."""
 STEP = 1.2
 """Factor between the times of neighbouring widths that counts as a step."""
 CHANCES = (0.9, 0.7, 0.5, 0.3)
-"""Chances of a guess for which the best way to draft is shown."""
+"""Acceptance rates for which the best tree is shown."""
 
 _GIB = 2**30
 _MIB = 2**20
 
 
 def collect_facts(target: str | None, draft: str, loading: Loading = PLAIN) -> dict[str, Any]:
-    """Return facts about the environment and, if a target is named, about the models.
-
-    Raises:
-        ConfigError: a draft is named without a target.
-        DraftlensError: the models cannot be loaded, or cannot be used together.
-    """
+    """Return facts about the environment and, if a target is named, about the models."""
     facts = _environment()
     if target is not None:
         return facts | _models(target, draft, loading)
@@ -105,16 +100,16 @@ def describe_curve(curve: CostCurve) -> str:
     pairs = zip(curve.widths, curve.seconds, strict=True)
     times = ", ".join(f"{width}: {1e3 * seconds:.3g} ms" for width, seconds in pairs)
     steps = ", ".join(map(str, curve.steps(STEP)))
-    return f"{times}; " + (f"steps behind {steps} tokens" if steps else "no steps")
+    return f"{times}; " + (f"steps after {steps} tokens" if steps else "no steps")
 
 
 def describe_choices(target: CostCurve, draft: CostCurve) -> str:
-    """What the automatic tree would choose, by how often guesses are right."""
+    """The choice of the automatic tree by acceptance rate."""
     choices = []
     for chance in CHANCES:
         tree, tokens_per_second = best_for(Costs(LiveCosts(target), LiveCosts(draft)), chance)
         gain = tokens_per_second * target.cost(1)
-        choices.append(f"{chance:.0%} right: {_shape(tree)} ({gain:.2f}x plain)")
+        choices.append(f"{chance:.0%} accepted: {_shape(tree)} ({gain:.2f}x plain)")
     return "; ".join(choices)
 
 

@@ -30,7 +30,7 @@ def main() -> None:
     terminations: list[int] = []
 
     def terminate(number: int, frame: FrameType | None) -> NoReturn:
-        # Whatever is saved on Ctrl-C is saved on SIGTERM, too.
+        # SIGTERM saves the same as Ctrl-C.
         terminations.append(number)
         raise KeyboardInterrupt
 
@@ -79,12 +79,10 @@ def _run(debug: bool) -> None:
 
 
 def _in_flags(sentence: str) -> str:
-    """The sentence with the command line's words for limits."""
     return re.sub(r"Limits\((\w+)=\.\.\.\)", r"""--limits '{"\1": ...}'""", sentence)
 
 
 def _about_file(error: OSError) -> str:
-    """A failure of the system as a sentence, with the file that it is about."""
     reason = error.strerror or str(error) or type(error).__name__
     if error.filename is None:
         return f"the system refuses: {reason} (run with --debug for the traceback)"
@@ -92,7 +90,6 @@ def _about_file(error: OSError) -> str:
 
 
 def _show_cursor() -> None:
-    """Leave the terminal as it was, if something was drawn on it."""
     if "draftlens.cli.show" in sys.modules:
         from draftlens.cli.show import error_console
 

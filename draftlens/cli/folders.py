@@ -40,15 +40,7 @@ LOG_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class FolderRun:
-    """What is asked about which files.
-
-    Args:
-        names: files and addresses, each once.
-        prompt: the question.
-        options: how files are read and put together.
-        generation: further options of `Engine.map`.
-        quiet: whether nothing is printed about the progress.
-    """
+    """A prompt about files."""
 
     names: Sequence[str]
     prompt: str
@@ -61,52 +53,40 @@ def find_media(names: Sequence[str], kind: str, out: Path) -> list[str]:
     """The files to answer about, each once: those that are named, and those in folders, sorted.
 
     Args:
-        names: files, folders (searched with all their subfolders for files of the usual endings)
-            and addresses.
-        kind: `video` or `image`.
         out: the file of the answers, which is none of them.
-
-    Raises:
-        InputError: there are none.
     """
-    found: list[str] = []
+    files: list[str] = []
     for name in names:
         folder = Path(name)
         if is_url(name) or not folder.is_dir():
-            found.append(name)
+            files.append(name)
             continue
         for path in sorted(folder.rglob("*")):
             if path.suffix.lower() in SUFFIXES[kind] and path.is_file():
-                found.append(str(path))
-    found = [name for name in dict.fromkeys(found) if Path(name) != out]
-    if not found:
+                files.append(str(path))
+    files = [name for name in dict.fromkeys(files) if Path(name) != out]
+    if not files:
         raise InputError(
             f"there are no files of kind {kind} in {', '.join(names)} ({', '.join(SUFFIXES[kind])})"
         )
-    return found
+    return files
 
 
 def run_folder(run: FolderRun, out: Path, resume: bool | None, load: Callable[[], Engine]) -> None:
     """Answer about every file that has no line yet.
 
     Args:
-        run: what is asked.
-        out: the file of the answers.
         resume: whether to go on with the run in the file (True) or to replace it (False); None if
             the user chose neither.
         load: loads the engine; called only if there is something left to answer.
-
-    Raises:
-        ConfigError: the file holds answers and `resume` is None, or those of another run, or
-            something else; or another process or nothing can write to it.
     """
     _check_place(out)
     with only_writer(out):
         written = _begin(out, resume)
         done = {_name_in(line) for line in written}
         names = [name for name in run.names if name not in done]
-        asked = set(run.names)
-        failed = sum("error" in line for line in written if _name_in(line) in asked)
+        requested = set(run.names)
+        failed = sum("error" in line for line in written if _name_in(line) in requested)
         progress = _Progress(len(run.names), len(run.names) - len(names), failed)
         try:
             if names:
@@ -120,13 +100,8 @@ def run_folder(run: FolderRun, out: Path, resume: bool | None, load: Callable[[]
 
 
 def _check_place(out: Path) -> None:
-    """Make the folder of the answers' file.
-
-    Raises:
-        ConfigError: it cannot be made, or the file is a folder.
-    """
     if out.is_dir():
-        raise ConfigError(f"--out wants a file, and {out} is a folder: name one in it")
+        raise ConfigError(f"--out needs a file, and {out} is a folder: name one in it")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -134,7 +109,6 @@ def _check_place(out: Path) -> None:
 
 
 def _begin(out: Path, resume: bool | None) -> list[dict[str, Any]]:
-    """The lines of the run to go on with. A file that holds something else is left as it is."""
     try:
         if resume:
             return read_lines(out, FIRST_KEY)
@@ -145,7 +119,7 @@ def _begin(out: Path, resume: bool | None) -> list[dict[str, Any]]:
                 )
             if resume is None:
                 raise ConfigError(
-                    f"{out} holds answers: --resume goes on with them, --restart throws them away"
+                    f"{out} holds answers: --resume continues them, --restart discards them"
                 )
         out.write_bytes(b"")
         return []
@@ -158,9 +132,8 @@ def _unwritable(out: Path, error: OSError) -> ConfigError:
 
 
 def _resuming(words: Sequence[str]) -> str:
-    """The command that goes on with an interrupted one."""
-    kept = [word for word in words if word not in ("--resume", "--restart")]
-    return shlex.join(["draftlens", *kept, "--resume"])
+    rest = [word for word in words if word not in ("--resume", "--restart")]
+    return shlex.join(["draftlens", *rest, "--resume"])
 
 
 def _go_on(
@@ -195,7 +168,6 @@ def _answer_all(
 
 
 def line_of(answer: ClipAnswer, identity: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON values of one line."""
     line: dict[str, Any] = {**_name_fields(str(answer.source)), **identity}
     if answer.error is not None:
         return {**line, "error": printable(answer.error)}
@@ -215,14 +187,13 @@ def line_of(answer: ClipAnswer, identity: Mapping[str, Any]) -> dict[str, Any]:
 
 def _name_fields(name: str) -> dict[str, str]:
     """A file's name in its line. One that is not UTF-8 has its bytes beside it, in hexadecimal."""
-    shown = printable(name)
-    if shown == name:
+    text = printable(name)
+    if text == name:
         return {FIRST_KEY: name}
-    return {FIRST_KEY: shown, BYTES_KEY: os.fsencode(name).hex()}
+    return {FIRST_KEY: text, BYTES_KEY: os.fsencode(name).hex()}
 
 
 def _name_in(line: Mapping[str, Any]) -> Any:
-    """The file's name that a line states."""
     try:
         return os.fsdecode(bytes.fromhex(line[BYTES_KEY]))
     except (KeyError, TypeError, ValueError):
@@ -230,8 +201,6 @@ def _name_in(line: Mapping[str, Any]) -> Any:
 
 
 def _identity(engine: Engine, run: FolderRun) -> dict[str, Any]:
-    """What every line of a run says about the run; `run` is a digest of all that answers depend
-    on."""
     options = asdict(run.options)
     depends = {
         "method": to_dict(engine.method),
@@ -250,20 +219,17 @@ def _identity(engine: Engine, run: FolderRun) -> dict[str, Any]:
 
 
 def _check_same(out: Path, written: Sequence[Mapping[str, Any]], now: Mapping[str, Any]) -> None:
-    """Refuse to add lines of one run to those of another."""
     for line in written:
         for name, value in now.items():
             if line.get(name) == value:
                 continue
-            what = f"{name} {line.get(name)!r}, not {value!r}"
+            difference = f"{name} {line.get(name)!r}, not {value!r}"
             if name == "run":
-                what = "other options of the method, of sampling or of reading"
-            raise ConfigError(f"{out} holds answers with {what}: --restart throws them away")
+                difference = "other options of the method, of sampling or of reading"
+            raise ConfigError(f"{out} holds answers with {difference}: --restart discards them")
 
 
 class _Progress:
-    """Counts answers, and estimates what is left from the speed of this run."""
-
     def __init__(self, total: int, done: int, failed: int) -> None:
         self.total = total
         self.done = done
@@ -272,7 +238,6 @@ class _Progress:
         self._began = time.monotonic()
 
     def count(self, answer: ClipAnswer) -> None:
-        """Count one answer."""
         self.done += 1
         self.failed += answer.error is not None
 
@@ -290,13 +255,11 @@ class _Progress:
         return f"{self.done} of {self.total} done, {self.failed} of them failed"
 
     def summary(self) -> str:
-        """The outcome."""
         return f"{self.done - self.failed} answered, {self.failed} failed"
 
 
 @contextmanager
 def _shown(progress: _Progress, quiet: bool) -> Iterator[Callable[[], None]]:
-    """A bar on a terminal, a line now and then elsewhere; yields what brings it up to date."""
     if quiet:
         yield lambda: None
         return

@@ -16,7 +16,7 @@ _ORDER = ("Arguments", "Options", MODELS, ANSWER, MANY, LOADING)
 
 
 class GroupedCommand(TyperCommand):
-    """A command whose help has a section for each group of options.
+    """A command with one section of its help for each group of options.
 
     An option names its group by `rich_help_panel`, which typer shows only where rich draws the
     help; rich takes longer to import than the help to print.

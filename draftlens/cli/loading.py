@@ -20,7 +20,8 @@ from draftlens.cli.options import parse_limits
 from draftlens.cli.progress import count_bar, is_hidden, spinner
 from draftlens.cli.threads import settle_threads
 from draftlens.core.errors import ConfigError
-from draftlens.engine import Engine, calibration_seconds, load
+from draftlens.engine import Engine
+from draftlens.load_engine import calibration_seconds, load
 from draftlens.media import Limits
 from draftlens.media.conversation import Conversation, ask, read
 from draftlens.models.known_pairs import AUTO, EMBEDDED
@@ -44,19 +45,7 @@ _log = logging.getLogger("draftlens")
 def read_media(
     quiet: bool, limits: str | None, prompt: str, frames: int = 8, **media: Any
 ) -> Conversation:
-    """Return a prompt with its media read.
-
-    Args:
-        quiet: whether the progress bar is hidden.
-        limits: the value of `--limits`.
-        prompt: the text of the prompt.
-        frames: number of frames to sample from a clip.
-        media: `video` or `images`, as for `draftlens.media.conversation.ask`.
-
-    Raises:
-        MediaError: a file cannot be read.
-        ConfigError: the limits are not valid.
-    """
+    """Return a prompt with its media read."""
     return read_source(quiet, parse_limits(limits), prompt, frames, **media)
 
 
@@ -108,18 +97,7 @@ def load_engine(
     hosts: int | None = None,
     compile: bool = False,
 ) -> Engine:
-    """Load a target and its draft while a spinner is shown; the draft `none` is no draft.
-
-    Args:
-        target, draft, method: as for `draftlens.load`.
-        loading: further options of `draftlens.load`.
-        quiet: whether the spinner is hidden.
-        calibrate: whether to measure what forwards cost (`Engine.calibrate`).
-        prefill, hosts, compile: as for `draftlens.load`.
-
-    Raises:
-        ConfigError, UnsupportedModelError, IncompatiblePairError, HostError: as `draftlens.load`.
-    """
+    """Load a target and its draft while a spinner is shown; the draft `none` is no draft."""
     reads = make_prefill("full" if prefill is None else prefill)
     reads.check_hosts(hosts)
     began = time.perf_counter()
@@ -149,11 +127,7 @@ def load_models(
 ) -> tuple[Loaded, Loaded | None]:
     """Return a target and its draft, loaded while a spinner is shown.
 
-    The draft is None if its name is `none`, or if it is `auto` and none is known, which a line
-    says.
-
-    Raises:
-        ConfigError, UnsupportedModelError, IncompatiblePairError: as `draftlens.load`.
+    The draft is None for the name `none`, and with a warning for `auto` if none is known.
     """
     options = pair_options(loading)
     name = _draft_name(draft)
@@ -181,11 +155,7 @@ def _loading(target: str, quiet: bool) -> Iterator[None]:
 
 
 def make_folder(folder: Path) -> None:
-    """Make the folder that a command writes to, if it does not exist.
-
-    Raises:
-        ConfigError: the folder cannot be made.
-    """
+    """Make the folder that a command writes to, if it does not exist."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

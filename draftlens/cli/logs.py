@@ -6,8 +6,6 @@ import logging
 
 
 class _Lines(logging.Handler):
-    """Prints each record as one line."""
-
     def emit(self, record: logging.LogRecord) -> None:
         from draftlens.cli.show import error_console  # a wrong option is refused without it
 
@@ -21,7 +19,7 @@ def is_quiet() -> bool:
 
 
 def show_logs(quiet: bool, verbose: bool) -> None:
-    """Print what the library logs: warnings, all of it with `verbose`, errors with `quiet`."""
+    """Print warnings of the library; with `verbose` all messages, with `quiet` only errors."""
     level = logging.WARNING
     if verbose:
         level = logging.DEBUG

@@ -9,21 +9,21 @@ from draftlens.cli.options import AsJson
 
 
 def methods(as_json: AsJson = False) -> None:
-    """List the decoding methods, the pruners, the views and weights of `tabed`, and the prefills,
-    with the defaults of their options and where they come from.
+    """List the decoding methods, the pruners, the views and weights of `tabed`, the prefills
+    and the schedules, with the defaults of their options and where they come from.
 
     Other packages add some by the entry points `draftlens.methods`, `draftlens.pruners`,
-    `draftlens.views` and `draftlens.weights`. An entry that cannot be imported is listed with its
-    error.
+    `draftlens.prefills`, `draftlens.views` and `draftlens.weights`. An entry that
+    cannot be imported is listed with its error.
     """
     from draftlens.cli.catalogue import listed
     from draftlens.cli.show import print_json, table
 
-    found = listed()
+    kinds = listed()
     if as_json:
-        print_json(found)
+        print_json(kinds)
         return
-    for title, rows in found.items():
+    for title, rows in kinds.items():
         cells = []
         for row in rows:
             options = [f"{name}={_shown(value)}" for name, value in row["options"].items()]

@@ -39,7 +39,10 @@ MODEL_OPTIONS: Mapping[str, tuple[Any, str]] = MappingProxyType(
             "checkpoint. The default is float32 on the CPU and `auto` on other devices.",
         ),
         "revision": (str | None, "Branch, tag or commit on the Hub."),
-        "trust_remote_code": (bool, "Run code of this checkpoint; said of each model on its own."),
+        "trust_remote_code": (
+            bool,
+            "Run the code of this checkpoint; set for each model.",
+        ),
         "quantization": (
             str | None,
             "Quantization: 4bit or 8bit (bitsandbytes), int8 or int4 (torchao), or JSON as in the "
@@ -48,8 +51,8 @@ MODEL_OPTIONS: Mapping[str, tuple[Any, str]] = MappingProxyType(
         "attn_implementation": (str | None, "Attention implementation: sdpa or eager."),
         "device_map": (
             str | None,
-            "How accelerate spreads the model, instead of --device: auto, balanced, sequential, "
-            "or JSON of modules and devices.",
+            "Placement by accelerate instead of --device: auto, balanced, sequential, or JSON of "
+            "modules and devices.",
         ),
         "cache_dir": (str | None, "Folder of downloads."),
     }
@@ -99,9 +102,6 @@ def check_names(target: str | None, draft: str | None, loading: Loading) -> None
     """Refuse models that are neither on the Hub nor in its local cache, before torch is imported.
 
     Folders are looked at when the models are loaded.
-
-    Raises:
-        ConfigError: as for `draftlens.core.hub.check_hub`.
     """
     for role, prefix, name in (("target", "", target), ("draft", "draft_", draft)):
         if name is None or name in _NO_HUB_NAMES or Path(name).exists():
@@ -147,11 +147,6 @@ def _parameter(name: str, kind: Any, help_text: str) -> inspect.Parameter:
 
 
 def _parsed(value: Any) -> Any:
-    """A value, read as JSON if it is the text of an object.
-
-    Raises:
-        typer.BadParameter: the JSON is not valid.
-    """
     if not isinstance(value, str) or not value.lstrip().startswith("{"):
         return value
     try:

@@ -1,4 +1,4 @@
-"""Groups of options that several commands have: a dataclass each, whose fields are the options."""
+"""Groups of options that several commands share: dataclasses with a field for each option."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def takes_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """A command with the fields of a dataclass in place of each parameter whose type is one.
+    """A command with the fields of each parameter that is a dataclass as its own parameters.
 
     The fields need defaults. Their annotations are those of typer.
     """
@@ -34,8 +34,8 @@ def takes_groups(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def with_groups(**values: Any) -> None:
         for name, group in groups.items():
-            own = {item.name: values.pop(item.name) for item in fields(group)}
-            values[name] = group(**own)
+            members = {item.name: values.pop(item.name) for item in fields(group)}
+            values[name] = group(**members)
         command(**values)
 
     with_groups.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
@@ -60,14 +60,13 @@ def _parameters(group: Any) -> list[inspect.Parameter]:
 
 @dataclass(frozen=True)
 class Decoding:
-    """Which models answer, and how.
+    """Models and how they decode.
 
     Args:
         target, draft: names of models; the draft may be `auto` or `none`.
         method: a method or its name; None for the default.
         prefill: how the target reads prompts; None for the method's way.
         hosts: processes that read prompts together; None for this one alone.
-        compile: whether decode forwards run as compiled code; as for `draftlens.load`.
     """
 
     target: str
@@ -85,21 +84,17 @@ class DecodingOptions:
     target: opt.Target = EMBEDDED
     draft: opt.Draft = AUTO
     method: opt.MethodName = None
+    schedule: opt.ScheduleName = None
     speculative_config: opt.SpeculativeConfig = None
     prefill: opt.Prefill = None
     hosts: opt.Hosts = None
     compile: opt.Compile = False
 
     def parsed(self) -> Decoding:
-        """What the options say.
-
-        Raises:
-            ConfigError: they contradict each other, or are not valid.
-        """
         return Decoding(
             target=self.target,
             draft=self.draft,
-            method=opt.parse_method(self.method, self.speculative_config),
+            method=opt.parse_method(self.method, self.speculative_config, schedule=self.schedule),
             prefill=opt.parse_prefill(self.prefill),
             hosts=self.hosts,
             compile=self.compile,
@@ -108,7 +103,7 @@ class DecodingOptions:
 
 @dataclass(frozen=True)
 class AnswerOptions:
-    """How long answers are, and how their tokens are chosen."""
+    """Length and sampling of answers."""
 
     max_new_tokens: opt.MaxNewTokens = 256
     sample: opt.Sample = False
@@ -139,14 +134,14 @@ class AnswerOptions:
 
 @dataclass(frozen=True)
 class SeededAnswerOptions(AnswerOptions):
-    """The same where two answers are compared, which need one seed."""
+    """`AnswerOptions` with a fixed seed, for the comparison of two answers."""
 
     seed: opt.Seed = 0
 
 
 @dataclass(frozen=True)
 class FolderOptions:
-    """Where the answers about many files go, and how the files are read."""
+    """Output and reading of many files."""
 
     out: opt.Answers = None
     resume: opt.Resume = None

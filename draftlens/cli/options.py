@@ -92,6 +92,16 @@ SpeculativeConfig = Annotated[
         rich_help_panel=MODELS,
     ),
 ]
+ScheduleName = Annotated[
+    str | None,
+    typer.Option(
+        "--schedule",
+        help="Order of drafting and verifying: `serial`, or `parallel` and `lockstep`, in which "
+        "draft and target work at the same time. The default is that of the method.",
+        rich_help_panel=MODELS,
+        autocompletion=completes(lambda: catalogue.names("schedules")),
+    ),
+]
 Prefill = Annotated[
     str | None,
     typer.Option(
@@ -175,7 +185,7 @@ AllowLongPrompt = Annotated[
     bool,
     typer.Option(
         "--allow-long-prompt",
-        help="Answer also where the prompt has more positions than the target was made for.",
+        help="Also answer prompts with more positions than the target was trained for.",
         rich_help_panel=ANSWER,
     ),
 ]
@@ -186,6 +196,7 @@ MediaLimits = Annotated[
         help="Limits on the size of media files: JSON such as '{\"max_bytes\": 1000000}'.",
     ),
 ]
+ClipPrompt = Annotated[str, typer.Option(help="Prompt for the clip.")]
 MediaPrompt = Annotated[
     str,
     typer.Option(
@@ -196,15 +207,14 @@ Images = Annotated[bool, typer.Option("--images", help="Read the files as images
 Calibrate = Annotated[
     bool,
     typer.Option(
-        help="Measure what forwards of the models cost the first time that a pair is loaded, for "
-        "about two seconds.",
+        help="Measure the time of forwards when a pair is first loaded, for about two seconds.",
         rich_help_panel=MODELS,
     ),
 ]
 Compile = Annotated[
     bool,
     typer.Option(
-        help="Run decode forwards as compiled code, which is made first and kept on disk.",
+        help="Compile decode forwards first, and keep the compiled code on disk.",
         rich_help_panel=MODELS,
     ),
 ]
@@ -221,21 +231,24 @@ Resume = Annotated[
     bool | None,
     typer.Option(
         "--resume/--restart",
-        help="With --out: go on with the answers in the file, or throw them away.",
+        help="With --out: continue the answers in the file, or discard them.",
         rich_help_panel=MANY,
     ),
 ]
 BatchSize = Annotated[
     int,
     typer.Option(
-        "--batch", min=1, help="With --out: files that are answered together.", rich_help_panel=MANY
+        "--batch",
+        min=1,
+        help="With --out: number of files that are answered together.",
+        rich_help_panel=MANY,
     ),
 ]
 ClipSeconds = Annotated[
     float,
     typer.Option(
         min=0.1,
-        help="With --out: seconds for reading one file, after which it is given up.",
+        help="With --out: time limit for reading one file, in seconds.",
         rich_help_panel=MANY,
     ),
 ]
@@ -250,26 +263,25 @@ def prompt_or_default(prompt: str, images: bool) -> str:
 
 
 def parse_method(
-    name: str | None, config: str | None, default: str | None = None
+    name: str | None,
+    config: str | None,
+    default: str | None = None,
+    schedule: str | None = None,
 ) -> Method | str | None:
-    """Return the method from the values of `--method` and `--speculative-config`.
+    """Return the method from the values of `--method`, `--speculative-config` and `--schedule`.
 
     Args:
-        name: the value of `--method`.
-        config: the value of `--speculative-config`.
         default: the method's name if neither names one; None for that of the library.
-
-    Raises:
-        ConfigError: the two contradict each other, or the configuration is not valid.
     """
-    if config is None:
+    if config is None and schedule is None:
         return name or default
-    options = _read_config(config)
-    if name is not None and options.setdefault("method", name) != name:
-        raise ConfigError(
-            f"--method {name} and the configuration's method {options['method']!r} contradict "
-            f"each other"
-        )
+    options = {} if config is None else _read_config(config)
+    for option, value in (("method", name), ("schedule", schedule)):
+        if value is not None and options.setdefault(option, value) != value:
+            raise ConfigError(
+                f"--{option} {value} and the configuration's {option} {options[option]!r} "
+                f"contradict each other"
+            )
     if default is not None:
         options.setdefault("method", default)
     from draftlens.methods.base import from_dict
@@ -278,11 +290,7 @@ def parse_method(
 
 
 def parse_prefill(text: str | None) -> Any:
-    """Return the prefill from the value of `--prefill`: a name, or a JSON object with `name`.
-
-    Raises:
-        ConfigError: the name or an option is unknown, or the value is not valid.
-    """
+    """Return the prefill from the value of `--prefill`: a name, or a JSON object with `name`."""
     if text is None:
         return None
     from draftlens.prefill.base import make_prefill
@@ -292,12 +300,7 @@ def parse_prefill(text: str | None) -> Any:
 
 
 def check_media(names: Iterable[str | Path], limits: Limits) -> None:
-    """Refuse files that cannot be read, before torch is imported.
-
-    Raises:
-        MediaError: as for `draftlens.media.files.check_file`. Folders and addresses are left to
-            the readers.
-    """
+    """Refuse files that cannot be read, before torch is imported."""
     from draftlens.media.files import check_file
     from draftlens.media.remote import is_url
 
@@ -307,11 +310,6 @@ def check_media(names: Iterable[str | Path], limits: Limits) -> None:
 
 
 def read_text(path: Path, noun: str) -> str:
-    """Return the text of a file.
-
-    Raises:
-        ConfigError: it cannot be read; `noun` says what it is in the message.
-    """
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -319,11 +317,7 @@ def read_text(path: Path, noun: str) -> str:
 
 
 def parse_text(text: str, source: str) -> Any:
-    """Return the values of a text: YAML if `source` ends with .yaml or .yml, otherwise JSON.
-
-    Raises:
-        ConfigError: the text is not valid; `source` is its name in the message.
-    """
+    """Return the values of a text: YAML if `source` ends with .yaml or .yml, otherwise JSON."""
     import yaml
 
     try:
@@ -337,7 +331,6 @@ def parse_text(text: str, source: str) -> Any:
 
 
 def _read_config(config: str) -> dict[str, Any]:
-    """The options in a JSON object or in a file."""
     if config.lstrip().startswith("{"):
         source = "--speculative-config"
         text = config
@@ -351,11 +344,7 @@ def _read_config(config: str) -> dict[str, Any]:
 
 
 def parse_limits(text: str | None) -> Limits:
-    """Return the limits on media from the value of `--limits`; others keep their defaults.
-
-    Raises:
-        ConfigError: the value is not a JSON object of positive numbers with the names of limits.
-    """
+    """Return the limits on media from the value of `--limits`; others keep their defaults."""
     from draftlens.media import Limits
 
     values = _parse_numbers(text or "{}")
@@ -390,11 +379,7 @@ def sampling_options(
     min_p: float | None,
     repetition_penalty: float | None,
 ) -> dict[str, Any]:
-    """Return the options of `generate` for sampling; temperature 0 means greedy decoding.
-
-    Raises:
-        ConfigError: a value is not allowed.
-    """
+    """Return the options of `generate` for sampling; temperature 0 means greedy decoding."""
     options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     sampling = {name: value for name, value in options.items() if value is not None}
     generation: dict[str, Any] = {"do_sample": False}

@@ -1,4 +1,4 @@
-"""`draftlens pairs`: lists the targets whose draft is known."""
+"""`draftlens pairs`: lists targets with a known draft."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from draftlens.cli.options import AsJson
 
 
 def pairs(as_json: AsJson = False) -> None:
-    """List the pairs of models that --draft auto knows, and how each was checked.
+    """List the pairs of models that --draft auto finds, and how each was checked.
 
     Copies of a target are recognized by their configuration: local folders, quantized variants,
     tuned models of the same size.

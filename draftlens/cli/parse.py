@@ -30,13 +30,13 @@ class PageOptions:
     drafter: Annotated[
         str,
         typer.Option(
-            help="What reads the text, or the drafts of a target: `auto` (the text layer, else "
+            help="Reader of the text, or of the drafts of a target: `auto` (the text layer, else "
             "optical character recognition), `none`, or readers such as `text-layer`, "
             "`tesseract`, `rapidocr`, several of them with commas between.",
         ),
     ] = "auto"
     layout: Annotated[
-        str, typer.Option(help="What divides pages into regions: `auto`, or a layout's name.")
+        str, typer.Option(help="Layout that divides pages into regions: `auto` or a name.")
     ] = "auto"
     stages: Annotated[
         str,
@@ -48,20 +48,21 @@ class PageOptions:
     tolerance: Annotated[
         float,
         typer.Option(
-            help="1 keeps the tokens of stock generate; below 1, drafted tokens may stand instead "
-            "of somewhat likelier ones, which is not exact."
+            help="1 keeps the tokens of stock generate; below 1, draft tokens may replace somewhat "
+            "likelier ones, which is not exact."
         ),
     ] = 1.0
-    batch: Annotated[int, typer.Option(help="Pages that are answered at once.")] = 1
+    batch: Annotated[int, typer.Option(help="Number of pages that are answered together.")] = 1
     dpi: Annotated[
-        float | None, typer.Option(help="Pixels an inch of the picture that the target sees.")
+        float | None,
+        typer.Option(help="Resolution of the picture for the target, in pixels per inch."),
     ] = None
     password: Annotated[str | None, typer.Option(help="Password of encrypted files.")] = None
     page_timeout: Annotated[
-        float | None, typer.Option(help="Seconds after which a page's answer ends where it is.")
+        float | None, typer.Option(help="Time limit of a page in seconds; its answer ends there.")
     ] = None
     on_loop: Annotated[
-        str, typer.Option(help="`stop` an answer that repeats itself for ever, or `ignore` that.")
+        str, typer.Option(help="`stop` an answer that repeats itself without end, or `ignore` it.")
     ] = "stop"
     prompt: Annotated[
         str | None,
@@ -76,7 +77,7 @@ class PageOptions:
         typer.Option(
             "--format",
             help="Format of the answers, such as markdown or doctags. [default: that of the "
-            "target, else Markdown with all that is printed]",
+            "target, else Markdown of all text]",
             show_default=False,
         ),
     ] = None
@@ -84,14 +85,14 @@ class PageOptions:
         int | None, typer.Option(min=1, help="Maximum number of tokens of a page.")
     ] = None
     method: Annotated[
-        str, typer.Option(help="`hsd`, `lookup` (no pipeline) or `plain` (no guesses).")
+        str, typer.Option(help="`hsd`, `lookup` (no pipeline) or `plain` (no draft tokens).")
     ] = "hsd"
     verify: Annotated[
-        bool, typer.Option("--verify", help="Let stock generate answer, too, and compare.")
+        bool, typer.Option("--verify", help="Also answer with stock generate, and compare.")
     ] = False
 
 
-def parse(
+def parse_command(
     inputs: Annotated[list[Path], typer.Argument(help="PDF files, images, or folders of them.")],
     *,
     out: Annotated[
@@ -112,7 +113,7 @@ def parse(
             "--resume",
             "--skip-existing",
             help="Leave out pages whose results are in the folder, of the same file, settings and "
-            "target. Without it, all pages are parsed and written anew.",
+            "target. Without it, all pages are parsed and written again.",
         ),
     ] = False,
     target: PageTarget = None,

@@ -51,11 +51,7 @@ class ParseRun:
     """What is parsed, and how; the fields are the options of the command.
 
     Args:
-        settings: of the parser.
         target: name of the document model; None for the pipeline alone.
-        loading: how the target is loaded.
-        limits: bounds on the size of files and pages.
-        calibrate, compile: as for `draftlens.load`.
         as_json: whether nothing but JSON is printed.
     """
 
@@ -68,11 +64,7 @@ class ParseRun:
     as_json: bool
 
     def check(self) -> None:
-        """Refuse options of a target where there is none.
-
-        Raises:
-            ConfigError: there is such an option.
-        """
+        """Refuse options of a target where there is none."""
         if self.target is not None:
             return
         self.settings.check_without_target()
@@ -110,14 +102,11 @@ class ParseRun:
 
 
 @dataclass
-class Tally:
+class PageCounts:
     """What has become of the pages.
 
     Args:
-        pages: results as JSON values.
-        parsed: pages that were answered.
         failed: pages and files that were not, or that differ from stock `generate`.
-        skipped: pages that were left out.
     """
 
     pages: list[dict[str, Any]] = field(default_factory=list)
@@ -133,7 +122,6 @@ class Tally:
         self.pages.append({name: values[name] for name in values if name not in without})
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
         counts = {"parsed": self.parsed, "failed": self.failed, "skipped": self.skipped}
         return {**counts, "pages": self.pages}
 
@@ -142,14 +130,7 @@ def parse_files(inputs: list[Path], out: Path | None, resume: bool, run: ParseRu
     """Parse files, and write or print their pages.
 
     Args:
-        inputs: files and folders.
         out: folder of the results; None to print them.
-        resume: whether pages are left out that are there already.
-        run: how.
-
-    Raises:
-        DraftlensError: nothing can begin.
-        typer.Exit: pages failed.
     """
     run.check()
     files = _readable(inputs)
@@ -160,10 +141,10 @@ def parse_files(inputs: list[Path], out: Path | None, resume: bool, run: ParseRu
     if run.as_json:
         print_json(tally.to_dict())
     elif out is not None:
-        where = out / f"{name_of(files[0])}.md" if len(files) == 1 and tally.parsed else out
+        place = out / f"{name_of(files[0])}.md" if len(files) == 1 and tally.parsed else out
         console.print(
             f"{tally.parsed} pages parsed, {tally.skipped} left out, {tally.failed} failed: "
-            f"{where}",
+            f"{place}",
             markup=False,
             soft_wrap=True,
         )
@@ -175,26 +156,21 @@ def parse_files(inputs: list[Path], out: Path | None, resume: bool, run: ParseRu
 
 def _readable(inputs: list[Path]) -> list[str]:
     """The files of the command line, each once. An input that is not there does not stop the
-    others.
-
-    Raises:
-        MediaError: not one is there, or a folder holds no document.
-    """
+    others."""
     missing = [path for path in inputs if not path.exists()]
     if len(missing) == len(inputs):
         raise MediaError(f"cannot read {missing[0]}: there is no such file or folder")
     return list(dict.fromkeys(map(str, find_files(inputs))))
 
 
-def _print_pages(files: list[str], resume: bool, run: ParseRun) -> Tally:
-    """Print the Markdown of a document's pages."""
+def _print_pages(files: list[str], resume: bool, run: ParseRun) -> PageCounts:
     if resume:
         raise ConfigError("--resume needs --out, the folder of the pages that are there")
     if len(files) > 1:
         raise ConfigError(f"{len(files)} documents need --out, the folder that their pages go to")
     _check_opening(files, run)
     parser, _ = run.load()
-    tally = Tally()
+    tally = PageCounts()
     for page in _with_spinner(parser.parse(files, every_page), run.as_json):
         if not run.as_json:
             _print_page(page, is_first=not tally.parsed)
@@ -211,13 +187,13 @@ def _print_page(page: ParsedPage, is_first: bool) -> None:
         print(page.markdown.strip() if is_first else f"\n{page.markdown.strip()}", flush=True)
 
 
-def _write_pages(files: list[str], out: Path, resume: bool, run: ParseRun) -> Tally:
+def _write_pages(files: list[str], out: Path, resume: bool, run: ParseRun) -> PageCounts:
     """Write and report pages one after the other.
 
     What has been written stays when the command is interrupted, and the documents so far are put
     together.
     """
-    tally = Tally()
+    tally = PageCounts()
     with OutputFolder(out) as folder:
         claimed = _claimed(files, folder, tally, run.as_json)
         if not claimed:
@@ -246,7 +222,7 @@ def _write_all(
     files: list[str],
     is_wanted: Callable[[str, int], bool],
     folder: OutputFolder,
-    tally: Tally,
+    tally: PageCounts,
     quiet: bool,
 ) -> None:
     for page in _with_spinner(parser.parse(files, is_wanted), quiet):
@@ -260,8 +236,7 @@ def _write_all(
         _print_notes(parser)
 
 
-def _claimed(files: list[str], folder: OutputFolder, tally: Tally, quiet: bool) -> list[str]:
-    """The files whose names in the folder are theirs; the others fail."""
+def _claimed(files: list[str], folder: OutputFolder, tally: PageCounts, quiet: bool) -> list[str]:
     claimed = []
     for file in files:
         try:
@@ -275,11 +250,7 @@ def _claimed(files: list[str], folder: OutputFolder, tally: Tally, quiet: bool) 
 
 
 def _check_opening(files: list[str], run: ParseRun) -> None:
-    """Refuse files before a model is loaded, if not one of them can be opened.
-
-    Raises:
-        MediaError: that of the first file.
-    """
+    """Refuse files before a model is loaded, if not one of them can be opened."""
     if run.target is None:
         return
     refusals = []
@@ -293,7 +264,6 @@ def _check_opening(files: list[str], run: ParseRun) -> None:
 
 
 def _with_spinner(pages: Iterator[ParsedPage], quiet: bool) -> Iterator[ParsedPage]:
-    """The same pages; a spinner is shown while one is awaited."""
     while True:
         with spinner("reading", quiet):
             page = next(pages, None)
@@ -313,7 +283,6 @@ def _print_failure(sentence: str) -> None:
 
 
 def _report(page: ParsedPage) -> None:
-    """Print a line about a page."""
     if page.error is not None:
         _print_failure(page.error)
         return
@@ -326,7 +295,6 @@ def _report(page: ParsedPage) -> None:
 
 
 def _figures(page: ParsedPage) -> list[str]:
-    """What a target's answer took."""
     parts = [f"{len(page.tokens)} tokens"]
     if page.tokens:
         parts.append(f"{page.stats.e2e:.1f} s")

@@ -19,15 +19,15 @@ _log = logging.getLogger("draftlens")
 
 
 def add_commands(app: typer.Typer) -> None:
-    """Add the commands of installed packages; those of the lab say what to install without it."""
+    """Add the commands of installed packages; those of a missing lab name its package."""
     for point in entry_points(group=GROUP):
         try:
             point.load()(app)
         except Exception as error:  # a foreign package may raise anything
             _log.warning("commands of %s are left out: %s", point.value, error)
-    known = {command.name for command in app.registered_commands}
+    registered = {command.name for command in app.registered_commands}
     for name in LAB_COMMANDS:
-        if name not in known:
+        if name not in registered:
             _add_missing(app, name)
 
 

@@ -27,8 +27,6 @@ def progress_bars(quiet: bool, *columns: ProgressColumn, **settings: Any) -> Pro
 
     Args:
         quiet: whether the bars are hidden even on a terminal.
-        columns: rich's columns.
-        settings: further arguments of rich's `Progress`.
     """
     return Progress(
         *columns, console=error_console, transient=True, disable=is_hidden(quiet), **settings
@@ -55,9 +53,7 @@ def count_bar(
         a function of the number of finished items and of all items; None where the bar is hidden.
 
     Args:
-        description: text beside the bar.
         quiet: whether the bar is hidden even on a terminal.
-        columns: further columns after the count.
     """
     if is_hidden(quiet):
         yield None
@@ -70,35 +66,24 @@ def count_bar(
 
 class ProgressBar:
     """A bar for work of a known amount: the listener of `draftlens_lab.bench` and
-    `draftlens_lab.evaluate`.
-
-    Args:
-        progress: rich's progress bars.
-    """
+    `draftlens_lab.evaluate`."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
         self.task = progress.add_task("preparing", total=None)
 
     def plan(self, work: float) -> None:
-        """Set the amount of all work."""
         self.progress.update(self.task, total=work)
 
     def begin(self, description: str) -> None:
-        """Describe the work that comes next."""
         self.progress.update(self.task, description=description)
 
     def done(self, work: float) -> None:
-        """Add finished work."""
         self.progress.advance(self.task, work)
 
 
 class ProgressLines:
-    """The same listener where there is no terminal: a line now and then.
-
-    Args:
-        seconds: time between two lines.
-    """
+    """The same listener without a terminal: a line from time to time."""
 
     def __init__(self, seconds: float = LINE_SECONDS) -> None:
         self._seconds = seconds
@@ -107,7 +92,6 @@ class ProgressLines:
         self._printed: float | None = None
 
     def plan(self, work: float) -> None:
-        """See `ProgressBar`."""
         self._work = work
 
     def begin(self, description: str) -> None:
@@ -122,17 +106,11 @@ class ProgressLines:
         error_console.print(f"{share:.0f}%: {description}", markup=False, soft_wrap=True)
 
     def done(self, work: float) -> None:
-        """See `ProgressBar`."""
         self._done += work
 
 
 class SavingBar(ProgressBar):
-    """A bar that also saves the finished part of a report.
-
-    Args:
-        progress: rich's progress bars.
-        save: writes a report.
-    """
+    """A bar that also saves the finished part of a report."""
 
     def __init__(self, progress: Progress, save: Callable[[Mapping[str, Any]], None]) -> None:
         super().__init__(progress)

@@ -18,11 +18,11 @@ from draftlens.core.stats import DEFINITIONS, Stats
 from draftlens.core.text import printable
 
 if TYPE_CHECKING:
-    from draftlens.engine import Stream
+    from draftlens.streaming import Stream
 
 
 class _Terminal(Console):
-    """A console that shows the escape codes of strangers' texts, such as file names, instead of
+    """A console that shows the escape codes of foreign texts, such as file names, instead of
     passing them on."""
 
     def render_str(self, text: str, **options: Any) -> Text:  # type: ignore[override]
@@ -45,9 +45,6 @@ class WordWriter:
 
     A word is printed when the space after it arrives: only then is its length known, and with it
     the line that it belongs to.
-
-    Args:
-        console: where the text is printed.
     """
 
     def __init__(self, console: Console) -> None:
@@ -93,12 +90,7 @@ class WordWriter:
 
 
 def show_stream(stream: Stream, pieces: Callable[[list[int]], list[str]]) -> Result:
-    """Print an answer while it is generated and return the result.
-
-    Args:
-        stream: the answer.
-        pieces: decodes each token by itself, as `Engine.pieces` does.
-    """
+    """Print an answer while it is generated and return the result."""
     writer = WordWriter(console)
     for chunk in stream:
         if chunk.text:
@@ -116,9 +108,6 @@ def shaded(
     """Return the text of a chunk with the tokens from the draft in colour.
 
     Args:
-        text: the text of all tokens together.
-        tokens: their ids.
-        from_draft: whether the draft supplied each of them.
         pieces: decodes each token by itself. If the pieces do not add up to the text, because a
             character is spread over tokens, the chunk has the colour of its first token.
     """
@@ -182,7 +171,6 @@ def show_stats(result: Result, notice: str = "") -> None:
     """Print the figures of an answer as one line on the error stream, unless only errors are.
 
     Args:
-        result: the answer.
         notice: why there is no draft although one was looked for (`Engine.notice`).
     """
     if is_quiet():
@@ -208,13 +196,12 @@ def show_stats(result: Result, notice: str = "") -> None:
 
 
 def best_view(stats: Stats) -> str | None:
-    """The view of the prompt with the largest share of right guesses, in words; None where a draft
-    reads its prompt in one view only, or none."""
+    """The view with the largest share of accepted draft tokens, in words; None without several."""
     shares = {name: view.right / view.asked for name, view in stats.views.items() if view.asked}
     if len(shares) < 2:
         return None
     name = max(shares, key=shares.__getitem__)
-    return f"best view {name} ({shares[name] * 100:.0f}% right)"
+    return f"best view {name} ({shares[name] * 100:.0f}% accepted)"
 
 
 def num_supplied(result: Result) -> int:
@@ -230,7 +217,6 @@ def exactness(result: Result) -> str:
 
 
 def show_definitions(*names: str) -> None:
-    """Print the definitions of metrics."""
     for name in names:
         console.print(f"  {name}: {DEFINITIONS[name]}", style="dim", markup=False)
 
@@ -241,12 +227,7 @@ def print_json(value: Any) -> None:
 
 
 def readable_json(value: Any, indent: int = 0) -> str:
-    """JSON for people: lists of plain values, and whatever is short, take one line each.
-
-    Args:
-        value: JSON values.
-        indent: spaces of the surrounding level.
-    """
+    """JSON for people: lists of plain values and short objects take one line each."""
     line = json.dumps(value, ensure_ascii=False)
     if not isinstance(value, (dict, list)) or not value:
         return line
@@ -267,7 +248,6 @@ def readable_json(value: Any, indent: int = 0) -> str:
 
 
 def result_json(result: Result) -> dict[str, Any]:
-    """Return a result as JSON values."""
     return {
         "text": result.text,
         "tokens": result.tokens,

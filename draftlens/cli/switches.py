@@ -12,21 +12,17 @@ _GONE = "auto"
 
 
 def without_values(words: Sequence[str]) -> list[str]:
-    """The words of a command line with `--compile` for `--compile yes`.
-
-    Raises:
-        ConfigError: the value is `auto`, which compiled while the modules answered.
-    """
+    """The words of a command line with `--compile` for `--compile yes`."""
     return list(_rewritten(words))
 
 
 def _rewritten(words: Sequence[str]) -> Iterator[str]:
-    left = iter(_parted(words))
-    for word in left:
+    rest = iter(_parted(words))
+    for word in rest:
         if word != _SWITCH:
             yield word
             continue
-        value = next(left, None)
+        value = next(rest, None)
         if value == _GONE:
             raise ConfigError(
                 "--compile is a switch that compiles before a pass first runs: leave out 'auto', "

@@ -25,8 +25,6 @@ class Moved:
     """How far an approximate prefill moves an answer from stock's.
 
     Args:
-        tokens: number of tokens of stock's answer.
-        same: how many of them stand at the same place of the answer.
         divergence: the first difference; None if there is none.
     """
 
@@ -40,15 +38,11 @@ class Verification:
     """The outcome of a comparison.
 
     Args:
-        name: name of the prompt's media.
         reference: what the answer is compared with: stock `generate` for greedy answers, and
             plain decoding with the same seed for sampled ones, because stock sampling draws from
             torch's generator. With an approximate prefill it is plain decoding on the same
             prefill: speculation must not add to what the prefill changes.
-        tokens: number of tokens of the reference.
         divergence: the first difference; None if there is none.
-        dtype: data type that the target computes in.
-        result: the accelerated answer.
         moved: how far the answer is from stock's; None unless a greedy answer has an approximate
             prefill.
     """
@@ -70,7 +64,6 @@ class Verification:
         return self.divergence is not None and self.dtype in (torch.float32, torch.float64)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON values."""
         return {
             "input": self.name,
             "reference": self.reference,
@@ -140,20 +133,10 @@ def verify_all(
 def verify_engine(
     engine: Engine, inputs: Inputs, name: str, options: dict[str, Any]
 ) -> Verification:
-    """Answer a prompt by the engine's method and by plain decoding, and compare the tokens.
-
-    Args:
-        engine: the target with its draft and its method.
-        inputs: one prompt.
-        name: name of the prompt's media.
-        options: as for `Engine.answer`.
-
-    Raises:
-        ConfigError: the method draws different tokens by design (`rejection` sampling).
-    """
+    """Answer a prompt by the engine's method and by plain decoding, and compare the tokens."""
     do_sample = options.get("do_sample", False)
     stream = engine.answer(inputs, **options)
-    if do_sample and stream.plan.acceptance == "rejection":
+    if do_sample and stream.plan.acceptance.rule == "rejection":
         raise ConfigError(
             "rejection sampling draws other tokens by design; verify with the coupled rule"
         )
@@ -196,7 +179,6 @@ def _run_plain(
 
 
 def _moved(stock: StockRun, answer: list[list[int]]) -> Moved:
-    """How far an answer is from stock's."""
     same = 0
     for theirs, ours in zip(stock.tokens, answer, strict=True):
         same += sum(a == b for a, b in zip(theirs, ours, strict=False))
@@ -205,7 +187,6 @@ def _moved(stock: StockRun, answer: list[list[int]]) -> Moved:
 
 
 def show_verification(verification: Verification) -> None:
-    """Print the outcome of a comparison."""
     divergence = verification.divergence
     dtype = str(verification.dtype).removeprefix("torch.")
     comparison = f"{verification.tokens} tokens against {verification.reference} in {dtype}"
@@ -228,7 +209,6 @@ def show_verification(verification: Verification) -> None:
 
 
 def _show_moved(moved: Moved) -> None:
-    """Print how far an answer is from stock's."""
     line = f"moved from stock generate: {moved.same} of {moved.tokens} tokens are the same"
     if moved.divergence is not None:
         line += f", up to token {moved.divergence.index} all"

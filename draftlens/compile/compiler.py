@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -15,7 +16,7 @@ import torch
 from draftlens.compile.shapes import PassShape
 from draftlens.compile.skeleton import Skeleton
 from draftlens.processes.channel import Channel, ClosedError
-from draftlens.processes.child import no_interrupts, start_child
+from draftlens.processes.child import connected, start_child
 
 
 @dataclass(frozen=True)
@@ -90,17 +91,10 @@ class Compiler:
 def _started() -> Iterator[Channel]:
     """The compiling process, which ends at once with the context or with this process: a file that
     it has not finished does not appear."""
-    channel, theirs = Channel.pair()
-    try:
-        with no_interrupts():
-            process = start_child(
-                theirs.fileno(), "draftlens.compile.child", torch.get_num_threads()
-            )
-    except OSError:
-        channel.close()
-        raise
-    finally:
-        theirs.close()
+    threads = torch.get_num_threads()
+    start = partial(start_child, module="draftlens.compile.child", threads=threads)
+    ours, process = connected(start)
+    channel = Channel(ours)
     try:
         yield channel
     finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,10 +17,10 @@ from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError
 from draftlens.models.adapter import Backbone
 from draftlens.models.forward_backend import EAGER
+from draftlens.models.model_state import Slot
 from draftlens.models.rope import changing_frequencies
 
-# The code is that of a model, whatever calls use it.
-_LIBRARIES: weakref.WeakKeyDictionary[Any, Library] = weakref.WeakKeyDictionary()
+_LIBRARY = Slot[Library]("compiled passes")
 
 _log = logging.getLogger("draftlens")
 
@@ -59,7 +58,7 @@ def attach(backbones: Sequence[Backbone], compile: bool) -> None:
 
 def compile_usual(backbone: Backbone) -> None:
     """Compile the passes of a request of one row, if `attach` has found that they can be."""
-    library = _LIBRARIES.get(backbone.model)
+    library = _LIBRARY.get(backbone.model)
     if library is None:
         return
     library.wait(*library.usual_shapes(position_axes(backbone)))
@@ -83,11 +82,11 @@ def describe(backbone: Backbone) -> str:
 
 def library_of(backbone: Backbone) -> Library | None:
     """The compiled passes of a model; None if they were never requested or are refused."""
-    return _LIBRARIES.get(backbone.model)
+    return _LIBRARY.get(backbone.model)
 
 
 def _library_of(backbone: Backbone) -> Library | None:
-    library = _LIBRARIES.get(backbone.model)
+    library = _LIBRARY.get(backbone.model)
     if library is not None:
         return library
     reason = refusal(backbone)
@@ -101,7 +100,7 @@ def _library_of(backbone: Backbone) -> Library | None:
         _log.warning("passes of %s are not compiled: %s", backbone.name, error)
         return None
     library = Library(backbone, skeleton, folder, Compiler())
-    _LIBRARIES[backbone.model] = library
+    _LIBRARY.set(backbone.model, library)
     return library
 
 

@@ -16,7 +16,7 @@ def make(registry: Registry, choice: Any, method: str) -> Any:
 
     Args:
         registry: of dataclasses, whose fields are the options.
-        choice: such as ``"dycoke"`` or ``{"name": "dycoke", "group": 4}``.
+        choice: such as ``"uv"`` or ``{"name": "uv", "layer": 10}``.
         method: a method that all objects of this kind have.
 
     Raises:
@@ -26,8 +26,8 @@ def make(registry: Registry, choice: Any, method: str) -> Any:
     Example:
 
         >>> from draftlens.pruning import PRUNERS
-        >>> make(PRUNERS, {"name": "dycoke", "group": 2}, "select")
-        DyCokePruner(group=2)
+        >>> make(PRUNERS, {"name": "specvlm", "attention_mass": 0.2}, "select")
+        SpecVLMPruner(attention_mass=0.2)
     """
     if isinstance(choice, str):
         return registry[choice]()
@@ -46,7 +46,8 @@ def make(registry: Registry, choice: Any, method: str) -> Any:
 
 
 def build(registry: Registry, name: Any, options: Mapping[str, Any]) -> Any:
-    """An object of a registered dataclass.
+    """An object of a registered dataclass, which may say by `removed` what became of options that
+    it had.
 
     Raises:
         ConfigError: the name or an option is unknown, or a value makes no sense.
@@ -54,6 +55,11 @@ def build(registry: Registry, name: Any, options: Mapping[str, Any]) -> Any:
     kind = registry[name]
     known = [field.name for field in dataclasses.fields(kind) if field.init]
     unknown = sorted(set(options) - set(known))
+    for option in unknown:
+        if option in getattr(kind, "removed", {}):
+            raise ConfigError(
+                f"{registry.kind} {name!r} has no option {option!r}: {kind.removed[option]}"
+            )
     if unknown:
         names = ", ".join(known) or "none"
         raise ConfigError(

@@ -11,11 +11,11 @@ from draftlens.core.tree import Topology
 
 @dataclass(frozen=True)
 class DraftTree:
-    """The guesses of a drafter, one tree per row. N is the size of the largest tree.
+    """Draft tokens, one tree per row. N is the size of the largest tree.
 
     Args:
         topologies: the shape of each row's tree.
-        tokens: guessed token ids, int64 ``[B, N]``. Behind a smaller tree stand filler ids, which
+        tokens: their ids, int64 ``[B, N]``. A smaller tree is followed by filler ids, which
             are forwarded but never judged and never counted.
         probs: draft probabilities at `Topology.inner` of each row, float ``[B, P, V]``. Only
             rejection sampling needs them.
@@ -32,14 +32,14 @@ class DraftTree:
 
     @property
     def num_nodes(self) -> int:
-        """N: guesses in the largest tree."""
+        """N: draft tokens in the largest tree."""
         return self.tokens.shape[1]
 
 
 @dataclass(frozen=True, eq=False)
 class NextGuess:
-    """A guess of the token behind a row's chain of guesses, in the place of the bonus token. The
-    pass over the chain judges it; it is not forwarded in that pass.
+    """A draft token after a row's chain, in the place of the bonus token. The pass over the chain
+    judges it without forwarding it.
 
     Args:
         token: its id.
@@ -55,8 +55,8 @@ class Verdict:
     """The target's decision about a draft tree.
 
     Args:
-        paths: per row the accepted nodes from the first level down; empty if no guess of the first
-            level was right.
+        paths: per row the accepted nodes from the first level down; empty if none of the first
+            level is accepted.
         tokens: per row the emitted ids: those of the path, then the target's own next token (the
             bonus token).
         scores: the target's processed scores at the root and at every node, ``[B, N+1, V]``; None

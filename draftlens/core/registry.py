@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -44,6 +44,7 @@ class Registry:
         kind: the word for an entry in error messages, such as ``"pruner"``.
         entries: name to location.
         group: entry point group, or None if other packages cannot add names.
+        lab: names that the package draftlens-lab adds, for the refusal where it is missing.
 
     Example:
 
@@ -52,9 +53,16 @@ class Registry:
         True
     """
 
-    def __init__(self, kind: str, entries: Mapping[str, str], group: str | None = None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        entries: Mapping[str, str],
+        group: str | None = None,
+        lab: Sequence[str] = (),
+    ) -> None:
         self.kind = kind
         self.group = group
+        self._lab = tuple(lab)
         self._builtin = dict(entries)
         self._loaded: dict[str, Any] = {}
 
@@ -83,6 +91,11 @@ class Registry:
                 cannot be imported.
         """
         if not isinstance(name, str) or name not in self:
+            if name in self._lab:
+                raise ConfigError(
+                    f"the {self.kind} {name!r} is part of the package draftlens-lab: "
+                    "pip install draftlens-lab"
+                )
             names = ", ".join(sorted({*self._builtin, *self._points}))
             raise ConfigError(f"unknown {self.kind} {shown(name)}; known: {names}")
         if name not in self._loaded:

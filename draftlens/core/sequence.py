@@ -9,6 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from draftlens.core.batch import Batch
 from draftlens.core.history import History
 from draftlens.core.sampling import SEED_MASK, SamplingRule, generator_of
 from draftlens.core.stopping import Emission, StoppingRules
@@ -29,6 +30,7 @@ class Sequence:
         tokens: the emitted ids.
         from_draft: for each of them, whether the draft supplied it.
         finished: whether the answer has ended.
+        call: all rows of the call, in order.
     """
 
     prompt_ids: Tensor
@@ -41,6 +43,7 @@ class Sequence:
     tokens: list[int] = field(default_factory=list)
     from_draft: list[bool] = field(default_factory=list)
     finished: bool = False
+    call: Seq[Sequence] = field(default=(), repr=False)
 
     @cached_property
     def generator(self) -> torch.Generator:
@@ -96,7 +99,42 @@ def sequences_of(
         seeds: one for each row; their low 63 bits count.
     """
     num_rows = len(prompt_ids)
-    return [
+    rows = [
         Sequence(ids, sampling, stopping, seed & SEED_MASK, row, num_rows)
         for row, (ids, seed) in enumerate(zip(prompt_ids, seeds, strict=True))
     ]
+    for row in rows:
+        row.call = rows
+    return rows
+
+
+def batch_of(sequences: Seq[Sequence]) -> Batch:
+    """The sequences as they are now."""
+    return Batch(tuple(sequence.history for sequence in sequences))
+
+
+def emissions_of(sequences: Seq[Sequence], tokens: Seq[Seq[int]]) -> list[Emission]:
+    """How many of its new tokens each row emits; nothing in rows that have ended.
+
+    Args:
+        sequences: the rows of a batch.
+        tokens: new tokens of each row.
+    """
+    emissions = [Emission(0, finished=True)] * len(sequences)
+    row_of = {sequence: row for row, sequence in enumerate(sequences)}
+    calls_in_step: dict[StoppingRules, Seq[Sequence]] = {}
+    for row, sequence in enumerate(sequences):
+        if sequence.finished:
+            continue
+        if sequence.stopping.in_step:
+            calls_in_step[sequence.stopping] = sequence.call
+        else:
+            emissions[row] = sequence.stopping.cut(sequence.history, tokens[row])
+    for stopping, call in calls_in_step.items():
+        # Rows of the call that have left the batch have ended.
+        new = [tokens[row_of[each]] if each in row_of else () for each in call]
+        cuts = stopping.cut_in_step([each.history for each in call], new)
+        for sequence, emission in zip(call, cuts, strict=True):
+            if not sequence.finished:
+                emissions[row_of[sequence]] = emission
+    return emissions

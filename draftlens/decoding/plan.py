@@ -1,46 +1,33 @@
-"""A method's plan: the parts that the runtime needs to answer with it."""
+"""A method's plan: the parts that a session needs to answer with it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError
-from draftlens.core.references import GivenReferences
 from draftlens.core.registry import Registry
 from draftlens.core.result import Chunk
-from draftlens.decoding.drafter import Drafter, DraftLane
-from draftlens.decoding.session import Session
+from draftlens.decoding.acceptance import Acceptance
+from draftlens.decoding.drafter import Drafter
+from draftlens.decoding.observer import no_phase
 from draftlens.media.chat_source import ChatSource
 from draftlens.models.adapter import Backbone
 from draftlens.prefill.base import Prefill
 from draftlens.prefill.full import FullPrefill
 
-Schedule = Callable[[Session], Iterator[Chunk]]
-"""Answers all requests of a session; see `decoding.loop.decode`."""
-
-MakeView = Callable[[ChatSource], Mapping[str, Any]]
-"""Makes the draft's inputs for one view of the prompts, in the form of its processor's output, one
-row for each conversation."""
-
-ReadReferences = Callable[
-    [ChatSource, Callable[[str], AbstractContextManager[None]]], GivenReferences
-]
-"""Reads references off messages; the second argument measures phases."""
-
-VIEW_INPUTS = "views"
-"""The entry of a draft's inputs that maps names of views to callables without arguments, which
-return the draft's inputs for these views."""
+Schedule = Callable[..., Iterator[Chunk]]
+"""Answers all requests of a `Session`, its only argument; see `decoding.loop.decode`."""
 
 SCHEDULES = Registry(
     "schedule",
     {
         "serial": "draftlens.decoding.loop:decode",
         "parallel": "draftlens.methods.parallelvlm.loop:decode",
-        "lockstep": "draftlens.methods.parallelvlm.loop:decode",
     },
 )
 
@@ -57,13 +44,38 @@ def make_schedule(name: str) -> Schedule:
     return schedule
 
 
-def is_ready() -> None:
-    """A plan that runs in this process need not wait."""
+class DraftWorker(Protocol):
+    """Drafts in other processes."""
+
+    def processes(self) -> Sequence[int]:
+        """Ids of the processes that have been started, so that their memory can be measured."""
+        ...
+
+    def wait_until_ready(self) -> None:
+        """Wait until they can work, so that their start is no part of a measured answer."""
+        ...
 
 
-def no_processes() -> Sequence[int]:
-    """The other processes of a plan that runs in this one."""
-    return ()
+@dataclass(frozen=True)
+class ExtraSource:
+    """What extras of a call are made of besides the value that the caller gave.
+
+    Args:
+        num_rows: of the call.
+        tokenizer: of the target; None if it is not known.
+        chat: the messages of the prompts; None if they are not known.
+        phase: measures a stretch of time.
+    """
+
+    num_rows: int
+    tokenizer: Any = None
+    chat: ChatSource | None = None
+    phase: Callable[[str], AbstractContextManager[None]] = no_phase
+
+
+ReadExtra = Callable[[Any, ExtraSource], Any]
+"""Checks what a caller gave under one name (None for nothing) and makes the value that the drafter
+gets in `TargetContext.extras`. Raises `ConfigError` or `InputError`."""
 
 
 @dataclass(frozen=True)
@@ -71,41 +83,36 @@ class Plan:
     """How one session answers.
 
     Args:
-        drafter: guesses. It keeps state, so a plan serves one session.
+        drafter: proposes draft tokens. It keeps state, so a plan serves one session.
         schedule: the order of drafting and verifying.
         prefill: reads prompts with the target.
-        acceptance: `"coupled"` or `"rejection"`; see `core/verify.py`.
-        tolerance: τ of `core.verify.tolerant`, which decides in place of `acceptance` if it is
-            below 1. Answers are greedy then.
-        lane: the part of the drafter that works while the target reads; None if it has none.
-        approximate: what the method does not compute exactly on the target's side, in words for the
-            user.
+        acceptance: the rule by which draft tokens are accepted.
         uses_draft: whether the method needs the draft model and its inputs.
         timed: the models whose costs the choices of the drafter follow from
             (`drafting.adaptive.cost_store.calibrate`); empty if it does not choose.
-        processes: the ids of other processes that take part in the answer, as far as they have been
-            started, so that their memory can be measured.
-        wait_until_ready: waits until these processes can work, so that their start is no part of a
-            measured answer.
-        views: how the draft's inputs for further views of the prompts are made of messages, by the
-            name of the view; empty if the draft reads its prompt in one way.
-        uses_references: whether the drafter guesses from references
-            (`decoding.drafter.TargetContext.references`).
-        read_references: reads references off the messages of the prompts if none are given; None if
-            the method does not.
+        worker: drafts in other processes; None if this process does everything.
+        extras: what the method reads of a call besides the prompts, such as references, by name.
     """
 
     drafter: Drafter
-    schedule: Schedule
+    schedule: Schedule = field(default_factory=partial(make_schedule, "serial"))
     prefill: Prefill = field(default_factory=FullPrefill)
-    acceptance: str = "coupled"
-    tolerance: float = 1.0
-    lane: DraftLane | None = None
-    approximate: tuple[str, ...] = ()
+    acceptance: Acceptance = field(default_factory=Acceptance)
     uses_draft: bool = False
     timed: tuple[Backbone, ...] = ()
-    processes: Callable[[], Sequence[int]] = no_processes
-    wait_until_ready: Callable[[], None] = is_ready
-    views: Mapping[str, MakeView] = field(default_factory=dict)
-    uses_references: bool = False
-    read_references: ReadReferences | None = None
+    worker: DraftWorker | None = None
+    extras: Mapping[str, ReadExtra] = field(default_factory=dict)
+
+    @property
+    def approximate(self) -> tuple[str, ...]:
+        """What may not be exact on the target's side, in words for the user."""
+        return (*self.prefill.approximate, *self.acceptance.approximate)
+
+    def processes(self) -> Sequence[int]:
+        """See `DraftWorker.processes`."""
+        return () if self.worker is None else self.worker.processes()
+
+    def wait_until_ready(self) -> None:
+        """See `DraftWorker.wait_until_ready`."""
+        if self.worker is not None:
+            self.worker.wait_until_ready()

@@ -3,10 +3,10 @@ request's life."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -14,50 +14,44 @@ from torch import Tensor
 
 from draftlens.core import tree as trees
 from draftlens.core.batch import Batch
-from draftlens.core.errors import ConfigError, InputError
-from draftlens.core.prefill_readings import NO_READINGS, Readings, ReadingSpec
+from draftlens.core.errors import InputError
 from draftlens.core.proposal import DraftTree, NextGuess, Verdict
-from draftlens.core.references import NO_REFERENCES, References
 from draftlens.core.result import Chunk
 from draftlens.core.rows import replace_by_last, without_row
-from draftlens.core.sampling import SamplingRule, check_processors
-from draftlens.core.sequence import Sequence, sequences_of
-from draftlens.core.stats import Clock, Stats, ViewStats
-from draftlens.core.stopping import Emission, StoppingRules
-from draftlens.core.timeline import DISCARDED
-from draftlens.core.tree import EMPTY, ROOT, Topology
-from draftlens.core.verify import match, reject, tolerant
-from draftlens.core.view_record import Weighed
-from draftlens.decoding.drafter import Drafter, DraftLane, TargetContext, ignore
+from draftlens.core.sequence import Sequence, batch_of, emissions_of
+from draftlens.core.stats import Clock, Stats
+from draftlens.core.stopping import Emission
+from draftlens.core.tree import Topology
+from draftlens.decoding.admission import Admission, Admitted, Arrival
+from draftlens.decoding.drafter import TargetContext
+from draftlens.decoding.observer import NO_OBSERVER, Observer, ignore
+from draftlens.decoding.plan import Plan
+from draftlens.decoding.recorder import StatsRecorder
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prepared, Prompt
-from draftlens.models.rope import check_reach
-from draftlens.prefill.base import Prefill, PrefillOutput
-from draftlens.prefill.reading import Reading
-from draftlens.pruning import Choice
+
+NO_EXTRAS: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
-class _Arrival:
-    """The rows of one call before the target has read them."""
+class SessionHooks:
+    """What a schedule does inside the steps of a session; a hook that is not given does nothing.
 
-    sequences: list[Sequence]
-    prepared: Prepared
-    draft_inputs: Mapping[str, Any]
-    references: References
+    Args:
+        announce: receives rows that the target is about to read (a batch without any token yet),
+            their draft inputs, the most tokens that an answer may gain, and whether the choices of
+            the pruner are observed.
+        read: receives the target's side of these rows from inside the prefill, as soon as the
+            readings are taken. Its cache may not hold the whole prompt yet.
+        next_guesses: the draft tokens after those of the proposal (a chain in each row) that the
+            target has just checked, one for each row; None for all rows or one without any. Called
+            only if a row uses rejection sampling.
+    """
 
-
-@dataclass(frozen=True)
-class _Unread:
-    """The rows of one call that the drafter has not read yet."""
-
-    sequences: list[Sequence]
-    draft_inputs: Mapping[str, Any]
-    prompt: Prompt
-    cache: KVCache
-    readings: Readings
-    references: References
+    announce: Callable[[Batch, Mapping[str, Any], int, bool], None] = ignore
+    read: Callable[[TargetContext], None] = ignore
+    next_guesses: Callable[[DraftTree], Seq[NextGuess | None] | None] = ignore
 
 
 class Session:
@@ -68,61 +62,33 @@ class Session:
 
     Args:
         target: the model that decides.
-        drafter: guesses.
-        prefill: reads prompts with the target.
+        plan: of the method; its drafter serves this session only.
         clock: receives times.
-        acceptance: `"coupled"` or `"rejection"`.
-        tolerance: τ of `core.verify.tolerant`, which decides in place of `acceptance` if it is
-            below 1.
-        readings: readings of the target's prefill besides those that the drafter needs.
-        observe: receives every choice of a pruner.
-        lane: the part of the drafter that works while the target reads; None if it has none.
-        observe_weighed: receives what each token shows about the views of an ensemble.
+        observer: is told what happens.
 
     Attributes:
+        hooks: set by the schedule.
         sequences: the rows of the batch. `remove` may change their order.
         prompt_lengths: tokens of each row's prompt, padding not counted.
         cache: the target's keys and values.
-        approximate: what of the prefill was not exact for the rows read so far.
-        notes: what the user should know about the rows read so far.
     """
 
     def __init__(
-        self,
-        target: Backbone,
-        drafter: Drafter,
-        prefill: Prefill,
-        clock: Clock,
-        acceptance: str = "coupled",
-        readings: ReadingSpec = NO_READINGS,
-        observe: Callable[[Choice], None] | None = None,
-        lane: DraftLane | None = None,
-        observe_weighed: Callable[[Weighed], None] = ignore,
-        tolerance: float = 1.0,
+        self, target: Backbone, plan: Plan, clock: Clock, observer: Observer = NO_OBSERVER
     ) -> None:
-        prefill.check(target)
         self.target = target
-        self.drafter = drafter
-        self.prefill = prefill
+        self.drafter = plan.drafter
+        self.acceptance = plan.acceptance
         self.clock = clock
-        self.acceptance = acceptance
-        self.tolerance = tolerance
+        self.hooks = SessionHooks()
         self.sequences: list[Sequence] = []
         self.prompt_lengths: list[int] = []
         self.cache: KVCache | None = None
-        self.approximate: tuple[str, ...] = ()
-        self.notes: tuple[str, ...] = ()
-        self._readings = drafter.readings | readings
-        self._lane = lane
-        self._observe = observe
-        self._observe_weighed = observe_weighed
-        self._arrivals: list[_Arrival] = []
-        self._unread: list[_Unread] = []
-        self._calls_in_step: dict[StoppingRules, list[Sequence]] = {}
-        self._num_added = 0
+        self._recorder = StatsRecorder(clock, observer)
+        self._admission = Admission(target, plan, self._recorder.observer)
+        self._unread: list[Admitted] = []
         self._next_position: Tensor | None = None
         self._base: list[int] = []
-        self._num_checked = 0
         self._batch = Batch(())
 
     @property
@@ -131,9 +97,14 @@ class Session:
         return self.clock.stats
 
     @property
-    def cores_of_draft(self) -> int:
-        """Cores that a drafter in a lane of its own keeps busy."""
-        return self._lane.cores if self._lane is not None else 0
+    def approximate(self) -> tuple[str, ...]:
+        """What of the prefill was not exact for the rows read so far."""
+        return self._admission.approximate
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know about the rows read so far."""
+        return self._admission.notes
 
     @property
     def running(self) -> bool:
@@ -143,14 +114,14 @@ class Session:
     @property
     def done(self) -> bool:
         """Whether every row has ended and no request waits."""
-        return not self._arrivals and not self.running
+        return not self._admission.waiting and not self.running
 
     def add(
         self,
         prepared: Prepared,
         seeds: Seq[int],
-        draft_inputs: Mapping[str, Any] | None = None,
-        references: References = NO_REFERENCES,
+        draft_inputs: Mapping[str, Any] = NO_EXTRAS,
+        extras: Mapping[str, Any] = NO_EXTRAS,
     ) -> list[Sequence]:
         """Let the rows of a call join; they are read by the next `start`.
 
@@ -158,40 +129,18 @@ class Session:
             prepared: the call, as stock `generate` prepared it.
             seeds: seed of each row's noise.
             draft_inputs: the output of the draft's processor for these rows.
-            references: texts that the drafter may guess from, one entry for each of these rows.
+            extras: for `TargetContext.extras`.
 
         Returns:
             The sequences of these rows, in order. Their tokens depend neither on the other rows of
             the batch nor on the moment at which they join.
 
         Raises:
-            ConfigError: a logits processor cannot be applied to guesses, or tokens are to be drawn
-                while guesses are accepted with tolerance.
-            InputError: guesses could change the target's rotary positions (`models.rope`).
+            ConfigError: a logits processor cannot be applied to draft tokens, or tokens are to be
+                drawn while draft tokens are accepted with tolerance.
+            InputError: draft tokens could change the target's rotary positions (`models.rope`).
         """
-        check_processors(prepared.processors)
-        self.notes = (*self.notes, *prepared.notes)
-        if self.tolerance < 1 and prepared.config.do_sample:
-            raise ConfigError(
-                f"a tolerance of {self.tolerance:g} compares guesses with the likeliest token, and "
-                "with do_sample tokens are drawn: use tolerance=1.0, or greedy decoding"
-            )
-        num_rows, length = prepared.input_ids.shape
-        sampling = SamplingRule(
-            prepared.processors, bool(prepared.config.do_sample), self.acceptance
-        )
-        stopping = StoppingRules(prepared.criteria, length, num_rows, prepared.pad_token_id)
-        if self.drafter.max_nodes:
-            longest = length + stopping.max_new_tokens
-            check_reach(self.target.name, self.target.text_config, length, longest)
-        sequences = sequences_of(prepared.input_ids, sampling, stopping, seeds)
-        for sequence in sequences:
-            sequence.number = self._num_added
-            self._num_added += 1
-        if stopping.in_step:
-            self._calls_in_step[stopping] = sequences
-        self._arrivals.append(_Arrival(sequences, prepared, draft_inputs or {}, references))
-        return sequences
+        return self._admission.add(prepared, seeds, draft_inputs, extras)
 
     def remove(self, sequence: Sequence) -> None:
         """Let a row leave between two rounds; the last row takes its place in the batch.
@@ -211,106 +160,32 @@ class Session:
         self._next_position = without_row(self._next_position, row)
         replace_by_last(self.sequences, row)
         replace_by_last(self.prompt_lengths, row)
-        call = self._calls_in_step.get(sequence.stopping, [])
-        if call and not any(other in self.sequences for other in call):
-            del self._calls_in_step[sequence.stopping]
-        self._refresh()
+        self._batch = batch_of(self.sequences)
 
     def start(self) -> list[Chunk]:
         """Encode and prefill the rows that wait, and take the first token of each."""
         chunks: list[Chunk] = []
-        while self._arrivals:
-            chunks += self._read_prompt(self._arrivals.pop(0))
+        while self._admission.waiting:
+            chunks += self._admit(self._admission.waiting.pop(0))
         return chunks
 
-    def _read_prompt(self, arrival: _Arrival) -> list[Chunk]:
+    def _admit(self, arrival: Arrival) -> list[Chunk]:
         sequences = arrival.sequences
-        self._announce(arrival)
-        with self.clock.phase("vision"):
-            prompt = self.target.encode(arrival.prepared)
-            cache = self._rows_for(prompt, sequences)
-        output, verdict = self._prefill(sequences, prompt, cache)
-        self._remark(sequences, output)
-        emissions = self._emissions(sequences, verdict)
-        chunks = self._emit(sequences, verdict, emissions)
-        self.stats.first += sum(emission.count for emission in emissions)
-        self._join(sequences, prompt, cache)
-        unread = _Unread(
-            sequences=sequences,
-            draft_inputs=arrival.draft_inputs,
-            prompt=prompt,
-            cache=cache,
-            readings=output.readings,
-            references=arrival.references,
+        self.hooks.announce(
+            batch_of(sequences),
+            arrival.draft_inputs,
+            arrival.room,
+            self._recorder.observer.wants_choices,
         )
-        self._unread.append(unread)
+        batch_cache = self.cache if self.sequences else None
+        rows = self._admission.read(arrival, batch_cache, self.hooks.read)
+        emissions = emissions_of(sequences, rows.verdict.tokens)
+        chunks = _emit(sequences, rows.verdict, emissions)
+        self._join(sequences, rows.prompt, rows.cache)
+        self._unread.append(rows)
         self.stats.draft_forwards = self.drafter.forwards
-        self._refresh()
-        if self.stats.ttft == 0:
-            self.clock.mark_first()
-        self.clock.mark_last()
+        self._recorder.prefilled(emissions)
         return chunks
-
-    def _prefill(
-        self, sequences: Seq[Sequence], prompt: Prompt, cache: KVCache
-    ) -> tuple[PrefillOutput, Verdict]:
-        """Read a prompt and choose the first token of each row."""
-
-        def hand_on(readings: Readings) -> None:
-            if self._lane is not None:
-                self._lane.read(self._context(sequences, prompt, cache, readings))
-
-        with self.clock.phase("target_prefill"):
-            output = self.prefill.run(self.target, Reading(prompt, cache, self._readings, hand_on))
-            batch = _batch_of(sequences)
-            no_tokens = torch.empty(len(batch), 0, dtype=torch.long, device=self.target.device)
-            no_tree = DraftTree.uniform(EMPTY, no_tokens)
-            verdict = self._judge(sequences, batch, no_tree, output.logits)
-        return output, verdict
-
-    def _remark(self, sequences: Seq[Sequence], output: PrefillOutput) -> None:
-        """Keep what the user should know about how these rows were read."""
-        new = [name for name in output.approximate if name not in self.approximate]
-        self.approximate = (*self.approximate, *new)
-        for row, note in output.notes.items():
-            self.notes = (*self.notes, f"row {sequences[row].number} was {note}")
-
-    def _announce(self, arrival: _Arrival) -> None:
-        if self._lane is not None:
-            self._lane.announce(
-                _batch_of(arrival.sequences),
-                arrival.draft_inputs,
-                arrival.sequences[0].stopping.max_new_tokens,
-                observed=self._observe is not None,
-            )
-
-    def _context(
-        self,
-        sequences: Seq[Sequence],
-        prompt: Prompt,
-        cache: KVCache,
-        readings: Readings,
-        references: References = NO_REFERENCES,
-    ) -> TargetContext:
-        return TargetContext(
-            prompt=prompt,
-            cache=cache,
-            room=sequences[0].stopping.max_new_tokens,
-            readings=readings,
-            phase=self.clock.phase,
-            count_pruned=self._count_pruned,
-            observe=self._observe or ignore,
-            weighed=self._count_weighed,
-            references=references,
-            eos=sequences[0].stopping.eos,
-            attribute=self._count_reference,
-        )
-
-    def _rows_for(self, prompt: Prompt, sequences: Seq[Sequence]) -> KVCache:
-        if self.cache is None or not self.sequences:
-            room = sequences[0].stopping.max_new_tokens + self.drafter.max_nodes
-            return self.prefill.new_cache(self.target, prompt, room)
-        return self.cache.new_rows(len(sequences))
 
     def _join(self, sequences: Seq[Sequence], prompt: Prompt, cache: KVCache) -> None:
         if self.cache is None or self._next_position is None or not self.sequences:
@@ -321,31 +196,19 @@ class Session:
             self._next_position = torch.cat([self._next_position, prompt.next_position], dim=-2)
         self.sequences += sequences
         self.prompt_lengths += prompt.lengths
-
-    def close(self) -> None:
-        """Let a drafter that works beside the target forget the session, which has ended or is
-        given up."""
-        if self._lane is not None:
-            self._lane.close()
-            self._lane.record(self.clock)
+        self._batch = batch_of(self.sequences)
 
     def begin(self) -> None:
         """Let the drafter read the prompts of rows that joined."""
         while self._unread:
-            unread = self._unread.pop(0)
+            rows = self._unread.pop(0)
             with self.clock.phase("draft_prefill"):
-                encoded = self.drafter.encode(unread.draft_inputs)
-                context = self._context(
-                    unread.sequences,
-                    unread.prompt,
-                    unread.cache,
-                    unread.readings,
-                    unread.references,
-                )
-                self.drafter.begin(_batch_of(unread.sequences), encoded, context)
+                encoded = self.drafter.encode(rows.arrival.draft_inputs)
+                context = self._admission.context(rows)
+                self.drafter.begin(batch_of(rows.arrival.sequences), encoded, context)
 
     def propose(self) -> DraftTree:
-        """Request guesses, at most as deep as the longest answer that may still come."""
+        """Request draft tokens, at most as deep as the longest answer that may still come."""
         with self.clock.phase("draft"):
             budget = max(sequence.remaining for sequence in self.sequences) - 1
             tree = self.drafter.propose(self._batch, budget)
@@ -357,8 +220,8 @@ class Session:
     def _within_answers(self, topologies: Seq[Topology]) -> tuple[Topology, ...]:
         """The trees of a proposal without the nodes beyond the end of each row's own answer.
 
-        Only rejection sampling needs this: every judged guess uses noise there, so the last tokens
-        of a row would depend on how long the answers of the other rows may become.
+        Only rejection sampling needs this: every judged draft token uses noise there, so the last
+        tokens of a row would depend on how long the answers of the other rows may become.
         """
         if not self._batch.rejects:
             return tuple(topologies)
@@ -369,7 +232,7 @@ class Session:
         return tuple(cuts)
 
     def check(self, tree: DraftTree) -> Verdict:
-        """One target forward over the last token and all guesses, and the verdict on them."""
+        """One target forward over the last token and all draft tokens, and the verdict on them."""
         assert self.cache is not None
         assert self._next_position is not None
         with self.clock.phase("verify"):
@@ -381,24 +244,19 @@ class Session:
             window = trees.batch_ancestors(tree.topologies, device)
             mask = trees.attention_mask(self._base, window)
             logits = self.target.forward(tokens, positions, self.cache, mask)
-            next_guesses = self._next_guesses(tree)
-            verdict = self._judge(self.sequences, self._batch, tree, logits, next_guesses)
-        self._count_drafted(tree)
-        return verdict
-
-    def _next_guesses(self, tree: DraftTree) -> Seq[NextGuess | None] | None:
-        """What a draft that runs ahead guesses in the place of the bonus tokens; None if these are
-        chosen by the target alone."""
-        if self._lane is None or not self._batch.rejects:
-            return None
-        return self._lane.next_guesses(tree)
+            next_guesses = self.hooks.next_guesses(tree) if self._batch.rejects else None
+            verdict = self.acceptance.judge(tree, logits, self.sequences, self._batch, next_guesses)
+        self._recorder.checked(self.sequences, tree)
+        if self.drafter.needs_target_scores:
+            return verdict
+        return replace(verdict, scores=None)
 
     def accept(self, verdict: Verdict) -> list[Chunk]:
         """Emit the accepted tokens and roll both caches back to them."""
         assert self.cache is not None
         with self.clock.phase("rollback"):
-            emissions = self._emissions(self.sequences, verdict)
-            chunks = self._emit(self.sequences, verdict, emissions)
+            emissions = emissions_of(self.sequences, verdict.tokens)
+            chunks = _emit(self.sequences, verdict, emissions)
             # The root and the accepted nodes stay, as far as the row goes on; its last token is the
             # next root.
             slots = [
@@ -406,150 +264,24 @@ class Session:
                 for path, emission in zip(verdict.paths, emissions, strict=True)
             ]
             self.cache.keep(self._base, slots)
-            self._refresh()
+            self._batch = batch_of(self.sequences)
             self.drafter.update(_emitted_part(verdict, emissions), self._batch)
             self.stats.draft_forwards = self.drafter.forwards
-            self._count_accepted(verdict, emissions)
-            if self._lane is not None:
-                self._lane.record(self.clock)
-        self.clock.mark_last()  # behind the phase, which must not be longer than the whole
+            self._recorder.accepted(verdict, emissions)
+        self.clock.mark_last()  # after the phase, which must not be longer than the whole
         return chunks
 
-    def _judge(
-        self,
-        sequences: Seq[Sequence],
-        batch: Batch,
-        tree: DraftTree,
-        logits: Tensor,
-        next_guesses: Seq[NextGuess | None] | None = None,
-    ) -> Verdict:
-        """Apply the sampling rules to the target's logits ``[B, N+1, V]`` and compare with the
-        guesses."""
-        nodes = [(ROOT, *range(len(topology))) for topology in tree.topologies]
-        scores = batch.process(logits, tree.topologies, tree.tokens, nodes)
-        steps = batch.steps(scores.device) + trees.batch_depths(tree.topologies, scores.device)
-        if self.tolerance < 1:
-            ends = [sequence.stopping.eos for sequence in sequences]
-            verdict = tolerant(tree, scores, self.tolerance, ends)
-        elif not batch.rejects:
-            verdict = match(tree, batch.ranking(scores, steps))
-        else:
-            generators = [None if row.finished else row.generator for row in sequences]
-            by_chance = reject(tree, scores, generators, next_guesses)
-            verdict = _mixed(batch, by_chance, match(tree, batch.ranking(scores, steps)))
-        if self.drafter.needs_target_scores:
-            return replace(verdict, scores=scores)
-        return verdict
 
-    def _emissions(self, sequences: Seq[Sequence], verdict: Verdict) -> list[Emission]:
-        """How much of the verdict each row emits; nothing in rows that have ended."""
-        emissions = [_NOTHING] * len(sequences)
-        in_step: set[StoppingRules] = set()
-        for row, sequence in enumerate(sequences):
-            if sequence.finished:
-                continue
-            if sequence.stopping.in_step:
-                in_step.add(sequence.stopping)
-            else:
-                tokens = verdict.tokens[row]
-                emissions[row] = sequence.stopping.cut(sequence.history, tokens)
-        for stopping in in_step:
-            self._cut_in_step(stopping, sequences, verdict, emissions)
-        return emissions
-
-    def _cut_in_step(
-        self,
-        stopping: StoppingRules,
-        sequences: Seq[Sequence],
-        verdict: Verdict,
-        emissions: list[Emission],
-    ) -> None:
-        """Fill in the emissions of the running rows of a call that advances in step."""
-        call = self._calls_in_step[stopping]
-        row_of = {sequence.number: row for row, sequence in enumerate(sequences)}
-        tokens: list[tuple[int, ...]] = []
-        for sequence in call:
-            row = row_of.get(sequence.number)
-            tokens.append(() if row is None else verdict.tokens[row])
-        cuts = stopping.cut_in_step([sequence.history for sequence in call], tokens)
-        for sequence, emission in zip(call, cuts, strict=True):
-            if not sequence.finished:
-                emissions[row_of[sequence.number]] = emission
-
-    def _emit(
-        self, sequences: Seq[Sequence], verdict: Verdict, emissions: Seq[Emission]
-    ) -> list[Chunk]:
-        """Append each running row's new tokens, as far as its answer goes."""
-        chunks = []
-        for row, (sequence, emission) in enumerate(zip(sequences, emissions, strict=True)):
-            if sequence.finished:
-                continue
-            tokens = verdict.tokens[row]
-            from_draft = sequence.append(tokens, emission, len(verdict.paths[row]))
-            self.stats.emitted += emission.count
-            chunks.append(Chunk(tokens[: emission.count], from_draft, row=sequence.number))
-        return chunks
-
-    def _count_drafted(self, tree: DraftTree) -> None:
-        self.stats.target_forwards += 1
-        drafted = 0
-        for sequence, topology in zip(self.sequences, tree.topologies, strict=True):
-            if not sequence.finished:
-                self.stats.passes += 1
-                drafted += len(topology)
-        self.stats.drafted += drafted
-        self._num_checked = drafted
-        self.clock.annotate("draft", tokens=drafted)
-        self.clock.annotate("verify", tokens=drafted)
-
-    def _count_accepted(self, verdict: Verdict, emissions: Seq[Emission]) -> None:
-        total = 0
-        for path, emission in zip(verdict.paths, emissions, strict=True):
-            if emission.count:
-                accepted = min(emission.count, len(path))
-                total += accepted
-                self.stats.accepted_by_depth[accepted] += 1
-        self.stats.accepted += total
-        self._count_tolerated(verdict, emissions)
-        self.clock.annotate("verify", accepted=total)
-        if self._num_checked and not total:
-            self.clock.annotate("draft", outcome=DISCARDED)
-
-    def _count_tolerated(self, verdict: Verdict, emissions: Seq[Emission]) -> None:
-        for tolerated, emission in zip(verdict.tolerated, emissions, strict=False):
-            self.stats.tolerated += sum(tolerated[: emission.count])
-
-    def _count_reference(self, row: int, reference: int) -> None:
-        self.stats.accepted_by_reference.setdefault(row, Counter())[reference] += 1
-
-    def _count_pruned(self, visual: int, kept: int) -> None:
-        self.stats.visual += visual
-        self.stats.kept += kept
-
-    def _count_weighed(self, weighed: Weighed) -> None:
-        triples = zip(weighed.views, weighed.weights, weighed.hits, strict=True)
-        for name, weight, hit in triples:
-            self.stats.views.setdefault(name, ViewStats()).count(weight, hit)
-        self._observe_weighed(weighed)
-
-    def _refresh(self) -> None:
-        self._batch = _batch_of(self.sequences)
-
-
-_NOTHING = Emission(0, finished=True)
-
-
-def _mixed(batch: Batch, by_chance: Verdict, by_match: Verdict) -> Verdict:
-    """The verdict of each row by its own acceptance rule."""
-    verdicts = [by_chance if h.sampling.rejects else by_match for h in batch.histories]
-    return Verdict(
-        tuple(verdict.paths[row] for row, verdict in enumerate(verdicts)),
-        tuple(verdict.tokens[row] for row, verdict in enumerate(verdicts)),
-    )
-
-
-def _batch_of(sequences: Seq[Sequence]) -> Batch:
-    return Batch(tuple(sequence.history for sequence in sequences))
+def _emit(sequences: Seq[Sequence], verdict: Verdict, emissions: Seq[Emission]) -> list[Chunk]:
+    """Append each running row's new tokens, as far as its answer goes."""
+    chunks = []
+    for row, (sequence, emission) in enumerate(zip(sequences, emissions, strict=True)):
+        if sequence.finished:
+            continue
+        tokens = verdict.tokens[row]
+        from_draft = sequence.append(tokens, emission, len(verdict.paths[row]))
+        chunks.append(Chunk(tokens[: emission.count], from_draft, row=sequence.number))
+    return chunks
 
 
 def _emitted_part(verdict: Verdict, emissions: Seq[Emission]) -> Verdict:

@@ -1,4 +1,4 @@
-"""The next item while this one is worked on."""
+"""Reads the next page in a thread while the current one is answered."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _END = object()
 
 
 def one_ahead(items: Iterator[Item]) -> Iterator[Item]:
-    """The same items; while the consumer works on one, a thread makes the next.
+    """The same items; a thread makes the next while the consumer works on one.
 
-    Never more than one item waits, so memory does not grow. Where the iterator raises, the error
-    comes in its turn. A consumer that stops early waits for the item that is being made.
+    At most one item waits, so memory does not grow. An exception of the iterator is raised in its
+    turn. A consumer that stops early waits for the item that is being made.
     """
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftlens-pages") as pool:
         future = pool.submit(next, items, _END)

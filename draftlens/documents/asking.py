@@ -1,4 +1,4 @@
-"""How the target is asked for a picture: prompt, limits and method in one place."""
+"""Prompts, limits and methods by which the target answers pages and crops."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from draftlens.core.stats import Clock
 from draftlens.documents.reading.formats import DraftFormat, make_format
 from draftlens.documents.reading.targets import TargetProfile
 from draftlens.documents.settings import ParseSettings
-from draftlens.engine import Engine, Inputs, Stream
+from draftlens.engine import Engine, Inputs
 from draftlens.media.conversation import ask, read
+from draftlens.streaming import Stream
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Ending:
 
     Args:
         max_new_tokens: of each row.
-        seconds: after which they end where they are; None for never.
+        seconds: after which they are cut; None for never.
         stops_loops: whether a loop ends an answer.
     """
 
@@ -33,11 +34,7 @@ class Ending:
     stops_loops: bool = True
 
     def options(self, prompt_length: int) -> dict[str, Any]:
-        """The options of `generate`.
-
-        Args:
-            prompt_length: tokens of the prompts, padding included.
-        """
+        """The options of `generate`; `prompt_length` counts padding."""
         options: dict[str, Any] = {"do_sample": False, "max_new_tokens": self.max_new_tokens}
         if self.stops_loops:
             options["stopping_criteria"] = [LoopCriterion(prompt_length)]
@@ -50,9 +47,9 @@ class Asker:
     """A target with its prompts and the methods of pages and crops.
 
     Args:
-        engine: the target. Its own method and draft play no part.
-        profile: how the target wants to be asked.
-        settings: what the user has chosen.
+        engine: the target; its own method and draft are not used.
+        profile: prompts and limits of the target.
+        settings: of the user; they override the profile.
     """
 
     def __init__(self, engine: Engine, profile: TargetProfile, settings: ParseSettings) -> None:
@@ -72,17 +69,15 @@ class Asker:
 
     @property
     def tokenizer(self) -> Any:
-        """Of the target."""
         return self.engine.target.processor.tokenizer
 
     @property
     def page_method(self) -> dict[str, Any]:
-        """The method of pages."""
         return self._method(self.settings.tolerance)
 
     @property
     def region_method(self) -> dict[str, Any]:
-        """The method of crops: as tolerant as the page where they are all there is."""
+        """As tolerant as the page where only crops are read."""
         if self.settings.stages == "regions":
             return self._method(self.settings.tolerance)
         return self._method(self.settings.region_tolerance)
@@ -94,7 +89,7 @@ class Asker:
         return {"method": name}
 
     def process(self, pictures: Sequence[Image.Image], prompts: Sequence[str]) -> Inputs:
-        """The processor's output for one picture and text a row.
+        """The processor's output for one picture and prompt per row.
 
         Raises:
             InputError: the processor refuses them.
@@ -117,10 +112,10 @@ class Asker:
 
         Args:
             inputs: one row for each picture.
-            drafts: of each row, what its answer may repeat.
+            drafts: of each row, texts that its answer may repeat.
             method: `page_method` or `region_method`.
             ending: where the answers end.
-            clock: started when the page's turn came.
+            clock: started with the page.
         """
         references = None if self.settings.method == "plain" else [list(row) for row in drafts]
         options = ending.options(inputs.target["input_ids"].shape[1])
@@ -129,24 +124,22 @@ class Asker:
         )
 
     def text(self, tokens: Sequence[int]) -> str:
-        """The text of an answer, without special tokens of its frame."""
+        """The text of an answer without special tokens."""
         text: str = self.tokenizer.decode(list(tokens), skip_special_tokens=True)
         return text
 
     def count_tokens(self, text: str) -> int:
-        """Tokens of a draft."""
         return len(self.tokenizer.encode(text, add_special_tokens=False))
 
     @cached_property
     def eos(self) -> frozenset[int]:
-        """Ids that end an answer."""
         ids = self.engine.target.backbone.model.generation_config.eos_token_id
         if ids is None:
             return frozenset()
         return frozenset([ids]) if isinstance(ids, int) else frozenset(ids)
 
     def why_ended(self, tokens: Sequence[int], ending: Ending) -> str:
-        """One of `results.ENDINGS`, from the tokens of an answer."""
+        """One of `results.ENDINGS`."""
         if tokens and tokens[-1] in self.eos:
             return "end"
         if ending.stops_loops and LoopCriterion(0).is_loop(list(tokens)):
@@ -157,7 +150,6 @@ class Asker:
 
 
 def _with_settings(profile: TargetProfile, settings: ParseSettings) -> TargetProfile:
-    """The profile with what the user has chosen instead."""
     changes: dict[str, Any] = {}
     if settings.prompt is not None:
         changes["page_prompt"] = settings.prompt

@@ -18,18 +18,18 @@ MOST_ROWS = 16
 """Crops that are answered at once."""
 
 MOST_PIXELS = 4_000_000
-"""Rows of a group times the pixels of its largest crop: smaller ones are padded to it."""
+"""Bound on rows times the pixels of the largest crop, to which smaller ones are padded."""
 
 MOST_ROOM = 8192
-"""Rows of a group times the longest answer that one of them may give."""
+"""Bound on rows times the longest answer that one of them may have."""
 
 _ALIKE = 2.0
 """Largest crop of a group by its smallest, in pixels."""
 
 _SPARE = 1.15
 _SPARE_TOKENS = 12
-"""An answer for a crop may be this many times as long as its draft, and as many tokens more. It is
-only a draft of the page's: what is longer is the target's own matter there."""
+"""An answer for a crop has at most `_SPARE` times the tokens of its draft, and as many more: it is
+only a draft of the page."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class Crop:
 
     Args:
         page: index of its page among those that are answered together.
-        region: what it shows.
+        region: its source.
         place: index of the region on its page.
         picture: its part of the page's picture.
-        prompt: the text beside it.
-        drafts: what it may hold, in the target's format.
+        prompt: of the target.
+        drafts: texts that it may hold, in the target's format.
         room: most tokens of the answer.
     """
 
@@ -56,12 +56,11 @@ class Crop:
 
     @property
     def pixels(self) -> int:
-        """Of the picture."""
         return self.picture.width * self.picture.height
 
 
 def cropped(page: DraftedPage, region: Region) -> Image.Image:
-    """A region with its margin, as the target sees it on the page."""
+    """A region with its margin, in the resolution of the page's picture."""
     assert page.picture is not None
     whole = Box(0.0, 0.0, *map(float, page.picture.size))
     box = page.canvas.pixels(region.box).padded(MARGIN).within(whole)
@@ -70,15 +69,13 @@ def cropped(page: DraftedPage, region: Region) -> Image.Image:
 
 
 def room_for(num_draft_tokens: int) -> int:
-    """The most tokens of an answer whose draft has this many."""
+    """The most tokens of an answer for a draft of this length."""
     return int(num_draft_tokens * _SPARE) + _SPARE_TOKENS
 
 
 def groups_of(crops: Sequence[Crop], most_rows: int = MOST_ROWS) -> list[list[Crop]]:
-    """Crops in groups of about one size, each within the bounds on rows, pixels and room.
-
-    A crop that is over a bound by itself is a group of its own.
-    """
+    """Crops in groups of about one size within the bounds on rows, pixels and room; a crop above a
+    bound is a group of its own."""
     groups: list[list[Crop]] = []
     for crop in sorted(crops, key=lambda crop: (-crop.pixels, -crop.room)):
         if not groups or not _fits(groups[-1], crop, most_rows):

@@ -1,4 +1,4 @@
-"""From pages of files to what the target is asked: the picture, the prompt and the drafts."""
+"""From pages of files to the target's input: picture and drafts."""
 
 from __future__ import annotations
 
@@ -17,27 +17,31 @@ from draftlens.documents.reading.formats.base import draft_sources
 from draftlens.documents.reading.geometry import NOWHERE, Box
 from draftlens.documents.reading.open import PageNumbers, find_files, open_document
 from draftlens.documents.reading.page import Document, Page
-from draftlens.documents.reading.pipeline import LayoutPipeline
+from draftlens.documents.reading.pipeline import (
+    LayoutPipeline,
+    StandardPipeline,
+    parse_readers,
+)
 from draftlens.documents.reading.targets import TargetProfile
 from draftlens.documents.reading.values import Region, in_order
 from draftlens.documents.results import ParsedPage
+from draftlens.documents.settings import ParseSettings
 from draftlens.media import Limits
 from draftlens.media.limits import refusal
 from draftlens.media.reader import MediaReader
 
 MOST_SHRUNK = 3.0
-"""A page is reported whose picture has to be this many times smaller than the target is used to."""
+"""A page whose picture has to be this many times smaller than usual gets a note."""
 
 MOST_PROBES = 1000
 """Missing pages of a file that are tried one by one."""
 
 
 Wanted = Callable[[str, int], bool]
-"""Of a file and a page's number, whether it has to be parsed."""
+"""Whether a page, given by file and number, has to be parsed."""
 
 
 def every_page(source: str, number: int) -> bool:
-    """Parse everything."""
     return True
 
 
@@ -59,12 +63,11 @@ class DraftedPage:
         source: the file.
         number: of the page, from 1; 0 for the whole file.
         box: the page, in points.
-        picture: what the target sees; None if the page failed, or if there is no target and the
-            page holds text.
-        regions: what the pipeline has read, in the order of reading.
+        picture: for the target; None if the page failed, or without a target if it holds text.
+        regions: texts of the pipeline, in reading order.
         seconds: of the pipeline, by phase.
-        error: why the page cannot be read, as a sentence; None if it can.
-        note: what did not work and does not change the answer, as a sentence.
+        error: why the page cannot be read, as a sentence.
+        note: a problem that does not change the answer, as a sentence.
     """
 
     source: str
@@ -78,26 +81,25 @@ class DraftedPage:
 
     @property
     def canvas(self) -> Canvas:
-        """The picture's size, for formats that name places on it."""
+        """The picture's size, for formats that contain places."""
         assert self.picture is not None
         width, height = self.picture.size
         return Canvas(self.box, width, height)
 
     @property
     def is_blank(self) -> bool:
-        """Whether nothing at all is on the picture."""
+        """Whether the picture has one grey level only."""
         assert self.picture is not None
         grey = self.picture.convert("L").getextrema()
         return grey[0] == grey[1]
 
     def unanswered(self) -> ParsedPage:
-        """The result of a page that nobody is asked about: it failed, or nothing is on it."""
+        """The result of a page that failed or is blank."""
         if self.error is not None:
             return self.failed(self.error)
         return ParsedPage(self.source, self.number, ended="blank", box=self.box)
 
     def failed(self, sentence: str) -> ParsedPage:
-        """The result of a page that cannot be read."""
         return ParsedPage(self.source, self.number, ended="failed", box=self.box, error=sentence)
 
     def drafts(self, form: DraftFormat, answers: Mapping[int, str]) -> list[str]:
@@ -105,42 +107,66 @@ class DraftedPage:
 
         Args:
             form: the format.
-            answers: what the target has said about crops of regions, by their places.
+            answers: the target's answers for crops of regions, by their places.
         """
         return list(self.sources(form, answers))
 
     def sources(self, form: DraftFormat, answers: Mapping[int, str]) -> dict[str, str]:
-        """The same drafts with where they come from; see `formats.base.draft_sources`."""
+        """The same drafts with their sources; see `formats.base.draft_sources`."""
         return draft_sources(form, self.regions, self.canvas, answers)
 
 
+def standard_pipeline(settings: ParseSettings, alone: bool = False) -> StandardPipeline | None:
+    """The pipeline that the settings describe; None without drafts.
+
+    Args:
+        settings: `drafter` and `layout`.
+        alone: whether its texts are the answer.
+    """
+    readers = settings.drafter
+    if isinstance(readers, str):
+        readers = parse_readers(readers)
+    return None if readers == "none" else StandardPipeline(readers, settings.layout, alone=alone)
+
+
 def drafted_pages(
-    files: Sequence[str],
+    inputs: str | Path | Iterable[str | Path],
     draft: Callable[[Page], DraftedPage],
-    numbers: PageNumbers,
-    password: str | None = None,
+    settings: ParseSettings,
     limits: Limits | None = None,
     wanted: Wanted = every_page,
 ) -> Iterator[DraftedPage]:
-    """The pages of files, one after the other; what cannot be read comes as a page with an error.
+    """The pages of documents in order; a page that cannot be read has an error.
 
     Args:
-        files: paths.
-        draft: makes a page ready for the target.
-        numbers: which pages are wanted.
-        password, limits: as for `documents.open_document`.
-        wanted: which of them have to be parsed.
+        inputs: files and folders.
+        draft: reads a page for the target.
+        settings: `pages` and `password`.
+        limits: as for `open_document`.
+        wanted: which of the pages are parsed.
+
+    Raises:
+        MediaError: a folder holds no document. Raised by the call, before any page.
     """
-    bounds = limits or Limits()
-    with closing(MediaReader(bounds.max_page_s)) as reader:
+    return _pages(documents_of(inputs), draft, settings, limits or Limits(), wanted)
+
+
+def _pages(
+    files: Sequence[str],
+    draft: Callable[[Page], DraftedPage],
+    settings: ParseSettings,
+    limits: Limits,
+    wanted: Wanted,
+) -> Iterator[DraftedPage]:
+    with closing(MediaReader(limits.max_page_s)) as reader:
         for file in files:
             try:
-                document = open_document(file, password, bounds, reader)
+                document = open_document(file, settings.password, limits, reader)
             except MediaError as error:
                 yield DraftedPage(file, 0, error=str(error))
                 continue
             with closing(document):
-                yield from _pages_of(document, draft, numbers, wanted)
+                yield from _pages_of(document, draft, settings.page_numbers, wanted)
 
 
 def _pages_of(
@@ -169,8 +195,8 @@ def _pages_of(
 
 
 def _missing(document: Document, numbers: Sequence[int]) -> int:
-    """How many of these pages, from the first on, are not there. A file may state a hundred
-    thousand: after `MOST_PROBES` the others are taken for missing, too."""
+    """How many of these pages, from the first on, are missing. A file may state a hundred thousand,
+    so after `MOST_PROBES` the others count as missing."""
     for count, number in enumerate(numbers[1 : MOST_PROBES + 1], start=1):
         try:
             document.page(number)
@@ -198,11 +224,11 @@ def _drafted(page: Page, draft: Callable[[Page], DraftedPage]) -> DraftedPage:
 
 
 class PageDrafter:
-    """Makes pages ready for the target.
+    """Renders pages and reads them with the pipeline.
 
     Args:
-        pipeline: reads them cheaply; None for no drafts.
-        profile: of the target; it bounds the picture that the target sees.
+        pipeline: None for no drafts.
+        profile: of the target; it bounds the picture.
     """
 
     def __init__(self, pipeline: LayoutPipeline | None, profile: TargetProfile) -> None:
@@ -237,7 +263,7 @@ class PageDrafter:
         )
 
     def _smallness(self, page: Page) -> str | None:
-        """A sentence about a page that is far too large to be shown in the usual size."""
+        """A note about a page that is too large for the usual resolution."""
         dpi = self.profile.dpi_of(page.box)
         if dpi * MOST_SHRUNK >= self.profile.dpi:
             return None

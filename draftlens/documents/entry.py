@@ -34,18 +34,18 @@ def parse(
 ) -> Iterator[ParsedPage]:
     """Read PDF files, images and folders of them, page by page.
 
-    Without a target, the answer is what a cheap pipeline reads: the text layer of a PDF, or else
+    Without a target, the answer is the text of a pipeline: the text layer of a PDF, or else
     optical character recognition where an engine for it is installed. With a target, a document
-    model reads the pages, and what the pipeline reads is the draft: the tokens are those of stock
+    model reads the pages, and the text of the pipeline is the draft: the tokens are those of stock
     `generate`.
 
     Args:
         inputs: a file or a folder, or several.
         target: a folder or Hub id of a vision-language model, or `reader` for the one in the
-            package, which knows the pages of one generator only; None for the pipeline alone.
+            package, trained on one generator of pages; None for the pipeline alone.
         engine: a loaded target, instead of `target`.
-        pipeline: reads pages cheaply, instead of the one that `drafter` and `layout` describe.
-        profile: how the target wants to be asked, instead of what is known about it.
+        pipeline: reads pages, instead of the one that `drafter` and `layout` describe.
+        profile: prompts and limits of the target, instead of the known ones.
         limits: bounds on the size of files and pages.
         device, dtype: as for `draftlens.load`.
         compile: as for `draftlens.load`; unless it is False, it is applied to `engine`, too.
@@ -87,7 +87,7 @@ not 'backwards'
         return PipelineParser(chosen, pipeline, limits).parse(inputs)
 
     from draftlens.documents.run import DocumentParser
-    from draftlens.engine import load
+    from draftlens.load_engine import load
 
     if engine is None:
         engine = load(str(target), method="plain", device=device, dtype=dtype, compile=compile)

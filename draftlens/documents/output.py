@@ -1,5 +1,4 @@
-"""Parsed pages as files: each page whole or not at all, each document when its last page ended, and
-an index that says of which document each of them is."""
+"""Parsed pages as files, and an index of the documents in a folder."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ FORMAT = 2
 """Version of the JSON files."""
 
 INDEX = "index.json"
-"""File of an output folder that names the documents in it."""
+"""File of an output folder that lists its documents."""
 
 _WRITER = "draftlens parse"
 
@@ -38,14 +37,14 @@ _CHUNK = 2**20
 
 @dataclass
 class IndexEntry:
-    """A document of an output folder, as the index describes it.
+    """A document in the index.
 
     Args:
         input: its absolute path.
-        size: in bytes, when its pages were parsed; None if none was yet.
+        size: in bytes, when its pages were parsed; None if none was.
         digest: its SHA-256.
-        options: all that its answers depend on beside the file: settings and target.
-        pages: how each page that is there was answered, by its number.
+        options: settings and target, on which its answers depend.
+        pages: how each page ended, by its number.
     """
 
     input: str
@@ -58,16 +57,14 @@ class IndexEntry:
 class OutputFolder:
     """A folder with a Markdown file and a folder of pages for each document, and an index of them.
 
-    The names of a document follow from its path alone (`name_of`). It is a context manager: inside
-    the `with` statement no other process writes to the folder, and at its end the index and the
-    documents so far are written.
+    The names of a document follow from its path alone (`name_of`). Inside the `with` statement no
+    other process writes to the folder; at its end the index and the documents are written.
 
     Args:
-        folder: is made if it does not exist.
+        folder: is created if it does not exist.
 
     Raises:
-        ConfigError: it cannot be made, another process writes to it, or its index is not one of
-            this command.
+        ConfigError: it cannot be created, another process writes to it, or its index is foreign.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -109,8 +106,7 @@ class OutputFolder:
         """Take the names of a document, before anything of it is written.
 
         Raises:
-            ConfigError: they belong to another document, to a file that this command did not
-                write, or lie outside of the folder.
+            ConfigError: they belong to another document or file, or are outside of the folder.
         """
         name = name_of(source)
         entry = self._entries.get(name)
@@ -125,11 +121,10 @@ class OutputFolder:
         self._names[source] = name
 
     def begin(self, options: Mapping[str, Any]) -> None:
-        """Write the index with the documents that were claimed.
+        """Write the index with the claimed documents.
 
         Args:
-            options: everything but the files that the answers depend on, as JSON values: settings
-                and target.
+            options: settings and target, on which the answers depend, as JSON values.
 
         Raises:
             ConfigError: it cannot be written.
@@ -142,9 +137,9 @@ class OutputFolder:
             raise ConfigError(f"cannot write to the folder {self.folder}: {reason}") from error
 
     def has(self, source: str, number: int) -> bool:
-        """Whether a page is there, of the same file, and parsed with the same options.
+        """Whether a page of the same file, parsed with the same options, is in the folder.
 
-        A page that failed, or whose timeout cut it, is not.
+        Pages that failed or were cut by a timeout do not count.
         """
         self._touched[source] = None
         entry = self._entries[self._names[source]]
@@ -180,7 +175,7 @@ class OutputFolder:
         write_json(description, values)
 
     def _finish(self, source: str) -> None:
-        """Put the pages of a document that are there into one Markdown file, and note them.
+        """Join the pages of a document into one Markdown file, and update its entry.
 
         Pages that were read with other options are left out; they stay where they are.
 
@@ -211,7 +206,7 @@ class OutputFolder:
         entry.pages = ended
 
     def _version(self, source: str) -> dict[str, str]:
-        """What tells this reading of a document from another one."""
+        """Identifies this reading of a document."""
         options = json.dumps(self._options, sort_keys=True).encode()
         return {"digest": self._digest(source), "options": hashlib.sha256(options).hexdigest()}
 
@@ -225,12 +220,12 @@ class OutputFolder:
         return self._digests[source]
 
     def _current(self, source: str, description: Path) -> dict[str, Any] | None:
-        """What a page's JSON file says, if it is of this reading of the document."""
+        """A page's JSON file, if it belongs to this reading of the document."""
         page = _read_page(description)
         return page if page is not None and page["version"] == self._version(source) else None
 
     def _remove_outdated(self, source: str) -> None:
-        """Remove pages of an earlier version of a file: it may have had more of them."""
+        """Remove pages of an earlier version of a file, which may have had more of them."""
         if source in self._cleaned:
             return
         self._cleaned.add(source)
@@ -275,7 +270,7 @@ class OutputFolder:
                 raise self._taken(source, f"{root} is there, and {INDEX} does not name it")
 
     def _check_inside(self, source: str, name: str) -> None:
-        """Refuse names that lead out of the folder, which symbolic links in it may do."""
+        """Refuse names that lead out of the folder, as symbolic links in it may."""
         home = self.folder.resolve()
         for root in _roots_of(name):
             if not (self.folder / root).resolve().is_relative_to(home):
@@ -310,8 +305,7 @@ class OutputFolder:
 
 
 def name_of(source: str | Path) -> str:
-    """The name of a document in an output folder, which follows from its path alone: the path
-    without its root and without leading `..`.
+    """The name of a document in an output folder: its path without root and leading `..`.
 
     Example:
 
@@ -323,8 +317,8 @@ def name_of(source: str | Path) -> str:
 
 
 def describe_target(target: Loaded) -> dict[str, Any]:
-    """What tells one target from another, as JSON values: its name, its architecture, the dtype it
-    computes in, and the files of its folder with their sizes and times."""
+    """Identifies a target, as JSON values: name, architecture, dtype, and files with sizes and
+    times."""
     from draftlens.models.known_pairs import path_of
 
     folder = Path(path_of(target.name, "target"))
@@ -348,7 +342,7 @@ def _roots_of(name: str) -> tuple[str, str]:
 
 
 def _checked(entry: IndexEntry) -> IndexEntry:
-    """An entry of an index, whose values have the right types as far as they are used.
+    """An entry of an index whose used values have the right types.
 
     Raises:
         TypeError: they have not.
@@ -359,7 +353,7 @@ def _checked(entry: IndexEntry) -> IndexEntry:
 
 
 def _read_page(description: Path) -> dict[str, Any] | None:
-    """What the JSON file of a page says; None if it is no such file."""
+    """The JSON file of a page; None if it is none."""
     with suppress(OSError, ValueError):
         page = parse_json(description.read_bytes())
         if isinstance(page, dict) and page.keys() >= {"version", "error", "ended"}:

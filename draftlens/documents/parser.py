@@ -1,4 +1,4 @@
-"""Pages that the target reads: two stages, one batch of pages at a time."""
+"""Batches of pages that the target reads, in one or two stages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from draftlens.verify import first_divergence, run_stock
 PAGE = "page"
 REGIONS = "regions"
 REGIONS_ALONE = "regions without a page"
-"""The name of this approximation in `Result.approximate` and `ParsedPage.approximate`."""
+"""The name of this approximation in `ParsedPage.approximate`."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class _Turn:
     """A batch of pages while it is answered.
 
     Args:
-        pages: that can be read and are not blank.
-        stages: how.
+        pages: readable and not blank.
+        stages: one of `STAGES`.
         answers: of their regions; None without a first stage.
-        clock: of the pages' answers, started before the first stage.
+        clock: started before the first stage.
     """
 
     pages: list[DraftedPage]
@@ -45,18 +45,14 @@ class _Turn:
 
 
 class PageParser:
-    """Answers batches of pages.
-
-    Args:
-        asker: asks the target.
-    """
+    """Answers batches of pages."""
 
     def __init__(self, asker: Asker) -> None:
         self.asker = asker
         self.settings = asker.settings
 
     def parse(self, pages: Sequence[DraftedPage]) -> list[ParsedPage]:
-        """The answers for some pages, in their order. Errors become pages with an error."""
+        """The answers for some pages, in order. Errors become pages with an error."""
         readable = [page for page in pages if page.error is None and not page.is_blank]
         parsed: dict[int, ParsedPage] = {}
         if readable:
@@ -95,7 +91,7 @@ class PageParser:
         return read_regions(crops, self.asker, self._ending(half))
 
     def _ending(self, spent: float) -> Ending:
-        """Where answers end, given the seconds that the page has taken so far."""
+        """The limits after the page has taken `spent` seconds."""
         seconds = self.settings.page_timeout
         if seconds is not None:
             seconds = max(seconds - spent, 0.001)
@@ -155,13 +151,13 @@ class PageParser:
         )
 
     def _joined(self, turn: _Turn) -> list[ParsedPage]:
-        """Pages that are put together from the answers for their regions."""
+        """Pages joined from the answers for their regions."""
         assert turn.answers is not None
         turn.clock.mark_last()
         tolerance = self.settings.tolerance
         names: tuple[str, ...] = (REGIONS_ALONE,)
         if tolerance < 1:
-            names = (*names, f"guesses accepted with tolerance {tolerance:g}")
+            names = (*names, f"draft tokens accepted with tolerance {tolerance:g}")
         parsed = []
         for index, page in enumerate(turn.pages):
             texts = turn.texts(index)
@@ -188,10 +184,10 @@ class PageParser:
     def _verified(
         self, inputs: Inputs, result: Result, ending: Ending
     ) -> list[dict[str, object] | None]:
-        """The comparison with stock `generate`, row by row, if it is wanted.
+        """The comparison with stock `generate`, row by row, if requested.
 
-        An answer that its timeout has cut is compared as far as it goes: stock `generate` gets no
-        timeout, since it is slower.
+        An answer that was cut by its timeout is compared up to there: stock `generate` has no
+        timeout.
         """
         rows = len(result.tokens)
         if not self.settings.verify:

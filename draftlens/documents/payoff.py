@@ -1,4 +1,4 @@
-"""Whether reading pictures takes longer than its drafts save, as measured."""
+"""Whether reading pictures takes longer than its drafts save."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _ROUNDS = ("draft_prefill", "draft", "verify", "rollback")
 
 @dataclass
 class ReadingPayoff:
-    """Compares pages that were read with what they would have taken by plain decoding.
+    """Compares pages that were read with their time by plain decoding.
 
     Args:
         seconds_per_token: of plain decoding.
-        ahead: whether a page is read while the one before is answered, so that the slower of both
-            decides; otherwise both count.
+        ahead: whether a page is read during the answer of the page before, so that the slower of
+            both counts; otherwise their sum counts.
     """
 
     seconds_per_token: float
@@ -28,15 +28,8 @@ class ReadingPayoff:
     _losses: int = field(default=0, init=False)
 
     def pays(self, stats: Stats) -> bool:
-        """Learn from a page that was read and then answered alone, in one stage.
-
-        Args:
-            stats: of its answer, with the phases of the pipeline.
-
-        Returns:
-            False if this page and those before it, `LOSSES` in all, took longer than plain decoding
-            would have.
-        """
+        """False if this page and those before it, `LOSSES` in all, took longer than plain decoding.
+        `stats` holds the phases of the pipeline and of a page answered alone, in one stage."""
         phases = stats.phases
         before = sum(phases[name] for name in _BEFORE)
         rounds = sum(phases[name] for name in _ROUNDS)

@@ -1,4 +1,4 @@
-"""Documents to Markdown without a model: what the pipeline reads is the answer."""
+"""Documents to Markdown without a model: the pipeline's text is the answer."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from draftlens.core.stats import Lane, Stats
 from draftlens.documents.drafting import (
     DraftedPage,
     Wanted,
-    documents_of,
     drafted_pages,
     every_page,
+    standard_pipeline,
 )
 from draftlens.documents.reading.formats import Canvas, DraftFormat, make_format
 from draftlens.documents.reading.formats.markdown import Markdown
@@ -25,8 +25,6 @@ from draftlens.documents.reading.pipeline import (
     OCR_BY_PREFERENCE,
     TEXT_LAYER,
     LayoutPipeline,
-    StandardPipeline,
-    parse_readers,
 )
 from draftlens.documents.reading.values import Region, in_order
 from draftlens.documents.results import ParsedPage, ParsedRegion
@@ -40,24 +38,23 @@ _CONTROL = {
     **dict.fromkeys({*range(0x20), 0x7F} - {ord("\t"), ord("\n")}, ""),
     **{code: bytes([code]).decode("cp1252", "ignore") for code in range(0x80, 0xA0)},
 }
-"""Control characters, which a terminal may obey, by what stands for them: nothing, but for those
-that are the quotation marks and dashes of Windows-1252, as many PDF files name them."""
+"""Control characters, which a terminal may obey, are removed; those that are quotation marks and
+dashes of Windows-1252, as in many PDF files, are replaced."""
 
 
 class PipelineParser:
     """Parses documents by a pipeline alone; the counterpart of `DocumentParser`.
 
     Args:
-        settings: what the user has chosen. Those that say how a target answers are refused.
+        settings: those about a target's answers are refused.
         pipeline: reads pages; None for the one that the settings describe.
         limits: bounds on the size of files and pages.
 
     Attributes:
-        notes: empty; nothing that a pipeline does alone needs one.
+        notes: empty.
 
     Raises:
-        ConfigError: a setting needs a target, or a reader or layout is unknown or has to be
-            installed first.
+        ConfigError: a setting needs a target, or a reader or layout is unknown or not installed.
     """
 
     def __init__(
@@ -73,36 +70,15 @@ class PipelineParser:
         form = self.settings.form
         # Nothing that stands on the page is left out unless a format that does so is named.
         self._form: DraftFormat = Markdown(leave_out=False) if form is None else make_format(form)
-        self.pipeline = self._standard_pipeline() if pipeline is None else pipeline
-
-    def _standard_pipeline(self) -> StandardPipeline:
-        readers = self.settings.drafter
-        if isinstance(readers, str):
-            readers = parse_readers(readers)
-        return StandardPipeline(readers, self.settings.layout, alone=True)
+        chosen = standard_pipeline(self.settings, alone=True) if pipeline is None else pipeline
+        assert chosen is not None  # "none" is refused above
+        self.pipeline = chosen
 
     def parse(
         self, inputs: str | Path | Iterable[str | Path], wanted: Wanted = every_page
     ) -> Iterator[ParsedPage]:
-        """The pages of documents as they are read.
-
-        Args:
-            inputs: files and folders.
-            wanted: which pages have to be parsed.
-
-        Yields:
-            One result for each page, in order. A page or file that cannot be read comes as a result
-            with an `error`, and the others go on.
-
-        Raises:
-            MediaError: a folder holds no document.
-        """
-        settings = self.settings
-        files = documents_of(inputs)
-        pages = drafted_pages(
-            files, self._read, settings.page_numbers, settings.password, self.limits, wanted
-        )
-        return self._parsed(pages)
+        """The pages of documents as they are read; as `DocumentParser.parse`."""
+        return self._parsed(drafted_pages(inputs, self._read, self.settings, self.limits, wanted))
 
     def _parsed(self, pages: Iterator[DraftedPage]) -> Iterator[ParsedPage]:
         with closing(pages):  # type: ignore[type-var]
@@ -111,10 +87,10 @@ class PipelineParser:
                 yield page.unanswered() if page.error or is_blank else self._answer(page)
 
     def _read(self, page: Page) -> DraftedPage:
-        """Read a page; its picture is made only if no text was found, which a blank page explains.
+        """Read a page. It is rendered only if no text was found, to tell a blank page.
 
         Raises:
-            DraftlensError: it cannot be read, and it is not blank.
+            DraftlensError: it cannot be read and is not blank.
         """
         seconds: dict[str, float] = defaultdict(float)
         lane = Lane(seconds)
@@ -162,14 +138,14 @@ class PipelineParser:
         )
 
     def _text(self, region: Region) -> str:
-        """A region in the format of the answer, by the reader that is trusted most; empty if
-        nothing was read in it, or if the format leaves it out."""
+        """A region in the format of the answer, by the most trusted reader; empty if the format
+        leaves it out."""
         ways = self._form.region(region, region.texts[0]) if region.texts else []
         return ways[0].translate(_CONTROL) if ways else ""
 
 
 def _span(markdown: str, text: str, cursor: int) -> tuple[int, int] | None:
-    """Where the text of a region stands in the page; None where the format has rewritten it."""
+    """The place of a region's text in the page; None where the format has rewritten it."""
     wanted = text.strip()
     begin = markdown.find(wanted, cursor) if wanted else -1
     return None if begin < 0 else (begin, begin + len(wanted))

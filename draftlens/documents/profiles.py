@@ -1,4 +1,4 @@
-"""How a loaded target wants to be asked."""
+"""The prompt profile of a loaded target."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from draftlens.models.known_pairs import path_of
 from draftlens.models.load import Loaded
 
 PROFILE_FILE = "document_profile.json"
-"""File beside the weights of a target that says how it wants to be asked: fields of
-`documents.reading.targets.TargetProfile`."""
+"""File beside the weights with fields of `documents.reading.targets.TargetProfile`."""
 
 
 def profile_for(target: Loaded) -> TargetProfile:
-    """The profile of a target: that of the file `document_profile.json` in its folder, else that
-    of its architecture, else a general one.
+    """The profile in the target's folder, else that of its architecture, else a general one.
 
     Raises:
         ConfigError: the file is not valid.

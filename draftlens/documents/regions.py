@@ -13,17 +13,17 @@ from draftlens.documents.asking import Asker, Ending
 from draftlens.documents.crops import MOST_ROOM, MOST_ROWS, Crop, cropped, groups_of, room_for
 from draftlens.documents.drafting import DraftedPage
 from draftlens.documents.reading.formats.base import region_drafts
-from draftlens.engine import Stream
+from draftlens.streaming import Stream
 
 
 @dataclass(frozen=True)
 class RegionAnswers:
-    """What the target says about the crops of some pages.
+    """The target's answers for the crops of some pages.
 
     Args:
-        texts: answers by index of the page and place of the region on it.
+        texts: by index of the page and place of the region on it.
         stats: of all crops together.
-        num_crops: how many there were.
+        num_crops: number of crops.
     """
 
     texts: dict[tuple[int, int], str]
@@ -31,12 +31,11 @@ class RegionAnswers:
     num_crops: int
 
     def of_page(self, index: int) -> dict[int, str]:
-        """Answers for the regions of one page, by their places."""
         return {place: text for (page, place), text in self.texts.items() if page == index}
 
 
 def crops_of(pages: Sequence[DraftedPage], asker: Asker) -> list[Crop]:
-    """The crops of pages: regions for which there is a draft."""
+    """The crops of pages: regions that have a draft."""
     crops = []
     for index, page in enumerate(pages):
         for place, region in enumerate(page.regions):
@@ -60,14 +59,13 @@ def crops_of(pages: Sequence[DraftedPage], asker: Asker) -> list[Crop]:
 def read_regions(
     crops: Sequence[Crop], asker: Asker, ending: Ending, most_rows: int = MOST_ROWS
 ) -> RegionAnswers:
-    """Let the target read crops as rows of one ragged batch.
-
-    Rows that have ended leave the batch, and the next group of crops joins where it fits.
+    """Read crops as rows of one ragged batch. Finished rows leave, and the next group joins where
+    it fits.
 
     Args:
         crops: at least one.
-        asker: asks the target.
-        ending: seconds and loops; the room of each crop bounds its answer's length.
+        asker: answers them.
+        ending: seconds and loops; the room of each crop bounds the length of its answer.
         most_rows: of the batch.
     """
     return _RegionBatch(groups_of(crops, most_rows), asker, ending, most_rows).run()
@@ -88,7 +86,6 @@ class _RegionBatch:
         self._tokens: list[list[int]] = []
 
     def run(self) -> RegionAnswers:
-        """Answer all groups."""
         stream = self._open(self._waiting.pop(0))
         for chunk in stream:
             self._tokens[chunk.row] += chunk.tokens
@@ -120,8 +117,8 @@ class _RegionBatch:
         return Ending(room, seconds, self._ending.stops_loops)
 
     def _retire(self, stream: Stream) -> None:
-        """Let rows leave that have ended, or have used up their own room, which may be less than
-        their group's; the last one stays, since there is no empty batch."""
+        """Remove finished rows and rows that have used their own room; the last one stays, since a
+        batch is never empty."""
         session = stream.session
         for sequence in list(session.sequences):
             if self._has_ended(sequence) and len(session.sequences) > 1:
@@ -132,7 +129,7 @@ class _RegionBatch:
         return row.finished or is_full
 
     def _admit(self, stream: Stream) -> None:
-        """Let groups join while they fit, and one in any case where no row goes on."""
+        """Add groups while they fit, and one in any case where no row is running."""
         while self._waiting and self._has_room(stream, self._waiting[0]):
             self._add(stream, self._waiting.pop(0))
 
@@ -151,5 +148,5 @@ class _RegionBatch:
         prepared = asker.engine.target.backbone.prepare(inputs.target, **options)
         drafts = [list(crop.drafts) for crop in group]
         references = references_of(drafts, len(group), asker.tokenizer)
-        stream.session.add(prepared, [0] * len(group), {}, references)
+        stream.session.add(prepared, [0] * len(group), {}, {"references": references})
         self._join(group)

@@ -1,4 +1,4 @@
-"""What parsing a page gives."""
+"""Results of parsing."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from draftlens.documents.reading.geometry import Box
 from draftlens.documents.reading.values import Region
 
 ENDINGS = ("end", "loop", "length", "timeout", "regions", "read", "blank", "failed")
-"""How a page was answered: a target ended by its own end-of-sequence token, by a loop, at the
-greatest length, at the page's timeout, or read its regions only; or the pipeline read it without a
-target; or it was blank, or could not be read."""
+"""How an answer ended: the target's end-of-sequence token, a loop, the maximum length, the page's
+timeout, or joined regions; without a target `read`; `blank` and `failed` pages have none."""
 
 MODEL = "model"
 """`ParsedPage.source` of pages that a target answered."""
@@ -21,13 +20,12 @@ MODEL = "model"
 
 @dataclass(frozen=True)
 class ParsedRegion:
-    """A region of a page and where it is in the answer.
+    """A region of a page and its place in the answer.
 
     Args:
         region: its box, kind and texts by readers.
-        span: first character and the one behind the last in the page's Markdown; None where it was
-            not found.
-        answer: the target's answer for its crop; None if it was not read by itself.
+        span: start and end index in the page's Markdown; None where it was not found.
+        answer: the target's answer for its crop, if there was one.
     """
 
     region: Region
@@ -35,7 +33,6 @@ class ParsedRegion:
     answer: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
         region = self.region
         texts = [
             {"source": text.source, "score": round(text.score, 4), "text": text.text}
@@ -53,30 +50,29 @@ class ParsedRegion:
 
 @dataclass(frozen=True)
 class ParsedPage:
-    """One page of a document as the target reads it, or the pipeline where there is no target.
+    """One page of a document, read by the target, or by the pipeline without a target.
 
     Args:
         file: the path of the document.
         number: of the page, from 1; 0 for a file that could not be opened.
         markdown: the answer, in the format of the target; empty if the page failed.
-        tokens: its token ids, with the end-of-sequence id; empty if no target answered.
+        tokens: its token ids, with the end-of-sequence id; empty without a target.
         ended: one of `ENDINGS`.
-        source: where the text is from: `model`, or without a target `text layer`, `ocr`, or the
-            name of another reader. None where nothing was read: the page is blank, or it failed.
-        stages: one of `documents.settings.STAGES`; None if no target answered.
-        lossless: whether these are the tokens of stock `generate`, by construction; None if no
-            target answered, since there are no tokens to compare.
+        source: `model`, or without a target `text layer`, `ocr`, or the name of another reader.
+            None for blank and failed pages.
+        stages: one of `documents.settings.STAGES`; None without a target.
+        lossless: whether these are the tokens of stock `generate`; None without a target.
         approximate: names of what is not exact.
         box: the page, in points.
-        regions: in the order of reading.
-        shares: share of the answer's tokens by the draft that was right: `target` for tokens that
-            were not guessed, names of readers, `regions` (answers for crops), and `answer`
-            (repeated from the prompt or the answer itself).
+        regions: in reading order.
+        shares: share of the answer's tokens by the draft that was accepted: names of readers,
+            `regions` (answers for crops), `answer` (repeated from the prompt or the answer), and
+            `target` for tokens that no draft proposed.
         stats: of the pass over the page.
-        region_stats: of the crops; None if there were none. With several pages at once these are
-            the figures of all of them together, as are those of `stats`.
-        verification: the comparison with stock `generate`; None if there was none.
-        error: why the page could not be read, as a sentence; None if it was.
+        region_stats: of the crops; None if there were none. Like `stats`, these are the figures of
+            all pages of a batch together.
+        verification: the comparison with stock `generate`, if requested.
+        error: why the page could not be read, as a sentence.
 
     Example:
 
@@ -104,27 +100,26 @@ class ParsedPage:
 
     @property
     def name(self) -> str:
-        """File and page, as messages name them."""
+        """File and page, for messages."""
         return f"{self.file}, page {self.number}" if self.number else self.file
 
     @property
     def by_model(self) -> bool:
-        """Whether a target has answered."""
         return self.source == MODEL
 
     @property
     def differs(self) -> bool:
-        """Whether the comparison with stock `generate` has found another token."""
+        """Whether the comparison with stock `generate` found another token."""
         return self.verification is not None and not self.verification["identical"]
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Seconds by phase. The phases of the pipeline, `render`, `layout` and `read`, may have
-        passed while the page before was answered, so that all together may exceed `stats.e2e`."""
+        """Seconds by phase. `render`, `layout` and `read` may overlap the page before, so the sum
+        may exceed `stats.e2e`."""
         return {name: value for name, value in self.stats.phases.items() if value}
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values. What only a target has is null or empty where none has answered."""
+        """JSON values; those of a target are null or empty without one."""
         stats = {"page": self.stats.to_dict()} if self.by_model else {}
         if self.region_stats is not None:
             stats["regions"] = self.region_stats.to_dict()

@@ -13,9 +13,9 @@ from draftlens.documents.drafting import (
     DraftedPage,
     PageDrafter,
     Wanted,
-    documents_of,
     drafted_pages,
     every_page,
+    standard_pipeline,
 )
 from draftlens.documents.parser import PageParser
 from draftlens.documents.payoff import ReadingPayoff
@@ -24,7 +24,6 @@ from draftlens.documents.reading.pipeline import (
     OCR_BY_PREFERENCE,
     LayoutPipeline,
     StandardPipeline,
-    parse_readers,
 )
 from draftlens.documents.reading.targets import TargetProfile
 from draftlens.documents.results import ParsedPage
@@ -35,17 +34,17 @@ from draftlens.media import Limits
 
 
 class DocumentParser:
-    """A loaded target, a pipeline, and how documents are parsed.
+    """A loaded target and a pipeline that parse documents.
 
     Args:
-        engine: the target; its own draft plays no part.
-        settings: what the user has chosen.
-        pipeline: reads pages cheaply; None for the one that the settings describe.
-        profile: how the target wants to be asked; None for what is known about it.
+        engine: the target; its own draft is not used.
+        settings: of the user.
+        pipeline: reads pages; None for the one that the settings describe.
+        profile: prompts and limits of the target; None for the known ones.
         limits: bounds on the size of files and pages.
 
     Raises:
-        ConfigError: a reader or layout is unknown, or has to be installed first.
+        ConfigError: a reader or layout is unknown or not installed.
 
     Example:
 
@@ -70,27 +69,19 @@ class DocumentParser:
         self.limits = limits
         self.asker = Asker(engine, profile or profile_for(engine.target), self.settings)
         self.asker.form  # noqa: B018 - an unknown format is refused before pages are read
-        self._standard = None if pipeline is not None else self._standard_pipeline()
+        needs_drafts = self.settings.method == "hsd" or self.settings.stages != "page"
+        is_standard = pipeline is None and needs_drafts
+        self._standard = standard_pipeline(self.settings) if is_standard else None
         self.pipeline = self._standard if pipeline is None else pipeline
         self.notes: list[str] = []
         self._payoff: ReadingPayoff | None = None
 
-    def _standard_pipeline(self) -> StandardPipeline | None:
-        if self.settings.method != "hsd" and self.settings.stages == "page":
-            return None
-        drafter = self.settings.drafter
-        if isinstance(drafter, str):
-            drafter = parse_readers(drafter)
-        if drafter == "none":
-            return None
-        return StandardPipeline(drafter, self.settings.layout)
-
     def calibrate(self, seconds: float = CALIBRATION_SECONDS) -> None:
-        """Measure what forwards of the target cost, unless it is known from this machine: how many
-        guesses are checked at once follows from it. Without it, it is learned from the pages.
+        """Measure the target's forwards, from which the number of draft tokens follows, unless the
+        costs are known. Without it they are measured during the pages.
 
         Args:
-            seconds: after which the measurement ends with what it has.
+            seconds: after which the measurement ends.
         """
         Engine(self.engine.target, None, self.asker.page_method).calibrate(seconds)
 
@@ -106,19 +97,13 @@ class DocumentParser:
             wanted: which pages have to be parsed.
 
         Yields:
-            One result for each page, in order. A page or file that cannot be read comes as a result
-            with an `error`, and the others go on.
+            One result per page, in order. A page or file that cannot be read has an `error`.
 
         Raises:
             MediaError: a folder holds no document.
         """
-        files = documents_of(inputs)
         drafter = PageDrafter(self.pipeline, self.asker.profile)
-        settings = self.settings
-        pages = drafted_pages(
-            files, drafter, settings.page_numbers, settings.password, self.limits, wanted
-        )
-        return self._answered(pages)
+        return self._answered(drafted_pages(inputs, drafter, self.settings, self.limits, wanted))
 
     def _answered(self, pages: Iterator[DraftedPage]) -> Iterator[ParsedPage]:
         parser = PageParser(self.asker)
@@ -131,7 +116,7 @@ class DocumentParser:
                     yield page
 
     def _observe(self, page: ParsedPage) -> None:
-        """Let the standard pipeline learn whether its drafts were of any use."""
+        """Report the share of accepted drafts to the standard pipeline."""
         if self._standard is None or not page.shares:
             return
         used = 1 - page.shares.get("target", 0.0)
@@ -141,11 +126,11 @@ class DocumentParser:
             self._observe_reading(self._standard, page)
 
     def _alone(self, page: ParsedPage) -> bool:
-        """Whether the figures of a page are those of no other page or stage."""
+        """Whether the figures of a page include no other page or stage."""
         return self.settings.batch == 1 and page.region_stats is None
 
     def _observe_reading(self, pipeline: StandardPipeline, page: ParsedPage) -> None:
-        """Let the pipeline stop reading pictures once that takes longer than it saves."""
+        """Stop reading pictures once that takes longer than it saves."""
         if self._payoff is None:
             curve = checked_curve(self.engine.target.backbone)
             if curve is None:

@@ -1,4 +1,4 @@
-"""What a user can choose about parsing."""
+"""The options of `parse`."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from draftlens.documents.reading.formats import make_format
 from draftlens.documents.reading.open import PageNumbers
 
 STAGES = ("page", "regions+page", "regions")
-"""Which pictures the target reads: the page, the crops of its regions first, or these alone."""
+"""What the target reads: the page, crops of its regions and then the page, or crops alone."""
 
 ON_LOOP = ("stop", "ignore")
-"""What happens to an answer that repeats itself for ever."""
+"""Whether an answer that repeats itself endlessly is stopped."""
 
 METHODS = ("hsd", "lookup", "plain")
-"""How pages are decoded: with drafts, with guesses from the prompt and the answer, or plainly."""
+"""With drafts, with draft tokens from the prompt and the answer, or plain decoding."""
 
 OF_READING = ("pages", "drafter", "layout", "password", "form", "ahead")
-"""Settings that mean something without a target; all others say how a target answers."""
+"""Settings that have a meaning without a target."""
 
 REGION_TOLERANCE = 0.75
-"""τ of crops (Eq. 10): their answers are only drafts of the page's."""
+"""τ of crops (HSD, equation 10), whose answers are only drafts of the page."""
 
 
 @dataclass(frozen=True)
@@ -34,28 +34,27 @@ class ParseSettings:
         pages: such as `1-3,7`, from 1; None for all.
         drafter: `auto`, `none`, or names of readers (`documents.READERS`), joined by commas or as
             a sequence of names or objects.
-        layout: `auto`, or the name of a layout (`documents.reading.layouts.LAYOUTS`), or an object.
-        stages: one of `STAGES`. With `regions` there is no pass over the page: the crops' answers
-            are put together, which is not what the target says about the page.
-        tolerance: τ of the page. 1 keeps the tokens of stock `generate`; below 1 a drafted token
-            may stand instead of a likelier one, and the page is named as approximate.
-        region_tolerance: τ of the crops where the page is read, too. It changes no token of it.
+        layout: `auto`, the name of a layout (`documents.reading.layouts.LAYOUTS`), or an object.
+        stages: one of `STAGES`. With `regions` the crops' answers are joined without a pass over
+            the page, which is approximate.
+        tolerance: τ of the page. 1 keeps the tokens of stock `generate`; below 1 a draft token may
+            replace a likelier one, and the page is approximate.
+        region_tolerance: τ of the crops whose page is read too. It changes no token of the page.
         batch: pages that are answered at once.
-        dpi: pixels an inch of the picture that the target sees; None for those of its profile.
+        dpi: pixels per inch of the target's picture; None for those of its profile.
         password: of encrypted files.
-        page_timeout: seconds after which a page's answer ends where it is; None for never.
+        page_timeout: seconds after which a page's answer is cut; None for never.
         on_loop: one of `ON_LOOP`.
-        prompt, region_prompt: the text beside a page and beside a crop; None for those of the
-            target's profile.
+        prompt, region_prompt: of a page and of a crop; None for those of the target's profile.
         form: the format of the target's answers (`documents.reading.formats.FORMATS`); None for
             that of its profile.
         max_new_tokens: of a page; None for those of the target's profile.
         method: one of `METHODS`.
-        verify: whether stock `generate` answers every page, too, and the tokens are compared.
-        ahead: whether the next page is rendered and read while this one is answered.
+        verify: whether the tokens are compared with stock `generate`.
+        ahead: whether the next page is rendered and read while a page is answered.
 
     Raises:
-        ConfigError: a value makes no sense.
+        ConfigError: a value is out of range.
 
     Example:
 
@@ -108,10 +107,10 @@ class ParseSettings:
             raise ConfigError("plain decoding has no use for crops: leave out stages")
 
     def check_without_target(self) -> None:
-        """Refuse what says how a target answers.
+        """Refuse settings about a target's answers.
 
         Raises:
-            ConfigError: such a setting has another value than its default, or nothing would read.
+            ConfigError: such a setting differs from its default, or no reader is left.
         """
         for item in fields(self):
             value = getattr(self, item.name)
@@ -122,12 +121,10 @@ class ParseSettings:
 
     @property
     def page_numbers(self) -> PageNumbers:
-        """The wanted pages."""
         return PageNumbers.parse(self.pages)
 
     def of_answers(self) -> dict[str, Any]:
-        """Those settings on which the answers depend, as JSON values; a page that was answered
-        with equal ones need not be answered again."""
+        """The settings on which answers depend, as JSON values."""
         values = asdict(self)
         for name in ("pages", "password", "verify", "ahead", "page_timeout"):
             del values[name]
@@ -137,7 +134,7 @@ class ParseSettings:
 
 
 def needs_target(option: str, value: Any) -> ConfigError:
-    """The refusal of an option that means nothing without a target."""
+    """The refusal of an option that needs a target."""
     return ConfigError(
         f"{option}={value!r} needs a document model: name one with --target (target=... in "
         f"Python), or leave out {option}"

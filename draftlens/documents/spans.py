@@ -1,4 +1,4 @@
-"""Where regions are in an answer, and where its tokens came from."""
+"""Places of regions in an answer, and sources of its tokens."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from draftlens.documents.reading.variants import variants
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 _LEAST_FOUND = 0.5
-"""Share of a region's words that an answer must hold, in their order, near each other."""
+"""Share of a region's words that an answer must hold, in order and near each other."""
 
 TARGET = "target"
 ANSWER = "answer"
-"""Where tokens come from that no draft holds: they were not guessed at all, or repeat the prompt or
-the answer itself."""
+"""Sources of tokens that are in no draft: not proposed at all, or repeated from the prompt or the
+answer."""
 
 Span = tuple[int, int]
 
 
 def spans_of(regions: Sequence[Region], answer: str) -> list[Span | None]:
-    """First character and the one behind the last of each region in an answer; None where it was
-    not found. Spans do not overlap."""
+    """Start and end index of each region in an answer; None where it was not found. Spans do not
+    overlap."""
     matches = list(_WORD.finditer(answer))
     words = [match.group().casefold() for match in matches]
     free = [True] * len(words)
@@ -72,7 +72,7 @@ def _place_of(wanted: list[str], words: list[str], free: Sequence[bool]) -> Span
 
 
 def _within_free(first: int, last: int, free: Sequence[bool]) -> Span | None:
-    """The part behind the last word that belongs to another region."""
+    """The part after the last word that belongs to another region."""
     for place in range(last, first - 1, -1):
         if not free[place]:
             first = place + 1
@@ -83,18 +83,17 @@ def _within_free(first: int, last: int, free: Sequence[bool]) -> Span | None:
 def shares_of(
     num_tokens: int, accepted: Mapping[int, int], sources: Sequence[str]
 ) -> dict[str, float]:
-    """The share of an answer's tokens by where they came from.
+    """The share of an answer's tokens by source.
 
     Args:
         num_tokens: of the answer.
-        accepted: of these, how many were guessed from each reference; -1 stands for the prompt and
-            the answer itself (`Stats.accepted_by_reference`).
+        accepted: accepted draft tokens by reference; -1 stands for the prompt and the answer
+            (`Stats.accepted_by_reference`).
         sources: of the references.
 
     Returns:
-        Shares that add up to 1: `TARGET` for tokens that were not guessed, the sources of the
-        references, and `ANSWER` for tokens that repeat the prompt or the answer itself. Empty for
-        an empty answer.
+        Shares that sum to 1: `TARGET` for tokens without a draft, the sources of the references,
+        and `ANSWER`. Empty for an empty answer.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""A warning for drafts that are hardly ever right."""
+"""A warning where hardly any draft token is accepted."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class DraftPrompt:
 
     Args:
         prompt: pruned if the method prunes.
-        fill: writes it into an empty cache. Returns the logits behind each row's last token,
+        fill: writes it into an empty cache. Returns the logits after each row's last token,
             ``[B, 1, V]``, if the model computed them.
     """
 
@@ -35,21 +35,21 @@ class DraftPrompt:
     fill: Callable[[KVCache], Tensor | None]
 
 
-class Reader(Protocol):
-    """Makes the prompt of a drafting model."""
+class PromptBuilder(Protocol):
+    """Makes the prompts of a drafting model.
+
+    Args:
+        backbone: the model.
+        readings: the readings of the target's prefill that `read` needs.
+    """
 
     backbone: Backbone
-    """The model that drafts."""
-
     readings: ReadingSpec
-    """The readings of the target's prefill that `read` needs."""
 
-    def encode(self, inputs: Mapping[str, Any]) -> Any:
-        """See `Drafter.encode`."""
-        ...
+    def encode(self, inputs: Mapping[str, Any]) -> Any: ...
 
     def read(self, encoded: Any, context: TargetContext) -> DraftPrompt:
-        """The prompt of rows that join."""
+        """The prompts of rows that join, from the result of `encode` for them."""
         ...
 
 
@@ -67,11 +67,9 @@ class DraftModelReader:
         self.readings = NO_READINGS if pruning is None else pruning.pruner.readings
 
     def encode(self, inputs: Mapping[str, Any]) -> Prompt:
-        """Encode the prompt with the draft's own vision tower."""
         return self.backbone.encode(self.backbone.prepare_prompt(inputs))
 
     def read(self, encoded: Prompt, context: TargetContext) -> DraftPrompt:
-        """Prune the prompt."""
         prompt = encoded
         if self.pruning is not None:
             prompt = self.pruning.apply(encoded, context).prompt
@@ -82,8 +80,6 @@ class SelfReader:
     """The target drafts for itself: the same weights read the target's prompt without most of its
     visual tokens (SpecVLM's Self-SD, and Sparse-to-Dense).
 
-    Nothing is loaded twice and nothing is encoded twice.
-
     Args:
         backbone: the target.
         pruning: which visual tokens it reads.
@@ -93,11 +89,11 @@ class SelfReader:
             (Sparse-to-Dense, whatever the pruner).
 
     Raises:
-        ConfigError: `kv` and the pruning's positions do not go together (`check_kv`).
+        ConfigError: `kv` is unknown.
     """
 
     def __init__(self, backbone: Backbone, pruning: Pruning, kv: str = "prefill") -> None:
-        check_kv(kv, pruning.positions)
+        check_kv(kv)
         if kv == "sparse":
             pruning = replace(pruning, pruner=AttentionPruner())
         self.backbone = backbone
@@ -111,7 +107,6 @@ class SelfReader:
         """The target has encoded the prompt."""
 
     def read(self, encoded: None, context: TargetContext) -> DraftPrompt:
-        """Prune the target's prompt."""
         pruned = self.pruning.apply(context.prompt, context)
         if self.kv == "prefill":
             return prefilled(self.backbone, pruned.prompt)
@@ -125,7 +120,7 @@ class SelfReader:
 
     def _kept_by_layer(self, context: TargetContext) -> list[list[Tensor]]:
         kept_by_layer = []
-        with context.phase("prune"):
+        with context.observer.phase("prune"):
             for scores in context.readings.attention_by_layer:
                 readings = replace(context.readings, attention=scores)
                 layer_context = replace(context, readings=readings)
@@ -133,18 +128,14 @@ class SelfReader:
         return kept_by_layer
 
 
-def check_kv(kv: str, positions: str) -> None:
-    """Refuse an unknown source of keys and values, or one that cannot give them at these positions.
+def check_kv(kv: str) -> None:
+    """Refuse an unknown source of keys and values.
 
     Raises:
-        ConfigError: `kv` is unknown, or gathered keys are wanted at other positions than their own.
+        ConfigError: `kv` is unknown.
     """
     if kv not in KV_SOURCES:
         raise ConfigError(f"unknown kv {kv!r}; known: {', '.join(KV_SOURCES)}")
-    if kv != "prefill" and positions != "original":
-        raise ConfigError(
-            'gathered keys carry the positions they were made at: positions must be "original"'
-        )
 
 
 def prefilled(backbone: Backbone, prompt: Prompt) -> DraftPrompt:
@@ -153,11 +144,11 @@ def prefilled(backbone: Backbone, prompt: Prompt) -> DraftPrompt:
 
 
 def append_slots(source: KVCache, target: KVCache, kept_by_layer: list[list[Tensor]]) -> None:
-    """Copy some of the tokens of a cache behind those of another one.
+    """Append some of the tokens of a cache to another one of the same layers and rows.
 
     Args:
-        source: holds at least the tokens that are named.
-        target: of the same layers and rows.
+        source: holds at least these tokens.
+        target: receives them.
         kept_by_layer: per layer and row the slots to take, int64 ``[K]``; a row takes equally many
             in every layer.
     """

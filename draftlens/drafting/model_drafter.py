@@ -1,63 +1,266 @@
-"""A model drafts."""
+"""Drafts a chain or a tree with a model (Leviathan et al. 2023)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from itertools import compress
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from draftlens.core import tree as trees
 from draftlens.core.batch import Batch
-from draftlens.core.tree import Topology
-from draftlens.decoding.drafter import TargetContext
+from draftlens.core.prefill_readings import ReadingSpec
+from draftlens.core.proposal import DraftTree, Verdict
+from draftlens.core.tree import EMPTY, ROOT, Topology
+from draftlens.decoding.drafter import TargetContext, draw_children
+from draftlens.drafting.adaptive.controller import Situation, TreeTuner
 from draftlens.drafting.adaptive.history import Tuners
-from draftlens.drafting.cached_model import CachedModel
 from draftlens.drafting.disagreement import Disagreement
-from draftlens.drafting.draft_prompt import Reader
-from draftlens.drafting.tree_drafter import TreeDrafter
+from draftlens.drafting.draft_prompt import PromptBuilder
+from draftlens.drafting.draft_rows import DraftRows
+from draftlens.drafting.growth import Level, Nodes, levels
+
+GoesOn = Callable[[list[float]], bool]
+"""Whether a tree grows below the level that was just grown, from the draft's probability of its
+first choice there, one for each row."""
 
 
-class ReadingModel(CachedModel):
-    """A draft model with the reader of its prompts. It is a `Follower`.
+class TreeDrafter:
+    """A `Drafter` that grows the same tree in every row. Subclasses say how rows join.
 
     Args:
-        reader: the model and how it reads the prompt.
-        vocab_size: ids that the target has; the draft may have more or fewer.
+        rows: the draft model and its cache.
+        readings: the readings of the target's prefill that `_join` needs.
+        topology: the tree to grow (`core.tree.chain` for a chain).
+        tuners: from the kind of prompt, the tuner that chooses the tree of each round, none of them
+            larger than `topology`; None for always `topology`.
+        disagreement: counts the first draft tokens that are rejected; None for no warning.
     """
 
-    num_views = 1
     needs_target_scores = False
 
-    def __init__(self, reader: Reader, vocab_size: int) -> None:
-        super().__init__(reader.backbone, vocab_size)
-        self.reader = reader
-        self.readings = reader.readings
+    def __init__(
+        self,
+        rows: DraftRows,
+        readings: ReadingSpec,
+        topology: Topology,
+        tuners: Tuners | None = None,
+        disagreement: Disagreement | None = None,
+    ) -> None:
+        self.rows = rows
+        self.readings = readings
+        self.topology = topology
+        self.tuners = tuners
+        self.disagreement = disagreement
+        self.max_nodes = len(topology)
+        self.tuner: TreeTuner | None = None
+        # How many of the tokens that were pending in the last round the model would have proposed,
+        # and how many not.
+        self._agreement = (0, 0)
+        self._proposed = EMPTY
+        self._proposed_at = 0.0
+
+    @property
+    def forwards(self) -> int:
+        return self.rows.forwards
+
+    @property
+    def cache_bytes(self) -> int:
+        return self.rows.nbytes
 
     def encode(self, inputs: Mapping[str, Any]) -> Any:
-        """See `Drafter.encode`."""
-        return self.reader.encode(inputs)
+        raise NotImplementedError
 
-    def join(self, encoded: Any, batch: Batch, context: TargetContext, room: int) -> None:
-        """See `Follower.join`."""
-        draft = self.reader.read(encoded, context)
-        self.read(draft.prompt, draft.fill, room, batch)
+    def begin(self, batch: Batch, encoded: Any, context: TargetContext) -> None:
+        self._join(batch, encoded, context, context.room + len(self.topology.inner) + 1)
+        if self.tuners is not None and self.tuner is None:
+            self.tuner = self.tuners(context.prompt.kind)
+
+    def propose(self, batch: Batch, budget: int) -> DraftTree:
+        """Grow the tree level by level; a budget below its depth cuts it."""
+        self.rows.begin_round()
+        if self.tuner is not None:
+            return self._propose_tuned(self.tuner, batch, budget)
+        topology = trees.cut(self.topology, budget)
+        self._proposed = topology
+        if not topology:
+            return self._no_tree(batch)
+        return self._grow(topology, batch, self._catch_up(batch))
+
+    def update(self, verdict: Verdict, batch: Batch) -> None:
+        """Keep the accepted path; what the cache lacks of it is forwarded first in the next
+        round."""
+        if self.tuner is not None:
+            self._record_verdict(self.tuner, verdict, batch)
+        if self.disagreement is not None and self._proposed:
+            going_on = [not history.finished for history in batch.histories]
+            hits = sum(map(bool, compress(verdict.paths, going_on)))
+            self.disagreement.count(hits, sum(going_on) - hits)
+        self._keep(verdict, batch)
+
+    def remove(self, row: int) -> None:
+        self.rows.remove(row)
+
+    def _join(self, batch: Batch, encoded: Any, context: TargetContext, room: int) -> None:
+        """Read the prompts of rows that join; `room` is for the further tokens of each row."""
+        raise NotImplementedError
+
+    def _catch_up(self, batch: Batch) -> Tensor:
+        """Logits after each row's last token, ``[B, 1, V]``."""
+        logits = self.rows.catch_up(batch.steps(self.rows.device))
+        self._agreement = (0, 0) if logits.shape[1] == 1 else _agreement(logits, self.rows.pending)
+        return self.rows.last(logits)
+
+    def _process(self, logits: Tensor, nodes: Nodes) -> Tensor:
+        """Scores of the draft tokens at some nodes ``[B, M, V]``, from the logits there."""
+        return nodes.process(logits)
+
+    def _expand(self, tokens: Tensor, steps: Tensor, level: Level) -> Tensor:
+        return self.rows.expand(tokens, steps, level)
+
+    def _keep(self, verdict: Verdict, batch: Batch) -> None:
+        self.rows.keep(verdict, batch)
+
+    def _grow(
+        self, topology: Topology, batch: Batch, logits: Tensor, goes_on: GoesOn | None = None
+    ) -> DraftTree:
+        """Grow a non-empty tree, by one forward for each level that has children, or a whole chain
+        of likeliest tokens at once.
+
+        Args:
+            topology: the tree.
+            batch: the rows.
+            logits: after each row's last token, from `_catch_up`.
+            goes_on: may end the growth above the last level.
+
+        Returns:
+            The tree as far as it was grown, with probabilities if a row uses rejection sampling.
+        """
+        device = logits.device
+        first_step = batch.steps(device)
+        if goes_on is None and batch.is_greedy and topology.depth == len(topology):
+            run = self.rows.run_on(logits, first_step, topology.depth)
+            if run is not None:
+                return DraftTree.uniform(topology, run)
+        tokens = torch.empty(len(batch), len(topology), dtype=torch.long, device=device)
+        probs: list[Tensor] = []
+        parents = [ROOT]
+        for depth, level in enumerate(levels(topology)):
+            scores = self._process(logits, Nodes(batch, topology, tokens, parents))
+            if batch.rejects:
+                probs.append(torch.softmax(scores.double(), -1))
+            steps = (first_step + depth).expand(-1, scores.shape[1])
+            children = draw_children(batch, scores, level.most_siblings, steps)
+            tokens[:, level.nodes] = level.tokens(children)
+            if goes_on is not None and not goes_on(_probabilities(scores[:, 0], children[:, 0])):
+                topology = trees.cut(topology, depth + 1)
+                tokens = tokens[:, : len(topology)]
+                break
+            if level.expanded:
+                parents = [level.nodes.start + node for node in level.expanded]
+                logits = self._expand(level.expanded_tokens(tokens), first_step + depth, level)
+        return DraftTree.uniform(topology, tokens, torch.cat(probs, 1) if probs else None)
+
+    def _propose_tuned(self, tuner: TreeTuner, batch: Batch, budget: int) -> DraftTree:
+        began = time.perf_counter()
+        tree = self._grow_tuned(tuner, batch, budget)
+        self._proposed_at = time.perf_counter()
+        tuner.drafted(self.rows.widths, self._proposed_at - began)
+        self._proposed = tree.topologies[0]
+        return tree
+
+    def _grow_tuned(self, tuner: TreeTuner, batch: Batch, budget: int) -> DraftTree:
+        topology = trees.cut(tuner.tree(self._situation(batch, budget)), budget)
+        if not topology:
+            return self._no_tree(batch)
+        logits = self._catch_up(batch)
+        hits, misses = self._agreement if batch.is_greedy else (0, 0)
+        if self.disagreement is not None:
+            self.disagreement.count(hits, misses)
+        topology = trees.cut(tuner.caught_up(hits, misses), budget)
+        if not topology:
+            return self._no_tree(batch)
+        running = [row for row, history in enumerate(batch.histories) if not history.finished]
+
+        def goes_on(confidences: list[float]) -> bool:
+            return tuner.grown([confidences[row] for row in running])
+
+        tree = self._grow(topology, batch, logits, goes_on)
+        kept = trees.cut(topology, tuner.kept_depth)
+        return DraftTree.uniform(kept, tree.tokens[:, : len(kept)])
+
+    def _situation(self, batch: Batch, budget: int) -> Situation:
+        return Situation(
+            rows=len(batch),
+            views=self.rows.num_views,
+            context=max(len(h.prompt_ids) + h.length for h in batch.histories),
+            draft_context=max(self.rows.lengths),
+            pending=max(map(len, self.rows.pending)),
+            remaining=budget + 1,
+        )
+
+    def _record_verdict(self, tuner: TreeTuner, verdict: Verdict, batch: Batch) -> None:
+        seconds = time.perf_counter() - self._proposed_at
+        rows = [row for row, history in enumerate(batch.histories) if not history.finished]
+        if not rows:
+            tuner.ended()
+            return
+        tuner.judged(
+            self._proposed,
+            [verdict.paths[row] for row in rows],
+            seconds,
+        )
+
+    def _no_tree(self, batch: Batch) -> DraftTree:
+        tokens = torch.empty(len(batch), 0, dtype=torch.long, device=self.rows.device)
+        return DraftTree.uniform(EMPTY, tokens)
 
 
 class ModelDrafter(TreeDrafter):
-    """Drafts with one model, which follows the answers with a cache of its own.
+    """Drafts with one model, which reads one prompt for each row.
 
     Args:
-        reader: the model and how it reads the prompt.
+        prompts: the model and how it reads the prompt.
         topology, tuners, disagreement: as for `TreeDrafter`.
         vocab_size: ids that the target has; the draft may have more or fewer.
     """
 
     def __init__(
         self,
-        reader: Reader,
+        prompts: PromptBuilder,
         topology: Topology,
         vocab_size: int,
         tuners: Tuners | None = None,
         disagreement: Disagreement | None = None,
     ) -> None:
-        self.reader = reader
-        self.model = ReadingModel(reader, vocab_size)
-        super().__init__(self.model, topology, tuners, disagreement)
+        rows = DraftRows(prompts.backbone, vocab_size)
+        super().__init__(rows, prompts.readings, topology, tuners, disagreement)
+        self.prompts = prompts
+
+    def encode(self, inputs: Mapping[str, Any]) -> Any:
+        return self.prompts.encode(inputs)
+
+    def _join(self, batch: Batch, encoded: Any, context: TargetContext, room: int) -> None:
+        self.rows.join(self.prompts.read(encoded, context), batch, room)
+
+
+def _agreement(logits: Tensor, tokens: list[list[int]]) -> tuple[int, int]:
+    """How many tokens of a forward its own logits ``[B, T, V]`` choose, and how many not. Behind a
+    row's tokens there may be fillers."""
+    hits = misses = 0
+    choices = logits[:, :-1].argmax(-1).tolist()
+    for row_choices, row_tokens in zip(choices, tokens, strict=True):
+        for choice, token in zip(row_choices, row_tokens[1:], strict=False):
+            hits += choice == token
+            misses += choice != token
+    return hits, misses
+
+
+def _probabilities(scores: Tensor, children: Tensor) -> list[float]:
+    """The probability of each row's first child ``[B, most]``, from scores ``[B, V]``."""
+    chosen = scores.gather(-1, children[:, :1])[:, 0]
+    values: list[float] = (chosen - scores.logsumexp(-1)).exp().tolist()
+    return values

@@ -1,4 +1,4 @@
-"""What a draft reads after pruning: its own prompt without most of its visual tokens."""
+"""Applies a pruner to a draft's prompt (SpecVLM, ParallelVLM, and the pruned view of TABED)."""
 
 from __future__ import annotations
 
@@ -37,12 +37,10 @@ class Pruning:
     Args:
         pruner: chooses.
         ratio: share of visual tokens that are removed, 0 to 1.
-        positions: `original` or `compact` (`models.prompt_subset`).
     """
 
     pruner: Pruner
     ratio: float
-    positions: str = "original"
 
     def keep(self, prompt: Prompt, context: TargetContext) -> list[Tensor]:
         """Per row the tokens that stay, int64 ``[K]``: all text, and the visual tokens that the
@@ -56,7 +54,7 @@ class Pruning:
             scores = _row_scores(prompt, row, positions, context.prompt, target_scores)
             visual = Visual(prompt.cells[row, positions], prompt.embeds[row, positions], scores)
             chosen = self.pruner.select(visual, keep_count(len(positions), self.ratio))
-            context.observe(Choice(positions, visual, chosen, spec.score_name))
+            context.observer.on_choice(Choice(positions, visual, chosen, spec.score_name))
             stays = ~is_visual
             stays[positions[chosen]] = True
             kept.append(stays.nonzero()[:, 0])
@@ -64,10 +62,10 @@ class Pruning:
 
     def apply(self, prompt: Prompt, context: TargetContext) -> PrunedPrompt:
         """Prune a prompt and count its visual tokens before and after for the statistics."""
-        with context.phase("prune"):
+        with context.observer.phase("prune"):
             kept = self.keep(prompt, context)
-            pruned = gather(prompt, kept, self.positions)
-        context.count_pruned(int(prompt.visual.sum()), int(pruned.visual.sum()))
+            pruned = gather(prompt, kept)
+        context.observer.on_prune(int(prompt.visual.sum()), int(pruned.visual.sum()))
         return PrunedPrompt(pruned, kept)
 
 
@@ -150,10 +148,8 @@ class _Pool:
 
 
 def _pool(scores: Tensor, cells: Tensor, sizes: Tensor) -> _Pool:
-    """Pool scores over the cells of other frames.
-
-    Means and not sums are taken: where one grid does not divide the other, a cell that holds more
-    source cells has no more attention for that.
+    """Pool scores over the cells of other frames. Means are taken, since where one grid does not
+    divide the other, some cells hold more source cells than others.
 
     Args:
         scores: float ``[m]``.
@@ -172,11 +168,8 @@ def _pool(scores: Tensor, cells: Tensor, sizes: Tensor) -> _Pool:
 
 
 def _frame_sizes(cells: Tensor) -> Tensor:
-    """The number of frames, and rows and columns of each frame, int64 ``[T, 3]``.
-
-    Args:
-        cells: int64 ``[n, 3]``.
-    """
+    """The number of frames, and rows and columns of each frame, int64 ``[T, 3]``, of cells
+    ``[n, 3]``."""
     num_frames = int(cells[:, 0].max()) + 1
     sizes = cells.new_zeros(num_frames, 3)
     sizes.scatter_reduce_(0, cells[:, :1].expand(-1, 3), cells + 1, "amax")
@@ -185,8 +178,7 @@ def _frame_sizes(cells: Tensor) -> Tensor:
 
 
 def _cell_index(cells: Tensor, sizes: Tensor) -> Tensor:
-    """A number for each of the cells ``[n, 3]`` in frames of these sizes ``[T, 3]``, int64
-    ``[n]``."""
+    """A number for each of the cells ``[n, 3]`` in frames of sizes ``[T, 3]``, int64 ``[n]``."""
     _, height, width = sizes.amax(0).tolist()
     weights = cells.new_tensor([height * width, width, 1])
     return (cells * weights).sum(-1)

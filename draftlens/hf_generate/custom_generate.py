@@ -1,4 +1,4 @@
-"""The decoding loop behind a caller's own `model.generate(..., custom_generate=...)`."""
+"""The decoding loop for a caller's own `model.generate(..., custom_generate=...)`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from torch import Tensor
 from transformers import StopStringCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from draftlens.arguments import check_config
-from draftlens.arguments import tokenizer as check_tokenizer
 from draftlens.compile import check_compile
 from draftlens.core.checks import switch
 from draftlens.core.errors import ConfigError, InputError
@@ -19,6 +17,8 @@ from draftlens.core.references import GivenReferences
 from draftlens.core.result import Result
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.text import tokenizer_of
+from draftlens.generate_options import check_config
+from draftlens.generate_options import tokenizer as check_tokenizer
 from draftlens.hf_generate.frame import callers_arguments
 from draftlens.methods.base import MethodLike, resolve, with_prefill
 from draftlens.models.adapter import Backbone
@@ -135,9 +135,8 @@ class SpeculativeGenerate:
             draft_inputs=self.draft_inputs,
             method=self.method,
             seed=self.seed,
-            references=self.references,
-            tokenizer=self.tokenizer,
-            options={LONG_PROMPT: self.allow_long_prompt},
+            options={LONG_PROMPT: self.allow_long_prompt, "tokenizer": self.tokenizer},
+            extras={"references": self.references},
         )
         call = open_prepared(models, plan, prepared, request, Clock(Stats()))
         chunks = plan.schedule(call.session)
@@ -181,7 +180,7 @@ def _check_pixels(prepared: Prepared) -> None:
 
 
 def _check_padding(kwargs: Mapping[str, Any]) -> None:
-    """Stock `generate` continues behind padding on the right, which no answer should."""
+    """Stock `generate` continues after padding on the right, which no answer should."""
     mask = kwargs.get("attention_mask")
     if mask is not None and not bool((mask[:, -1] != 0).all()):
         raise InputError(
@@ -191,7 +190,7 @@ def _check_padding(kwargs: Mapping[str, Any]) -> None:
 
 
 def _sequences(prepared: Prepared, tokens: list[list[int]]) -> Tensor:
-    """Prompt and answers as `generate` returns them, int64 ``[B, L + longest]``, padded behind."""
+    """Prompt and answers as `generate` returns them, int64 ``[B, L + longest]``."""
     longest = max(map(len, tokens))
     rows = [row + [prepared.pad_token_id] * (longest - len(row)) for row in tokens]
     answers = torch.tensor(rows, device=prepared.input_ids.device)

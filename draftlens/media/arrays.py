@@ -14,7 +14,7 @@ def is_array(source: Any) -> bool:
 
 
 def as_array(source: Any) -> np.ndarray[Any, Any]:
-    """The values of an array or tensor, on whatever device that is."""
+    """The values of an array or tensor, on any device."""
     on_cpu = source.detach().cpu() if hasattr(source, "detach") else source
     return np.asarray(on_cpu)
 

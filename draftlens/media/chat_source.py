@@ -26,12 +26,7 @@ class CaptionError(DraftlensError):
 
 @dataclass(frozen=True)
 class Processing:
-    """How a model's inputs are made of conversations, and text of its tokens.
-
-    Args:
-        process: the model's processor.
-        decode: the model's tokenizer.
-    """
+    """How a model's inputs are made of conversations, and text of its tokens."""
 
     process: Process
     decode: Decode
@@ -42,9 +37,6 @@ class ChatSource:
     """The messages of a request, and what makes inputs of them.
 
     Args:
-        conversations: one for each row of the batch, media read.
-        process: the draft's processor; the target's if there is no draft.
-        decode: the draft's tokenizer; the target's if there is no draft.
         target: those of the target, for captions that it writes; None if they are not known.
     """
 

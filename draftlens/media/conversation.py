@@ -20,13 +20,7 @@ _SETTING_TYPES = (str, int, float, tuple, list, type(None))
 
 @dataclass
 class Conversation:
-    """Chat messages, with their media in separate lists as processors expect them.
-
-    Args:
-        messages: chat-template messages whose media items carry no data.
-        images: PIL images in order of appearance.
-        videos: sampled clips in order of appearance.
-    """
+    """Chat messages, with their media in separate lists as processors expect them."""
 
     messages: list[dict[str, Any]] = field(default_factory=list)
     images: list[Any] = field(default_factory=list)
@@ -67,13 +61,6 @@ def read(
             `image`, `video`, `path` or `url`: a path or an address, and what else `ask` takes. A
             clip that is given as frames may have its rate under `fps`. OpenAI's items of type
             `image_url` and `video_url` are read as well.
-        num_frames: frames to sample from each clip that is a file.
-        limits: bounds on the size of media.
-        on_frame: called with (frames read, frames to read) while a clip is read.
-
-    Raises:
-        InputError: a message or item has another form.
-        MediaError: a file cannot be read.
     """
     limits = limits or Limits()
     conversation = Conversation()
@@ -102,19 +89,12 @@ def _video(
     limits: Limits,
     on_frame: Callable[[int, int], None] | None,
 ) -> Video:
-    """The clip of a media item: its frames, or frames sampled from its file."""
     if is_given(source):
         return video_of(source, fps, limits)
     return load_video(source, num_frames=num_frames, limits=limits, on_progress=on_frame)
 
 
 def _items(message: Message) -> Sequence[Message]:
-    """The items of a message.
-
-    Raises:
-        InputError: the message is not a dict with a role and content, or the content is neither a
-            string nor a list of dicts.
-    """
     if not isinstance(message, Mapping) or "role" not in message or "content" not in message:
         raise InputError("a message is a dict with role and content")
     content = message["content"]
@@ -130,11 +110,7 @@ def _items(message: Message) -> Sequence[Message]:
 
 def _with_own_type(item: Message) -> Message:
     """An item of a chat; OpenAI's ``{"type": "image_url", "image_url": {"url": ...}}`` as an
-    image, and the same of a video.
-
-    Raises:
-        InputError: there is no address in it.
-    """
+    image, and the same of a video."""
     key = item.get("type")
     if key not in ("image_url", "video_url"):
         return item
@@ -154,11 +130,6 @@ def _text(item: Message) -> str:
 
 
 def _media_source(item: Message, kind: str) -> Any:
-    """The path, image or array of a media item.
-
-    Raises:
-        InputError: the kind is unknown, the item has no source, or a video is not a path.
-    """
     if kind not in ("image", "video"):
         raise InputError(f"an item of a message is text, image or video, not {kind!r:.80}")
     for key in (kind, "path", "url"):
@@ -186,10 +157,6 @@ def process(processor: Any, conversations: Sequence[Conversation]) -> dict[str, 
 
     Returns:
         Inputs for `generate`, as tensors by name.
-
-    Raises:
-        InputError: the processor or its chat template does not accept the media, or the processor
-            refuses the input.
     """
     texts = [_apply_template(processor, chat.messages) for chat in conversations]
     for conversation, text in zip(conversations, texts, strict=True):
@@ -202,7 +169,6 @@ def process(processor: Any, conversations: Sequence[Conversation]) -> dict[str, 
 
 
 def _processor_options(conversations: Sequence[Conversation]) -> dict[str, Any]:
-    """The arguments of a processor beside the texts."""
     options: dict[str, Any] = {}
     if len(conversations) > 1:
         options["padding"] = True
@@ -228,11 +194,6 @@ def _check_media(processor: Any, conversation: Conversation, text: str) -> None:
     """Refuse media that the processor or the chat template would drop.
 
     A model that receives no picture still answers, so the loss would go unnoticed.
-
-    Args:
-        processor: the processor of the model.
-        conversation: the chat.
-        text: the chat after the chat template is applied.
     """
     if conversation.images:
         _check_kind(processor, conversation.messages, text, "image", "")
@@ -258,7 +219,6 @@ def _check_kind(
 
 
 def _replace_media(kind: str, message: dict[str, Any]) -> dict[str, Any]:
-    """The message with an empty text in place of each item of this kind."""
     empty = {"type": "text", "text": ""}
     content = [empty if item["type"] == kind else item for item in message["content"]]
     return {**message, "content": content}

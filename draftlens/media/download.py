@@ -21,17 +21,12 @@ _SCHEMES = ("http", "https")
 # Some servers refuse a client's own name. A compressed file would be stored as it is.
 _HEADERS = {"User-Agent": "draftlens", "Accept-Encoding": "identity"}
 _SILENCE = 10.0
-"""Seconds after which a server that says nothing is given up, in the longest limit."""
+"""Seconds without data after which a download is given up, in the longest limit."""
 _MAX_REDIRECTS = 5
 
 
 def download(address: str, path: Path, limits: Limits) -> None:
-    """Write what is at an address to a file.
-
-    Raises:
-        MediaError: downloads are switched off, the address breaks a rule, the server fails or ends
-            early, or a limit is exceeded.
-    """
+    """Write what is at an address to a file."""
     if not limits.max_download_bytes:
         raise refusal(address, "addresses are not read here (Limits.max_download_bytes is 0)")
     try:
@@ -50,7 +45,6 @@ def download(address: str, path: Path, limits: Limits) -> None:
 
 
 def _run(fetching: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine to its end, also where a caller's event loop runs, as in a notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -64,7 +58,6 @@ def _silence(limits: Limits) -> float:
 
 
 def _reason(error: BaseException) -> str:
-    """What lies at the bottom of a failure: the text of the system or of the protocol."""
     while True:
         if isinstance(error, ExceptionGroup):  # of a port that no system has
             error = error.exceptions[0]
@@ -76,7 +69,7 @@ def _reason(error: BaseException) -> str:
 
 
 async def _fetch(address: str, path: Path, limits: Limits) -> None:
-    """Write what is at an address to a file, all of it before the deadline."""
+    """Write what is at an address to a file before the deadline."""
     # Proxies of the environment are the client's, and a transport of one's own has none.
     transport = None if limits.private_addresses else _PublicTransport(address)
     async with (
@@ -91,12 +84,7 @@ async def _fetch(address: str, path: Path, limits: Limits) -> None:
 
 
 async def _open(client: httpx2.AsyncClient, address: str) -> httpx2.Response:
-    """The answer at the end of at most `_MAX_REDIRECTS` redirects, its body not yet read.
-
-    Raises:
-        MediaError: an address on the way is not of http or https, there are too many of them, or
-            the server refuses.
-    """
+    """The answer at the end of at most `_MAX_REDIRECTS` redirects, its body not yet read."""
     request = client.build_request("GET", address)
     for _ in range(_MAX_REDIRECTS + 1):
         login = _take_login(request)
@@ -117,7 +105,6 @@ async def _open(client: httpx2.AsyncClient, address: str) -> httpx2.Response:
 
 
 def _take_login(request: httpx2.Request) -> tuple[str, str] | None:
-    """Remove the user and password from a request's address, which is logged."""
     url = request.url
     if not url.userinfo:
         return None
@@ -143,9 +130,6 @@ class _PublicTransport(httpx2.AsyncBaseTransport):
     """Connects to public addresses only, and to those that were checked.
 
     A host is resolved once: a second answer of its name server could be another address.
-
-    Args:
-        given: the address that a user gave, for messages.
     """
 
     def __init__(self, given: str) -> None:
@@ -181,18 +165,13 @@ def _host(url: httpx2.URL) -> str:
 
 
 async def _resolve(url: httpx2.URL) -> list[str]:
-    """All addresses of a host.
-
-    Raises:
-        OSError: it has none.
-    """
     port = url.port or (443 if url.scheme == "https" else 80)
     found = await asyncio.get_running_loop().getaddrinfo(_host(url), port, type=socket.SOCK_STREAM)
     return [str(entry[4][0]) for entry in found]
 
 
 def _is_public(text: str) -> bool:
-    """Whether an address is of the public internet, as is the IPv4 address inside of it, if any."""
+    """Whether an address, and an IPv4 address embedded in it, is of the public internet."""
     address = ipaddress.ip_address(text)
     if isinstance(address, ipaddress.IPv6Address):
         address = address.ipv4_mapped or address.sixtofour or address

@@ -52,7 +52,7 @@ class ClipFile(io.FileIO):
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
-        # FFmpeg looks at the ending. PyAV takes no name with bytes that are not UTF-8.
+        # FFmpeg uses the ending. PyAV takes no name with bytes that are not UTF-8.
         self.name = os.fsencode(path).decode("utf-8", "replace")
         self.is_exhausted = False
         self._left = 8
@@ -67,7 +67,6 @@ class ClipFile(io.FileIO):
         self.is_exhausted = False
 
     def count_packet(self) -> None:
-        """Note that a packet was found."""
         self._left = self._budget
 
     def read(self, size: int | None = -1, /) -> bytes:
@@ -95,10 +94,6 @@ def check_file(source: str | os.PathLike[str], limits: Limits) -> str:
 
     Returns:
         The path as text.
-
-    Raises:
-        MediaError: the file is missing, empty, larger than `limits.max_bytes` or not permitted, or
-            it is a folder, a device or a pipe.
     """
     path = os.fspath(source)
     try:
@@ -132,7 +127,6 @@ def _check_status(path: str, status: os.stat_result, limits: Limits) -> None:
 
 
 def _open_failure(error: OSError | ValueError) -> str:
-    """The cause of a refusal after the system failed to open a file."""
     reason = str(error)
     if isinstance(error, OSError) and error.strerror:
         reason = error.strerror
@@ -189,7 +183,7 @@ def _read_head(path: str) -> bytes:
 
 
 def lacks_mp4_index(path: str) -> bool:
-    """Whether the file is an MP4 or MOV whose `moov` box is absent or cut off.
+    """Whether the file is an MP4 or MOV with a `moov` box that is absent or cut off.
 
     Interrupted downloads leave such files.
     """

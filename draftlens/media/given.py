@@ -21,7 +21,7 @@ from draftlens.media.remote import is_url
 from draftlens.media.video import Video
 
 NAME = "the frames"
-"""Stands for a path in messages."""
+"""Used as the path in messages."""
 
 DEFAULT_FPS = 1.0
 """Frames a second of frames that come without a rate."""
@@ -49,12 +49,7 @@ def _is_path(source: Any) -> bool:
 
 
 def kind_of(media: Any) -> str:
-    """Whether media are a `video` or an `image`; a file is an image by its ending only.
-
-    Args:
-        media: a path or address, a Pillow image, an array or tensor of a picture or of frames, a
-            list of frames, or a `Video`.
-    """
+    """Whether media are a `video` or an `image`; a file is an image by its ending only."""
     if isinstance(media, (str, PathLike)):
         name = str(os.fspath(media))
         path = re.split("[?#]", name)[0] if is_url(name) else name
@@ -75,12 +70,6 @@ def video_of(
         frames: uint8 ``[T, H, W, 3]`` or ``[T, 3, H, W]``, an array or a tensor; a list of images
             of one size, each as for `load_image`; or a `Video`, which is returned as it is.
         fps: frames a second; 1 by default.
-        limits: bounds on the size.
-
-    Raises:
-        ConfigError: the rate is no positive number.
-        MediaError: there are no frames, they differ in size, or the shape or dtype is not that of
-            frames.
     """
     if isinstance(frames, Video):
         return frames

@@ -15,7 +15,7 @@ from draftlens.core.errors import MediaError
 from draftlens.media.files import IS_VIDEO, ClipFile, guess_content, is_text, lacks_mp4_index
 from draftlens.media.limits import Limits, check_pixels, over_limit, refusal
 
-# Formats whose index and timestamps can be trusted for seeking. Every other format is decoded from
+# Formats with an index and timestamps that allow seeking. Every other format is decoded from
 # the start.
 _SEEKABLE_FORMATS = frozenset({"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"})
 # Formats whose header states the duration, so that a shorter file is a truncated one. MPEG streams
@@ -83,7 +83,6 @@ class Header:
         """Whether frames that end at tick `end` reach the stated duration.
 
         Args:
-            end: tick at which the last readable frame ends.
             latest: second at which the last packet of any stream ends. It counts where the header
                 gives only the longest stream's duration, because sound may continue after the
                 pictures.
@@ -123,16 +122,6 @@ class _Duration:
 
 
 def open_container(path: str, file: ClipFile) -> InputContainer:
-    """Open a file that exists.
-
-    Args:
-        path: its path, for messages.
-        file: the same file, open for reading.
-
-    Raises:
-        MediaError: it is text, a document, a truncated MP4, or anything else that FFmpeg does not
-            recognise.
-    """
     # The whitelist keeps a playlist from fetching the files that it lists.
     try:
         return av.open(
@@ -146,7 +135,6 @@ def open_container(path: str, file: ClipFile) -> InputContainer:
 
 
 def _open_failure(path: str, error: av.FFmpegError) -> str:
-    """Why FFmpeg failed to open a file."""
     if lacks_mp4_index(path):
         return "it is truncated: its index (the moov atom, often at the end of an MP4) is missing"
     content = guess_content(path)
@@ -159,9 +147,6 @@ def pick_stream(path: str, container: InputContainer) -> VideoStream:
     """The video stream to read: the default one, else the first.
 
     The cover picture of a song does not count as a video stream.
-
-    Raises:
-        MediaError: the file is an image or text, has no video stream, or its codec has no decoder.
     """
     if _is_image(container):
         raise refusal(path, "it is an image, not a video; use `ask` for images")
@@ -210,12 +195,7 @@ def _no_video_stream(container: InputContainer) -> str:
 def read_header(
     path: str, container: InputContainer, stream: VideoStream, limits: Limits
 ) -> Header:
-    """The header of an opened clip, checked against `limits`.
-
-    Raises:
-        MediaError: the frames are too large, or the stated duration or number of frames exceeds
-            its limit.
-    """
+    """The header of an opened clip, checked against `limits`."""
     tick = stream.time_base or Fraction(1, av.time_base)
     frame_rate = stream.guessed_rate or stream.average_rate or _DEFAULT_RATE
     duration = _stated_duration(container, stream, tick)

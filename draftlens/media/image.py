@@ -92,10 +92,10 @@ def _load_file(path: str, limits: Limits, frame: int) -> Image.Image:
 
 @dataclass(frozen=True)
 class ImageFacts:
-    """What the header of an image file says.
+    """The header of an image file.
 
     Args:
-        num_pages: frames of a format whose frames are pages; 1 for others, whose frames are moments
+        num_pages: frames of a format with pages; 1 for animations
             of an animation.
         dpi: horizontal pixels an inch; None if they are not stated.
     """
@@ -105,11 +105,7 @@ class ImageFacts:
 
 
 def read_facts(source: str | Path, limits: Limits = Limits()) -> ImageFacts:  # noqa: B008 - frozen
-    """Read the header of an image file.
-
-    Raises:
-        MediaError: as `load_image`, as far as the header shows it.
-    """
+    """Read the header of an image file."""
     path = check_file(source, limits)
     with _decoding(path, limits), Image.open(path, formats=_available_formats()) as image:
         check_pixels(path, *image.size, limits)
@@ -127,7 +123,6 @@ def _stated_dpi(stated: Any) -> float | None:
 
 
 def _available_formats() -> list[str]:
-    """The formats that this build of Pillow supports; `Image.open` fails on any other one."""
     Image.init()
     return [name for name in _FORMATS if name in Image.OPEN]
 
@@ -165,7 +160,6 @@ def _pillow_settings(max_pixels: int) -> Iterator[None]:
 
 
 def _explain(name: str, error: Exception, limits: Limits) -> MediaError:
-    """The refusal for an exception that Pillow raised."""
     if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
         pixels = re.search(r"\d+", str(error))
         figure = f"it has {pixels.group()} pixels" if pixels else "it has too many pixels"
@@ -179,7 +173,6 @@ def _explain(name: str, error: Exception, limits: Limits) -> MediaError:
 
 
 def _to_rgb(image: Image.Image, name: str) -> Image.Image:
-    """A new image: RGB, upright, with transparency on white."""
     image.load()
     picture = _to_eight_bits(_upright(image), name)
     try:
@@ -201,7 +194,6 @@ def _on_white(picture: Image.Image) -> Image.Image:
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """The image as its EXIF orientation says; as it is if the EXIF block is damaged."""
     try:
         return ImageOps.exif_transpose(image)
     except MemoryError:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from draftlens.core.checks import as_real, shown
 from draftlens.core.errors import ConfigError, MediaError
 from draftlens.core.text import printable, shortened
-from draftlens.media.names import name_of
+from draftlens.media.names import display_name
 
 
 @dataclass(frozen=True)
@@ -65,23 +65,16 @@ class Limits:
 
 
 def refusal(name: str, cause: str) -> MediaError:
-    """The error for one file or image: a single sentence with its name and the cause.
-
-    Args:
-        name: the file, address or image. A password in an address is left out.
-        cause: a clause, which may quote what servers and decoders say.
-    """
-    return MediaError(f"cannot read {printable(name_of(name))}: {printable(shortened(cause))}")
+    """The error for one file or image: a single sentence with its name and the cause."""
+    return MediaError(f"cannot read {printable(display_name(name))}: {printable(shortened(cause))}")
 
 
 def over_limit(name: str, figure: str, limit: str, option: str) -> MediaError:
     """The error for a `figure` that exceeds a `limit`.
 
     Args:
-        name: the file or image.
         figure: the size that is too large, as a clause with its unit.
         limit: the bound, with its unit.
-        option: the field of `Limits` that raises the bound.
     """
     cause = f"{figure}, over the limit of {limit}; pass Limits({option}=...) to allow more"
     return refusal(name, cause)

@@ -24,12 +24,12 @@ def is_data(source: Any) -> bool:
     return isinstance(source, str) and source.lower().startswith(_DATA)
 
 
-def name_of(source: str | PathLike[str]) -> str:
+def display_name(source: str | PathLike[str]) -> str:
     """A path or address for messages: without its password, and without the data of `data:`.
 
     Example:
 
-        >>> name_of("https://anna:secret@example.com/clip.mp4")
+        >>> display_name("https://anna:secret@example.com/clip.mp4")
         'https://***@example.com/clip.mp4'
     """
     name = str(source)

@@ -36,7 +36,7 @@ class DisplayMatrix:
 _IDENTITY = DisplayMatrix(1, 0, 0, 1)
 
 
-class Canvas:
+class PixelCanvas:
     """Converts the frames of a clip to RGB arrays that all have the size of the first frame.
 
     A few clips change their size or orientation midway. Their later frames are scaled to the size

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 import weakref
 from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, Pipe
+from functools import partial
+from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 import psutil
@@ -23,6 +23,7 @@ from draftlens.core.errors import MediaError
 from draftlens.media.image import load_image
 from draftlens.media.limits import Limits, format_bytes, refusal
 from draftlens.media.video import load_video
+from draftlens.processes.child import connected, start_child
 
 START_SECONDS = 60.0
 """Time for a process to load its libraries."""
@@ -31,22 +32,6 @@ LOOK_SECONDS = 0.02
 """Time between two looks at the memory of the process."""
 
 KINDS = {"video": "clip", "image": "image"}
-
-_START = """
-import os, select, sys, threading
-
-def end_with_the_parent():
-    poll = select.poll()
-    poll.register({descriptor}, 0)  # reports only that the other side has gone
-    poll.poll()
-    os._exit(0)
-
-# A decoder that hangs must not outlive its parent.
-threading.Thread(target=end_with_the_parent, daemon=True).start()
-sys.path[:] = {path!r}
-from draftlens.media.reader import serve
-serve({descriptor})
-"""
 
 
 class LostReaderError(MediaError):
@@ -186,24 +171,11 @@ class MediaReader:
             self._end()
 
     def _start(self) -> None:
-        here, there = Pipe()
-        code = _START.format(descriptor=there.fileno(), path=sys.path)
-        try:
-            # Ctrl-C is for this process, which ends the other one.
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", code],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[there.fileno()],
-                start_new_session=True,
-            )
-        except OSError:
-            here.close()
-            raise
-        finally:
-            there.close()
-        self._connection = here
+        start = partial(start_child, module="draftlens.media.reader", threads=1)
+        ours, self._process = connected(start)
+        self._connection = Connection(ours.detach())
         # Also where nobody calls `close`.
-        self._end = weakref.finalize(self, _end, self._process, here)
+        self._end = weakref.finalize(self, _end, self._process, self._connection)
 
     def _ending(self) -> str:
         """How the process ended by itself, in words."""
@@ -235,7 +207,7 @@ def _end(process: subprocess.Popen[bytes], connection: Connection) -> None:
     process.wait()
 
 
-def serve(descriptor: int) -> None:
+def main(descriptor: int, threads: int) -> None:
     """Read files until the parent has gone: what the process runs."""
     connection = Connection(descriptor)
     with suppress(EOFError, OSError):

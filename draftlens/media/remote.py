@@ -14,19 +14,14 @@ from urllib.parse import unquote_to_bytes
 from draftlens.core.errors import MediaError
 from draftlens.core.text import printable
 from draftlens.media.limits import Limits, format_bytes, over_limit, refusal
-from draftlens.media.names import is_data, is_url, name_of
+from draftlens.media.names import display_name, is_data, is_url
 
 __all__ = ["is_url", "local_copy"]
 
 
 @contextmanager
 def local_copy(source: str | PathLike[str], limits: Limits) -> Iterator[str | PathLike[str]]:
-    """The path of a file: itself, or the copy of what is at an address while the block runs.
-
-    Raises:
-        MediaError: the address cannot be read within the limits; or, from the block, with the
-            address in place of the copy.
-    """
+    """The path of a file: itself, or the copy of what is at an address while the block runs."""
     if not is_url(source):
         yield source
         return
@@ -43,15 +38,12 @@ def local_copy(source: str | PathLike[str], limits: Limits) -> Iterator[str | Pa
         try:
             yield copy
         except MediaError as error:
-            raise MediaError(str(error).replace(str(copy), printable(name_of(address)))) from error
+            raise MediaError(
+                str(error).replace(str(copy), printable(display_name(address)))
+            ) from error
 
 
 def _decode(address: str, limits: Limits) -> bytes:
-    """The content of a `data:` address.
-
-    Raises:
-        MediaError: it is not in base64, or larger than `limits.max_bytes`.
-    """
     head, comma, text = address.partition(",")
     if not comma or not head.lower().endswith(";base64"):
         raise refusal(address, "of data: addresses, only data:TYPE;base64,... is read")

@@ -15,7 +15,7 @@ from draftlens.core.errors import InputError
 from draftlens.media.conversation import Conversation
 
 LINE_BREAK = "\n"
-"""Stands in place of a picture in the paper on TABED (App. I.2), which found the words
+"""Replaces a picture in the paper on TABED (App. I.2), which found the words
 ``<image>``, written as text, to do as well."""
 
 MEDIA = ("image", "video")
@@ -24,23 +24,14 @@ MEDIA = ("image", "video")
 
 @dataclass(frozen=True, eq=False)
 class Medium:
-    """A picture or a clip of a conversation.
-
-    Args:
-        kind: `image` or `video`.
-        content: a PIL image or a `Video`.
-    """
+    """A picture or a clip of a conversation."""
 
     kind: str
     content: Any
 
 
 def media_of(conversation: Conversation) -> list[Medium]:
-    """The pictures and clips of a conversation, in order of appearance.
-
-    Raises:
-        InputError: the messages mention more or fewer media than the conversation holds.
-    """
+    """The pictures and clips of a conversation, in order of appearance."""
     waiting: dict[str, list[Any]] = {
         "image": list(conversation.images),
         "video": list[Any](conversation.videos),
@@ -112,7 +103,6 @@ def with_captions(conversation: Conversation, captions: Sequence[str]) -> Conver
 
 
 def _kinds(conversation: Conversation) -> list[str]:
-    """The types of the media items, in order of appearance."""
     items = (item for message in conversation.messages for item in _items(message))
     return [item["type"] for item in items if item["type"] in MEDIA]
 
@@ -124,13 +114,6 @@ def _items(message: dict[str, Any]) -> Sequence[dict[str, Any]]:
 
 
 def _with_words(conversation: Conversation, words: Sequence[str], apart: bool) -> Conversation:
-    """The conversation with words in place of its media.
-
-    Args:
-        conversation: any.
-        words: one string for each medium, in order of appearance.
-        apart: whether a line break separates the words from other text, where no space does.
-    """
     remaining = list(words)
     messages = []
     for message in conversation.messages:
@@ -145,7 +128,6 @@ def _with_words(conversation: Conversation, words: Sequence[str], apart: bool) -
 
 
 def _joined(content: Sequence[dict[str, Any]], words: Sequence[str], apart: bool) -> str:
-    """The text of a message with words in place of its media."""
     remaining = list(words)
     text = ""
     behind_words = False

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 from draftlens.media.header import Header
 from draftlens.media.limits import Limits, refusal
-from draftlens.media.source import Source, TimedFrame, Unseekable, open_source
+from draftlens.media.source import OpenClip, TimedFrame, Unseekable, open_source
 
 
 @dataclass(frozen=True)
@@ -64,17 +64,13 @@ class Cursor:
         return self._current
 
 
-def frames_by_decoding(source: Source, ticks: Sequence[int]) -> Iterator[TimedFrame]:
+def frames_by_decoding(source: OpenClip, ticks: Sequence[int]) -> Iterator[TimedFrame]:
     """The frame shown at each of the ascending `ticks`, found by decoding the whole clip.
 
     This is the slow reference for `frames_by_seeking`. It works for every format.
 
     Args:
         source: a source that has not been read from.
-        ticks: ascending times.
-
-    Raises:
-        MediaError: no frame can be decoded, or the clip is truncated or damaged.
     """
     cursor = Cursor(source.frames())
     for tick in ticks:
@@ -84,21 +80,17 @@ def frames_by_decoding(source: Source, ticks: Sequence[int]) -> Iterator[TimedFr
         yield frame
 
 
-def frames_by_seeking(source: Source, scout: Source, ticks: Sequence[int]) -> Iterator[TimedFrame]:
+def frames_by_seeking(
+    source: OpenClip, scout: OpenClip, ticks: Sequence[int]
+) -> Iterator[TimedFrame]:
     """The frame shown at each of the ascending `ticks`, decoded from the keyframe before it.
 
     Frames between two ticks are decoded when no keyframe lies between them, and skipped when one
     does.
 
     Args:
-        source: the clip to decode.
         scout: the same clip, opened a second time. It locates the next keyframe while `source`
             keeps its position.
-        ticks: ascending times.
-
-    Raises:
-        MediaError: a packet on the way is damaged.
-        Unseekable: seeking does not lead to the expected frames.
     """
     cursor: Cursor | None = None
     for tick in ticks:
@@ -113,12 +105,7 @@ def frames_by_seeking(source: Source, scout: Source, ticks: Sequence[int]) -> It
 
 
 def measure_extent(path: str, limits: Limits) -> Extent:
-    """Decode the whole of a clip to measure its extent.
-
-    Raises:
-        MediaError: no frame can be decoded, the clip is truncated or damaged, or it is longer than
-            `limits` allow.
-    """
+    """Decode the whole of a clip to measure its extent."""
     first: TimedFrame | None = None
     last: TimedFrame | None = None
     with open_source(path, limits) as source:
@@ -138,7 +125,6 @@ def measure_extent(path: str, limits: Limits) -> Extent:
 
 
 def _check_complete(header: Header, end: int) -> None:
-    """Raise `MediaError` if the clip should go on after tick `end`."""
     if header.is_complete(end):
         return
     latest = _latest_second(header)

@@ -60,24 +60,19 @@ class PacketEnds:
 
 
 @contextmanager
-def open_source(path: str, limits: Limits) -> Iterator[Source]:
-    """Open a clip and check its header; the clip is closed when the block ends.
-
-    Raises:
-        MediaError: the file is not a video, is damaged beyond opening or exceeds a limit, or FFmpeg
-            fails on it while it is open.
-    """
+def open_source(path: str, limits: Limits) -> Iterator[OpenClip]:
+    """Open a clip and check its header; the clip is closed when the block ends."""
     try:
         with ClipFile(path) as file, open_container(path, file) as container:
             stream = pick_stream(path, container)
             header = read_header(path, container, stream, limits)
             file.expect_frames(header.width * header.height)
-            yield Source(container, stream, header, file)
+            yield OpenClip(container, stream, header, file)
     except av.FFmpegError as error:
         raise refusal(path, f"FFmpeg fails on it ({error.strerror})") from error
 
 
-class Source:
+class OpenClip:
     """A clip that is open for reading. `open_source` creates it.
 
     Attributes:
@@ -101,11 +96,6 @@ class Source:
         Args:
             keyframe: tick of the keyframe to begin with. By default the iteration begins at the
                 current reading position, which is the start of a source that was just opened.
-
-        Raises:
-            MediaError: a packet is damaged before the clip is over, or a frame is too large.
-            Unseekable: the keyframe is not where it should be, or the frames after it carry no
-                ordered timestamps.
         """
         last: TimedFrame | None = None
         for packet in self._packets(keyframe):
@@ -130,9 +120,6 @@ class Source:
         """Tick of the keyframe at which decoding must begin to reach `tick`.
 
         This moves the reading position.
-
-        Raises:
-            Unseekable: no such keyframe is found.
         """
         # Indexes use decoding time, which is ahead of presentation time: step back until the
         # keyframe is early enough.
@@ -148,10 +135,6 @@ class Source:
         """Tick at which the last readable frame ends.
 
         Nothing is decoded: packets are read from the last keyframe to the end.
-
-        Raises:
-            MediaError: frames are missing before the end that the header states.
-            Unseekable: packets carry no timestamps.
         """
         header = self.header
         start = header.start or 0
@@ -194,7 +177,6 @@ class Source:
             raise Unseekable from error
 
     def _all_packets(self) -> Iterator[Packet[Any]]:
-        """The remaining packets of all streams."""
         for packet in self._container.demux():
             self._file.count_packet()
             yield packet
@@ -212,7 +194,6 @@ class Source:
         yield None
 
     def _packets(self, keyframe: int | None) -> Iterator[Packet[VideoStream] | None]:
-        """Packets from the keyframe at this tick on, or from the current reading position."""
         if keyframe is None:
             yield from self._demux()
             return
@@ -242,11 +223,6 @@ class Source:
     def _stamp(
         self, picture: av.VideoFrame, last: TimedFrame | None, *, strict: bool
     ) -> TimedFrame:
-        """Place a picture in time after `last`; its timestamp is estimated if it is unusable.
-
-        Raises:
-            Unseekable: `strict` is set and the timestamp is missing or not ascending.
-        """
         tick = picture.pts
         if tick is None or (last is not None and tick <= last.tick):
             if strict:

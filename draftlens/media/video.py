@@ -14,8 +14,8 @@ from draftlens.core.errors import ConfigError
 from draftlens.media.files import check_file
 from draftlens.media.header import Header
 from draftlens.media.limits import Limits, format_bytes, over_limit
-from draftlens.media.names import name_of
-from draftlens.media.pixels import Canvas, Pixels
+from draftlens.media.names import display_name
+from draftlens.media.pixels import PixelCanvas, Pixels
 from draftlens.media.remote import local_copy
 from draftlens.media.sampling import (
     frames_by_decoding,
@@ -174,7 +174,7 @@ def load_video(
             video = _load_by_seeking(name, num_frames, limits, report)
         except Unseekable:
             video = _load_by_decoding(name, num_frames, limits, report)
-    return replace(video, path=name_of(path))
+    return replace(video, path=display_name(path))
 
 
 def _ignore_progress(done: int, total: int) -> None:
@@ -239,11 +239,6 @@ def _estimate_total(header: Header, duration: Fraction) -> int:
 
 
 def _check_ascending(frames: Iterable[TimedFrame]) -> Iterable[TimedFrame]:
-    """Pass the frames on unchanged.
-
-    Raises:
-        Unseekable: a frame comes twice, so there may be fewer frames than the header implies.
-    """
     last_tick = None
     for frame in frames:
         if frame.tick == last_tick:
@@ -258,7 +253,7 @@ def _collect(
     """Convert `count` frames one by one, so that only their RGB arrays are kept in memory."""
     _check_output(header, count, header.height, header.width)
     report(0, count)
-    canvas = Canvas()
+    canvas = PixelCanvas()
     output: Pixels | None = None
     ticks: list[int] = []
     indices: list[int] = []

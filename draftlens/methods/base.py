@@ -74,6 +74,12 @@ def draft_use(method: Method) -> str:
     return str(getattr(method, "draft_use", "optional"))
 
 
+def methods_with(extra: str) -> list[str]:
+    """The names of the methods that read an extra of a call (`Plan.extras`), which a class lists in
+    its attribute `extras`."""
+    return [name for name in METHODS if extra in getattr(METHODS[name], "extras", ())]
+
+
 def from_dict(options: Mapping[str, Any]) -> Method:
     """A method from ``{"method": name, **options}``; the name is `speculative` if left out.
 
@@ -84,8 +90,8 @@ def from_dict(options: Mapping[str, Any]) -> Method:
     Example:
 
         >>> from draftlens import from_dict
-        >>> from_dict({"method": "specvlm", "pruner": {"name": "dycoke", "group": 2}}).pruner
-        DyCokePruner(group=2)
+        >>> from_dict({"method": "specvlm", "pruner": {"name": "uv", "layer": 9}}).pruner.layer
+        9
     """
     remaining = dict(options)
     name = remaining.pop("method", "speculative")

@@ -9,7 +9,8 @@ from draftlens.core.checks import shown, wrong
 from draftlens.core.errors import ConfigError
 from draftlens.core.registry import Registry
 from draftlens.core.tree import EAGLE_PATHS, Topology, chain, from_paths
-from draftlens.decoding.plan import Plan, is_ready, make_schedule, no_processes
+from draftlens.decoding.acceptance import Acceptance
+from draftlens.decoding.plan import Plan, make_schedule
 from draftlens.drafting.adaptive.controller import TreeTuner
 from draftlens.drafting.adaptive.history import Tuners, record_of
 from draftlens.drafting.model_drafter import ModelDrafter
@@ -36,7 +37,6 @@ PARALLEL_DRAFTERS = Registry(
     "schedule",
     {
         "parallel": "draftlens.methods.parallelvlm.drafters:make_drafter",
-        "lockstep": "draftlens.methods.parallelvlm.drafters:make_drafter",
     },
 )
 """What makes the drafter of each schedule in which draft model and target work at the same time."""
@@ -55,6 +55,10 @@ def resolve_parts(method: Any, *, pruner: bool = False) -> None:
     Raises:
         ConfigError: a name or option is unknown.
     """
+    if method.schedule == "lockstep":
+        raise ConfigError(
+            "schedule 'lockstep' is schedule 'parallel' with num_speculative_tokens: use that"
+        )
     make_schedule(method.schedule)
     object.__setattr__(method, "prefill", make_prefill(method.prefill))
     if pruner:
@@ -132,7 +136,7 @@ def resolve_drafting(method: Any) -> None:
     """
     check_choice("sampling_rule", method.sampling_rule, SAMPLING_RULES)
     if method.schedule != "serial":
-        _check_lane(method)
+        _check_ahead(method)
     length = method.num_speculative_tokens
     tree = method.tree
     if length is not None:
@@ -168,48 +172,39 @@ def _check_size(tree: Sequence[Any]) -> None:
         )
 
 
-def _check_lane(method: Any) -> None:
-    """Refuse what a draft that runs ahead of the target cannot do."""
+def _check_ahead(method: Any) -> None:
+    """Refuse a tree for a draft that runs ahead of the target."""
     schedule = f"schedule {method.schedule!r}"
     if method.tree not in (None, AUTO):
         raise ConfigError(
             f"a draft that runs ahead writes a chain: {schedule} takes num_speculative_tokens "
             f"and no tree, not {shown(method.tree)}"
         )
-    if method.sampling_rule == "rejection" and method.schedule != "lockstep":
-        raise ConfigError(
-            "which guesses are there depends on time, and with 'rejection' so would the tokens: "
-            f"use 'coupled', or 'lockstep' or 'serial' instead of {schedule}"
-        )
 
 
 def parallel_drafter(
     schedule: str,
-    length: int | None,
+    window: int | None,
     drafter: ModelDrafter,
     target: Backbone,
     pruning: Pruning | None = None,
     reads_target_prompt: bool = False,
-    wait: int | None = None,
 ) -> Any:
     """The drafter of a schedule in which the draft model works beside the target; None for the
     serial schedule.
 
     Args:
         schedule: of the method.
-        length: γ, in lock-step the draft tokens of a round, else most draft tokens in one check;
-            None for the default.
+        window: γ, the draft tokens of a round; None for a choice by measured times.
         drafter: drafts where the draft model cannot work beside the target.
         target: the model that checks.
         pruning: which visual tokens the draft reads; None for all.
         reads_target_prompt: whether the draft reads the target's own prompt, after pruning.
-        wait: draft tokens that the target waits for after a correction; None for the number that
-            the measured times suggest.
     """
     if schedule == "serial":
         return None
     make = PARALLEL_DRAFTERS[schedule]
-    return make(schedule, length, drafter, target, pruning, reads_target_prompt, wait)
+    return make(window, drafter, target, pruning, reads_target_prompt)
 
 
 def topology_of(tree: Tree, num_speculative_tokens: int | None) -> Topology:
@@ -263,7 +258,6 @@ def drafting_plan(
     drafter: ModelDrafter,
     pruning: Pruning | None = None,
     reads_target_prompt: bool = False,
-    wait: int | None = None,
 ) -> Plan:
     """The plan of a method that drafts with a model.
 
@@ -271,32 +265,29 @@ def drafting_plan(
         method: a frozen dataclass with the fields that `resolve_drafting` and `resolve_parts`
             check.
         models: of the call.
-        drafter: drafts in the target's lane.
-        pruning, reads_target_prompt, wait: as for `parallel_drafter`.
+        drafter: drafts in this process.
+        pruning, reads_target_prompt: as for `parallel_drafter`.
     """
     length = method.num_speculative_tokens
     check_room(method.topology, models)
     lane = parallel_drafter(
-        method.schedule, length, drafter, models.target, pruning, reads_target_prompt, wait
+        method.schedule, length, drafter, models.target, pruning, reads_target_prompt
     )
-    drafting = drafter.reader.backbone
+    drafting = drafter.prompts.backbone
     return Plan(
         drafter=lane or drafter,
         schedule=make_schedule(method.schedule),
         prefill=method.prefill,
-        acceptance=method.sampling_rule,
-        lane=lane,
-        processes=no_processes if lane is None else lane.processes,
-        wait_until_ready=is_ready if lane is None else lane.wait_until_ready,
-        approximate=method.prefill.approximate,
+        acceptance=Acceptance(method.sampling_rule),
         uses_draft=drafting is not models.target,
         timed=timed_models(method.tree, models.target, drafting),
+        worker=lane,
     )
 
 
 def settings_of(pruning: Pruning) -> tuple[Any, ...]:
     """What distinguishes prunings, as names: a pruner of another package may not be hashable."""
-    return (repr(pruning.pruner), pruning.ratio, pruning.positions)
+    return (repr(pruning.pruner), pruning.ratio)
 
 
 def draft_use_of(draft: str) -> str:

@@ -50,5 +50,4 @@ class PlainDecoding:
             drafter=NoDraft(),
             schedule=make_schedule(self.schedule),
             prefill=self.prefill,
-            approximate=self.prefill.approximate,
         )

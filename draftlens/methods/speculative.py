@@ -24,19 +24,19 @@ from draftlens.methods.parts import (
 
 @dataclass(frozen=True)
 class SpeculativeDecoding:
-    """A smaller model drafts, and the target checks all guesses in one forward (Leviathan et al.
-    2023).
+    """A smaller model drafts, and the target checks all draft tokens in one forward (Leviathan et
+    al. 2023).
 
     Args:
         num_speculative_tokens: γ, the length of a chain. None leaves the choice to `tree`.
         tree: `"auto"` for the chain or tree that is expected to be fastest by what forwards cost
-            and how often guesses are right (none at all if drafting does not pay), `"eagle"` for
-            EAGLE's static tree of 25 nodes, or a list of paths of ranks such as
+            and how often draft tokens are accepted (none at all if drafting does not pay),
+            `"eagle"` for EAGLE's static tree of 25 nodes, or a list of paths of ranks such as
             ``[[0], [1], [0, 0]]``. None means a chain if a length is given, else `"auto"` (with
             rejection sampling, which it does not allow, a chain of 5).
         sampling_rule: `"coupled"` (the tokens of plain sampling with the same seed) or
             `"rejection"` (the papers' rule: same distribution, other tokens, accepts a little
-            more; not with the schedule `"parallel"`).
+            more).
         schedule: the order of drafting and verifying (`decode.SCHEDULES`).
         prefill: how the target reads prompts (`prefill.PREFILLS`).
 
@@ -70,15 +70,12 @@ class SpeculativeDecoding:
         return topology_of(self.tree, self.num_speculative_tokens)
 
     def plan(self, models: Models) -> Plan:
-        """See `Method.plan`."""
         draft = draft_of(models, f"method {name_of(self)!r}")
-        tuners = tuners_of(self.tree, models.target, draft)
-        reader = DraftModelReader(draft)
         drafter = ModelDrafter(
-            reader,
+            DraftModelReader(draft),
             self.topology,
             models.target.vocab_size,
-            tuners,
+            tuners_of(self.tree, models.target, draft),
             Disagreement(draft.name),
         )
         return drafting_plan(self, models, drafter)

@@ -61,13 +61,11 @@ class EagerPasses:
     def run(
         self, tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None
     ) -> Tensor | None:
-        """See `Passes.run`."""
         return None
 
     def run_chain(
         self, tokens: Tensor, position_ids: Tensor, cache: KVCache, count: int, vocab_size: int
     ) -> Tensor | None:
-        """See `Passes.run_chain`."""
         return None
 
 

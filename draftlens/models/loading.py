@@ -14,7 +14,7 @@ from transformers import BitsAndBytesConfig
 from transformers.quantizers.auto import AutoQuantizationConfig
 
 from draftlens.core.errors import ConfigError
-from draftlens.models.adapter import ATTENTION
+from draftlens.models.support import ATTENTION
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 

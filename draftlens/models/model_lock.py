@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from threading import Condition, Lock, get_ident
@@ -11,6 +10,8 @@ from typing import Any
 
 import torch
 from torch import nn
+
+from draftlens.models.model_state import Slot
 
 
 class PassLock:
@@ -187,11 +188,11 @@ class _Exclusive(AbstractContextManager[None]):
         self._lock.release_exclusive()
 
 
-_LOCKS: weakref.WeakKeyDictionary[Any, PassLock] = weakref.WeakKeyDictionary()
+_LOCK = Slot[PassLock]("lock of passes")
 
 
 def _leave_to_parent() -> None:
-    locks = list(_LOCKS.values())
+    locks = _LOCK.values()
     for lock in locks:
         lock.leave_to_parent()
     if locks:
@@ -204,4 +205,4 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 
 def lock_of(model: Any) -> PassLock:
     """The lock of a model; the same object for the same model."""
-    return _LOCKS.setdefault(model, PassLock())
+    return _LOCK.get_or_make(model, PassLock)

@@ -192,8 +192,9 @@ class Prompt:
         )
 
 
-def checked_inputs(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A processor's output in the form that stock `generate` needs: padding on the left.
+def checked_inputs(inputs: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
+    """A processor's output as stock `generate` needs it: on the model's device, padding on the
+    left.
 
     Raises:
         InputError: there are no `input_ids`, a row has no tokens, or an earlier turn's cache is
@@ -203,7 +204,11 @@ def checked_inputs(inputs: Mapping[str, Any]) -> dict[str, Any]:
         raise InputError("inputs must hold the processor's input_ids")
     if cache_in(inputs) is not None:
         raise InputError(PAST_REFUSAL)
-    return left_padded(with_checked_mask(without_cache(inputs)))
+    padded = left_padded(with_checked_mask(without_cache(inputs)))
+    return {
+        name: value.to(device) if isinstance(value, Tensor) else value
+        for name, value in padded.items()
+    }
 
 
 def with_checked_mask(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -235,9 +240,12 @@ def left_padded(inputs: dict[str, Any]) -> dict[str, Any]:
     return _gather_tokens(inputs, order, mask.shape)
 
 
-def neutral_config(max_new_tokens: int = 1) -> GenerationConfig:
-    """Greedy decoding of one answer with no further option."""
+def neutral_config(max_new_tokens: int, own: GenerationConfig) -> GenerationConfig:
+    """Greedy decoding of one answer with no further option; answers of several tokens end where
+    the model's own configuration says."""
+    ends = ("eos_token_id", "pad_token_id") if max_new_tokens > 1 else ()
     return GenerationConfig(
+        **{name: getattr(own, name) for name in ends},
         max_new_tokens=max_new_tokens,
         do_sample=False,
         num_beams=1,
@@ -253,6 +261,20 @@ def with_config(model: Any, config: GenerationConfig) -> Any:
     other = copy(model)
     other.generation_config = config
     return other
+
+
+def checked_options(options: Mapping[str, Any], model_config: Any) -> dict[str, Any]:
+    """Options of `generate` without a cache, and with `stop_strings` as a criterion.
+
+    Raises:
+        InputError: an earlier turn's cache is given.
+        ConfigError: an `assistant_model` is given, or `stop_strings` without a tokenizer.
+    """
+    if options.get("assistant_model") is not None:
+        raise ConfigError("assistant_model is for stock generate: give it as draft")
+    if cache_in(options) is not None:
+        raise InputError(PAST_REFUSAL)
+    return with_stop_strings(without_cache(options), model_config)
 
 
 def with_stop_strings(options: Mapping[str, Any], model_config: Any = None) -> dict[str, Any]:

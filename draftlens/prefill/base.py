@@ -111,13 +111,11 @@ class OneProcess:
     """What a prefill that one process runs says about several."""
 
     def check_hosts(self, hosts: Any) -> None:
-        """See `Prefill.check_hosts`."""
         check_is_number_of_hosts(hosts)
         if hosts is not None and hosts > 1:
             raise ConfigError("several hosts read prompts by prefill 'ring' or 'spava': name one")
 
     def own_device(self, device: str | None) -> str | None:
-        """See `Prefill.own_device`."""
         return device
 
     def meet(
@@ -142,8 +140,9 @@ PREFILLS = Registry(
         "full": "draftlens.prefill.full:FullPrefill",
         "ring": "draftlens.prefill.spava.ring:RingPrefill",
         "spava": "draftlens.prefill.spava.config:SpavaPrefill",
-        "star": "draftlens.prefill.spava.star:StarPrefill",
     },
+    group="draftlens.prefills",
+    lab=("spava-ablation", "star"),
 )
 
 

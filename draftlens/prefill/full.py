@@ -28,7 +28,6 @@ class FullPrefill(OneProcess):
         """Every model reads its own prompts."""
 
     def new_cache(self, backbone: Backbone, prompt: Prompt, room: int) -> KVCache:
-        """See `Prefill.new_cache`."""
         return backbone.new_cache(prompt, room)
 
     def run(self, backbone: Backbone, reading: Reading) -> PrefillOutput:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,7 +22,7 @@ def end_with_the_parent():
         os.write(2, {farewell!r})
     os._exit({status})
 
-# Libraries take seconds to load, and so may a pass: the end of the parent interrupts both.
+# The end of the parent interrupts whatever takes long: libraries that load, a pass, a decoder.
 threading.Thread(target=end_with_the_parent, daemon=True).start()
 sys.path[:] = {path!r}
 from {module} import main
@@ -65,6 +66,28 @@ def start_child(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
     )
+
+
+def connected(
+    start: Callable[[int], subprocess.Popen[bytes]],
+) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """This process' end of a new socket, and the child that has inherited the other end.
+
+    Args:
+        start: starts the child; receives the descriptor of its end.
+
+    Raises:
+        OSError: no process can be started.
+    """
+    ours, theirs = socket.socketpair()
+    try:
+        with no_interrupts():
+            return ours, start(theirs.fileno())
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Pruning by the target's attention (SpecVLM, section 3)."""
+"""Pruning by the target's attention, and its two stages by themselves (SpecVLM, section 3)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from draftlens.core.errors import ConfigError
-from draftlens.core.prefill_readings import ATTENTION, ReadingSpec
+from draftlens.core.prefill_readings import ATTENTION, NO_READINGS, ReadingSpec
 from draftlens.pruning.base import Visual, remaining, spread, top
 
 
@@ -67,3 +67,15 @@ class AttentionPruner:
     def select(self, visual: Visual, keep: int) -> Tensor:
         """The `keep` highest scores."""
         return top(_scores(visual), keep)
+
+
+@dataclass(frozen=True)
+class UniformPruner:
+    """Every n-th token in raster order, over all frames (SpecVLM's stage II by itself, and its
+    SD-Uniform)."""
+
+    readings: ClassVar[ReadingSpec] = NO_READINGS
+
+    def select(self, visual: Visual, keep: int) -> Tensor:
+        """Equal distances in the order of the prompt."""
+        return spread(len(visual), keep, visual.cells.device)

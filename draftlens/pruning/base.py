@@ -80,18 +80,11 @@ PRUNERS = Registry(
     {
         "specvlm": "draftlens.pruning.attention:SpecVLMPruner",
         "attention": "draftlens.pruning.attention:AttentionPruner",
+        "uniform": "draftlens.pruning.attention:UniformPruner",
         "uv": "draftlens.pruning.similarity:UVPruner",
-        "uniform": "draftlens.pruning.spatial:UniformPruner",
-        "grid": "draftlens.pruning.spatial:GridPruner",
-        "random": "draftlens.pruning.spatial:RandomPruner",
-        "window": "draftlens.pruning.spatial:WindowPruner",
-        "frames": "draftlens.pruning.temporal:FramePruner",
-        "fastvid": "draftlens.pruning.temporal:FastVIDPruner",
-        "dycoke": "draftlens.pruning.temporal:DyCokePruner",
-        "none": "draftlens.pruning.spatial:NonePruner",
-        "all": "draftlens.pruning.spatial:AllPruner",
     },
     group="draftlens.pruners",
+    lab=("all", "dycoke", "fastvid", "frames", "grid", "none", "random", "window"),
 )
 
 
@@ -103,8 +96,8 @@ def make_pruner(choice: Any) -> Pruner:
 
     Example:
 
-        >>> make_pruner({"name": "dycoke", "group": 2})
-        DyCokePruner(group=2)
+        >>> make_pruner({"name": "specvlm", "attention_mass": 0.2})
+        SpecVLMPruner(attention_mass=0.2)
     """
     pruner: Pruner = make(PRUNERS, choice, "select")
     return pruner

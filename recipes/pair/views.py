@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from draftlens_lab.bench.options import Options
+from draftlens_lab.bench.options import BenchOptions
 from draftlens_lab.bench.workloads import clips_of
 from draftlens_lab.measure.rounds import GAMMA, acceptance_length
 
@@ -69,7 +69,7 @@ def measure(target: Any, draft: Any, processor: Any, kind: str, number: int) -> 
     hits: dict[str, list[Hits]] = {view: [] for view in VIEWS}
     prompt_lengths = []
     answer_lengths = []
-    for clip in clips_of(Options(kind, clips=number), processor):
+    for clip in clips_of(BenchOptions(kind, clips=number), processor):
         chat = clip.prepare()()
         answer, prompt_length = greedy_answer(target, processor, chat)
         hits["M"].append(guessed(draft, processor, chat, answer))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable, Iterator
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from transformers.utils import logging
 
 import draftlens
 from draftlens.cli import main
+from draftlens.models import load
 
 CLIPS = Path(str(files("draftlens") / "embedded" / "clips"))
 
@@ -25,6 +28,25 @@ def _one_thread() -> Iterator[None]:
     logging.disable_progress_bar()
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _read_once() -> Iterator[None]:
+    """The checkpoints of the package are read once; whoever loads one gets a copy of its own."""
+    read_checkpoint = load._read_checkpoint
+    kept: dict[str, tuple[Any, Any]] = {}
+
+    def read(source: Any, model_arguments: dict[str, Any]) -> tuple[Any, Any]:
+        if not Path(source.path).is_relative_to(CLIPS.parent):
+            return read_checkpoint(source, model_arguments)
+        key = repr((source.path, source.arguments, model_arguments))
+        if key not in kept:
+            kept[key] = read_checkpoint(source, model_arguments)
+        return copy.deepcopy(kept[key])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(load, "_read_checkpoint", read)
+        yield
 
 
 @pytest.fixture(scope="session")

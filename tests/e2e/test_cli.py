@@ -149,7 +149,7 @@ def test_views_of_the_prompt_say_the_same(run, words: list[str]) -> None:
         texts.append(out)
     assert texts[0] == texts[1]
     assert "tokens/s" in err
-    assert re.search(r"best view (text|multimodal) \(\d+% right\)", err)
+    assert re.search(r"best view (text|multimodal) \(\d+% accepted\)", err)
     status, out, err = run("caption", CLIP, *asked[2:], "--json", *words)
     assert status == 0, err
     views = json.loads(out)["stats"]["views"]

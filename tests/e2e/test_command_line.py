@@ -13,6 +13,7 @@ import typer
 
 from draftlens.cli import catalogue
 from draftlens.cli.app import app
+from draftlens.decoding.plan import SCHEDULES
 from draftlens.methods.base import METHODS
 from draftlens.prefill.base import PREFILLS
 from tests.e2e.conftest import CLIPS
@@ -48,9 +49,12 @@ def test_what_needs_no_model_is_answered_without_torch(words: list[str], status:
 
 def test_the_stored_catalogue_is_that_of_the_classes() -> None:
     """`python -m draftlens.cli.catalogue` writes it again."""
-    assert catalogue._stored() == catalogue.from_classes()
+    assert catalogue._stored() == catalogue.rows_of(
+        catalogue.from_classes(), "draftlens", catalogue.LAB
+    )
     assert catalogue.names("methods") == list(METHODS)
     assert catalogue.names("prefills") == list(PREFILLS)
+    assert catalogue.names("schedules") == list(SCHEDULES)
 
 
 def test_methods_lists_the_defaults(command: Callable[..., Any]) -> None:
@@ -66,7 +70,7 @@ def test_methods_lists_the_defaults(command: Callable[..., Any]) -> None:
     ("line", "offered"),
     [
         ("caption a.mp4 --method ", list(METHODS)),
-        ("caption a.mp4 --prefill s", ["spava", "star"]),
+        ("caption a.mp4 --prefill s", ["spava", "spava-ablation", "star"]),
         ("caption a.mp4 --draft n", ["none"]),
         ("caption a.mp4 --target emb", ["embedded"]),
         ("caption a.mp4 --draft-dtype b", ["bfloat16"]),

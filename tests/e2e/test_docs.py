@@ -29,7 +29,8 @@ from draftlens.core.proposal import DraftTree
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import from_paths
 from draftlens.core.verify import match
-from draftlens.decoding import Session
+from draftlens.decoding import Plan, Session
+from draftlens.decoding.observer import Observer
 from draftlens.documents.reading import StandardPipeline, open_document
 from draftlens.drafting.adaptive.forward_costs import LiveCosts
 from draftlens.drafting.draft_prompt import DraftModelReader
@@ -39,7 +40,6 @@ from draftlens.methods.tabed.views import VIEWS
 from draftlens.methods.tabed.weights import WEIGHTS
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prepared, Prompt
-from draftlens.prefill.full import FullPrefill
 from draftlens.pruning import PRUNERS
 
 REGISTRIES = (METHODS, PRUNERS, VIEWS, WEIGHTS)
@@ -291,7 +291,7 @@ def test_the_view_and_the_weighting_of_contributing(package: str, engine: draftl
         inputs,
         method={"method": "tabed", "views": views, "weights": "leader"},
         max_new_tokens=40,
-        observe_weighed=seen.append,
+        observe=Observer(on_weights=seen.append),
     ).run()
     assert fast.tokens == engine.answer(inputs, method="plain", max_new_tokens=40).run().tokens
     assert set(fast.stats.views) == {"multimodal", "faded(0.25)"}
@@ -410,7 +410,7 @@ def test_the_worked_round_of_structure(monkeypatch: pytest.MonkeyPatch) -> None:
     draft: Any = Scripted({21: [22, 25], 22: [23], 25: [26], 31: [32, 35], 32: [33], 35: [36]})
     tree = from_paths([[0], [1], [0, 0], [1, 0]])
     drafter = ModelDrafter(DraftModelReader(draft), tree, target.vocab_size)
-    session = Session(target, drafter, FullPrefill(), Clock(Stats()))
+    session = Session(target, Plan(drafter), Clock(Stats()))
     prompt_ids = torch.tensor([[11, 12, 13, 14], [0, 15, 16, 17]])
     config: Any = SimpleNamespace(do_sample=False)
     session.add(
@@ -421,19 +421,19 @@ def test_the_worked_round_of_structure(monkeypatch: pytest.MonkeyPatch) -> None:
     session.start()
     session.begin()
     assert session.cache is not None
-    assert drafter.model.cache is not None
+    assert drafter.rows.cache is not None
     measured: dict[str, Any] = {
         "prompts": contents(session.cache),
         "answers": [list(sequence.tokens) for sequence in session.sequences],
         "base": list(session.cache.lengths),
     }
     target_calls = recorded_keep(session.cache, monkeypatch)
-    draft_calls = recorded_keep(drafter.model.cache, monkeypatch)
-    guesses = session.propose()
-    measured["parents"] = list(guesses.topologies[1].parents)
+    draft_calls = recorded_keep(drafter.rows.cache, monkeypatch)
+    proposal = session.propose()
+    measured["parents"] = list(proposal.topologies[1].parents)
     measured["draft forwards"] = drafter.forwards
-    measured["guesses"] = guesses.tokens.tolist()
-    verdict = session.check(guesses)
+    measured["draft tokens"] = proposal.tokens.tolist()
+    verdict = session.check(proposal)
     measured["forwarded"], measured["positions"] = target.passes[-1]
     measured["choices"] = target.choices
     measured["paths"] = [list(path) for path in verdict.paths]
@@ -443,8 +443,8 @@ def test_the_worked_round_of_structure(monkeypatch: pytest.MonkeyPatch) -> None:
     measured["target slots"] = target_calls[0][1]
     measured["target cache"] = contents(session.cache)
     measured["draft base"], measured["draft slots"] = draft_calls[0]
-    measured["draft cache"] = contents(drafter.model.cache)
-    measured["pending"] = [list(tokens) for tokens in drafter.model.pending]
+    measured["draft cache"] = contents(drafter.rows.cache)
+    measured["pending"] = [list(tokens) for tokens in drafter.rows.pending]
     stats = session.stats
     counts = (stats.passes, stats.target_forwards, stats.drafted, stats.accepted, stats.emitted)
     assert counts == (2, 1, 8, 3, 2 + 5)
@@ -459,7 +459,7 @@ def test_the_worked_round_without_models() -> None:
     figures = figures_of_the_round()
     tree = from_paths([[0], [1], [0, 0], [1, 0]])
     assert list(tree.parents) == figures["parents"]
-    guesses = DraftTree.uniform(tree, torch.tensor(figures["guesses"]))
+    guesses = DraftTree.uniform(tree, torch.tensor(figures["draft tokens"]))
     ranking = torch.nn.functional.one_hot(torch.tensor(figures["choices"]), 50)
     verdict = match(guesses, ranking)
     assert [list(path) for path in verdict.paths] == figures["paths"]
@@ -484,7 +484,7 @@ def test_the_packages_of_structure() -> None:
     for number, layer in enumerate(layers):
         for module in layer.split(" : "):
             depth.setdefault(module.removeprefix("draftlens.").split(".")[0], number)
-    table = read("docs/structure.md").split("| to read about |")[0]
+    table = read("docs/structure.md").split("| question |")[0]
     rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
     listed = [[Path(name).stem for name in re.findall(r"`(.*?)`", row)] for row in rows]
     assert sorted(name for row in listed for name in row) == sorted(set(depth) - {"recipes"})

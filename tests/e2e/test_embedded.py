@@ -47,7 +47,7 @@ def described(
 ) -> tuple[draftlens.Inputs, list[list[int]]]:
     """A bundled clip with what stock `generate` says about it."""
     inputs = engine.read("Describe the video.", video=request.param)
-    return inputs, stock_tokens(engine, inputs, max_new_tokens=120)
+    return inputs, stock_tokens(engine, inputs, max_new_tokens=60)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
@@ -57,7 +57,7 @@ def test_bundled_clips_give_the_tokens_of_stock_generate(
     method: draftlens.engine.MethodLike,
 ) -> None:
     inputs, expected = described
-    assert engine.answer(inputs, method=method, max_new_tokens=120).run().tokens == expected
+    assert engine.answer(inputs, method=method, max_new_tokens=60).run().tokens == expected
 
 
 @pytest.mark.usefixtures("steady_costs")
@@ -67,8 +67,8 @@ def test_filmed_clips_give_the_tokens_of_stock_generate(
 ) -> None:
     for clip in filmed:
         inputs = engine.read("Describe the video.", video=clip, num_frames=frames)
-        result = engine.answer(inputs, max_new_tokens=80).run()
-        assert result.tokens == stock_tokens(engine, inputs, max_new_tokens=80)
+        result = engine.answer(inputs, max_new_tokens=40).run()
+        assert result.tokens == stock_tokens(engine, inputs, max_new_tokens=40)
         assert result.stats.accepted > 0
 
 

@@ -83,7 +83,7 @@ def test_a_run_goes_on_where_it_was_interrupted(
         file.write('{"file":"half a li')
     status, _, err = command(*words)
     assert status == 2
-    assert "holds answers: --resume goes on with them, --restart throws them away" in err
+    assert "holds answers: --resume continues them, --restart discards them" in err
     status, _, err = command(*words, "--resume")
     assert status == 0, err
     lines = lines_of(out)
@@ -151,7 +151,7 @@ def test_a_file_that_holds_no_answers_is_left_as_it_is(
 def test_a_folder_is_no_file_of_answers(command: Callable[..., Any], album: Path) -> None:
     status, _, err = command("caption", str(album), "-o", str(album), *SHORT)
     assert status == 2
-    assert f"--out wants a file, and {album} is a folder" in err
+    assert f"--out needs a file, and {album} is a folder" in err
 
 
 def test_two_runs_do_not_write_to_one_file(

@@ -76,7 +76,7 @@ def test_verify_compares_on_the_same_prefill(command: Any) -> None:
     """Speculation changes nothing, and the prefill something: both are said."""
     clip = str(CLIPS / "drift.mp4")
     words = ["verify", clip, "--frames", "8", "--max-new-tokens", "40", "--device", "cpu"]
-    options = json.dumps({"name": "spava", "anchor": 0, "blocks": 8, "select": "none"})
+    options = json.dumps({"name": "spava", "anchor": 0, "blocks": 8, "passing": 0})
     status, out, err = command(*words, "--prefill", options, "--json")
     assert status == 0, err
     report = json.loads(out)
@@ -92,7 +92,7 @@ def test_verify_compares_on_the_same_prefill(command: Any) -> None:
     ("more", "why"),
     [
         (["--hosts", "2"], "several hosts read prompts by prefill 'ring' or 'spava': name one"),
-        (["--prefill", "sapva"], "unknown prefill 'sapva'; known: full, ring, spava, star"),
+        (["--prefill", "sapva"], "unknown prefill 'sapva'; known: full, ring, spava"),
         (["--prefill", '{"name": "spava", "blocks": 0}'], "blocks must be a whole number"),
     ],
 )

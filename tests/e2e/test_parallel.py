@@ -46,13 +46,12 @@ def expected(parallel: draftlens.Engine) -> list[list[int]]:
     "method",
     [
         None,
-        {"method": "parallelvlm", "schedule": "lockstep", "num_speculative_tokens": 4},
+        {"method": "parallelvlm", "num_speculative_tokens": 4},
         {"method": "speculative", "schedule": "parallel"},
         # The automatic tree of a serial schedule may find that drafting does not pay.
         {"method": "parallelvlm", "schedule": "serial", "num_speculative_tokens": 4},
-        {"method": "parallelvlm", "wait": 3},
     ],
-    ids=["the engine's", "lock-step", "unpruned", "serial", "waiting"],
+    ids=["the engine's", "given window", "unpruned", "serial"],
 )
 def test_the_tokens_are_those_of_stock_generate(
     parallel: draftlens.Engine, expected: list[list[int]], method: Any
@@ -61,7 +60,7 @@ def test_the_tokens_are_those_of_stock_generate(
     assert result.tokens == expected
     assert result.lossless
     assert result.stats.lane_lost is None
-    # Where the target does not wait, all guesses of a process that gets no core come too late.
+    # A process that gets no core may be stopped as slower than plain decoding.
     may_be_late = method is None or method == {"method": "speculative", "schedule": "parallel"}
     assert result.stats.accepted > 0 or may_be_late
     is_serial = method is not None and method.get("schedule") == "serial"

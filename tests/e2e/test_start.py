@@ -82,6 +82,9 @@ def test_a_shell_completes_commands_and_options(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("COMP_WORDS", "draftlens caption --clip")
     monkeypatch.setenv("COMP_CWORD", "2")
     assert run(code).stdout.split() == ["--clip-seconds"]
+    monkeypatch.setenv("COMP_WORDS", "draftlens caption --schedule p")
+    monkeypatch.setenv("COMP_CWORD", "3")
+    assert run(code).stdout.split() == ["parallel"]
 
 
 @pytest.mark.parametrize("option", ["--target", "--draft"])

@@ -27,22 +27,19 @@ import draftlens
 from draftlens.core.batch import Batch
 from draftlens.core.errors import DraftlensError
 from draftlens.core.proposal import DraftTree
-from draftlens.core.references import NO_REFERENCES
-from draftlens.core.references import references_of as with_tokenizer
 from draftlens.core.result import Result
 from draftlens.core.sampling import row_seeds
 from draftlens.core.sequence import Sequence
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import EAGLE_PATHS
-from draftlens.decoding.loop import decode
-from draftlens.decoding.plan import Plan
+from draftlens.decoding.plan import ExtraSource, Plan
 from draftlens.decoding.session import Session
-from draftlens.drafting.cached_model import CachedModel
+from draftlens.drafting.draft_rows import DraftRows
 from draftlens.methods.base import METHODS, Models, from_dict, resolve, to_dict, with_prefill
 from draftlens.methods.tabed.weights import WEIGHTS
 from draftlens.models.adapter import Backbone
 from draftlens.pruning import PRUNERS
-from draftlens.request import with_views
+from draftlens.request import read_extras
 
 BY_NAME = {family.name: family for family in FAMILIES}
 STATIC = 7
@@ -333,7 +330,7 @@ def with_captions(prompts: Prompts, method: Mapping[str, Any] | None) -> dict[st
 def is_exact(prefill: Pairs | None) -> bool:
     """Whether a prompt that is read so has the tokens of stock `generate`."""
     options = dict(prefill or ())
-    passes_all = options.get("passing") == "n/1" and options.get("select") != "none"
+    passes_all = options.get("passing") == "n/1"
     return options.get("name", "full") in ("full", "ring") or passes_all
 
 
@@ -612,8 +609,8 @@ def check_caches(session: Session) -> None:
     """Between chunks the caches hold each running row's prompt and all its tokens but the last."""
     if session.cache is None:
         return
-    model = getattr(session.drafter, "model", None)
-    if not isinstance(model, CachedModel):
+    model = getattr(session.drafter, "rows", None)
+    if type(model) is not DraftRows:  # with one view of each prompt
         model = None
     for row, sequence in enumerate(session.sequences):
         if sequence.finished:
@@ -787,11 +784,10 @@ def check_visits(case: Visits) -> None:
                     break
                 count = case.visits[len(sequences)].joins
                 continue
-            chunks = decode(session)
+            chunks = plan.schedule(session)
             continue
         streamed.setdefault(chunk.row, []).extend(chunk.tokens)
         count += 1
-    session.close()
     for visit, rows in zip(case.visits, sequences, strict=True):
         check_visit(visit, case.prefill, rows, removed)
         assert [streamed[sequence.number] for sequence in rows] == [s.tokens for s in rows]
@@ -820,14 +816,7 @@ def check_visit(
 
 def session_of(plan: Plan, models: Models) -> Session:
     """A session without rows."""
-    return Session(
-        models.target,
-        plan.drafter,
-        plan.prefill,
-        Clock(Stats()),
-        plan.acceptance,
-        lane=plan.lane,
-    )
+    return Session(models.target, plan, Clock(Stats()))
 
 
 def act(
@@ -854,13 +843,13 @@ def act(
         given = visit.prompts.inputs
         prepared = session.target.prepare(given, **visit.options.of_generate(visit.prompts))
         seeds = [row_seeds(seed, 1)[0] for seed in visit.seeds]
-        references = NO_REFERENCES
+        extras: dict[str, Any] = {}
         if case.references is not None and guesses_from_texts(thawed(case.method)):
-            texts = references_of(visit.prompts, case.references)
-            references = with_tokenizer(texts, len(seeds), tokenizer())
-        draft_inputs = with_captions(visit.prompts, thawed(case.method))
-        draft_inputs = dict(with_views(plan, draft_inputs, None))
-        sequences.append(session.add(prepared, seeds, draft_inputs, references))
+            extras["references"] = references_of(visit.prompts, case.references)
+        draft_inputs = dict(with_captions(visit.prompts, thawed(case.method)))
+        extras["views"] = draft_inputs.pop("views", None)
+        extras = read_extras(plan, extras, ExtraSource(len(seeds), tokenizer()))
+        sequences.append(session.add(prepared, seeds, draft_inputs, extras))
 
 
 # --- strategies
@@ -922,9 +911,8 @@ def shapes(draw: st.DrawFn) -> Pairs:
 @st.composite
 def schedules(draw: st.DrawFn) -> Pairs:
     """The guesses of a draft in a lane of its own, which may guess as many as it likes."""
-    schedule = draw(st.sampled_from(("parallel", "lockstep")))
     length = draw(rarely(st.none(), draw(st.integers(1, 7))))
-    return (("schedule", schedule), ("num_speculative_tokens", length))
+    return (("schedule", "parallel"), ("num_speculative_tokens", length))
 
 
 @st.composite
@@ -941,17 +929,10 @@ def pruned(draw: st.DrawFn, has_draft: bool, ahead: bool) -> Pairs:
         ("prune_ratio", draw(st.sampled_from(RATIOS))),
         *draw(schedules() if ahead else shapes()),
     ]
-    if waits:
-        options.append(("wait", draw(st.one_of(st.none(), st.integers(0, 4)))))
     if has_draft and draw(st.booleans()):
-        positions = draw(st.sampled_from(("original", "compact")))
-        options += [("draft", "model"), ("positions", positions)]
-        return tuple(options)
+        return (*options, ("draft", "model"))
     kv = "prefill" if ahead else draw(st.sampled_from(("prefill", "gather", "sparse")))
-    positions = "original"
-    if kv == "prefill":
-        positions = draw(st.sampled_from(("original", "compact")))
-    return (*options, ("draft", "self"), ("kv", kv), ("positions", positions))
+    return (*options, ("draft", "self"), ("kv", kv))
 
 
 @st.composite
@@ -990,7 +971,6 @@ def views(draw: st.DrawFn) -> Any:
     return (
         ("pruner", draw(st.sampled_from(list(PRUNERS)))),
         ("ratio", draw(st.sampled_from((0.5, 0.8)))),
-        ("positions", draw(st.sampled_from(("original", "compact")))),
     )
 
 
@@ -1020,9 +1000,6 @@ def blocks(draw: st.DrawFn) -> Pairs:
         ("anchor", draw(st.sampled_from((0, 1, 2, 5, "n/8")))),
         ("passing", draw(st.sampled_from((0, 1, 3, "n/4", "n/1")))),
         ("blocks", draw(st.integers(1, 7))),
-        ("select", draw(st.sampled_from(("query", "query", "random", "uniform", "none")))),
-        ("rounding", draw(st.sampled_from((1, 1, 3)))),
-        ("pool", draw(st.sampled_from((1, 3, 5)))),
         ("zigzag", draw(st.booleans())),
     )
 
@@ -1211,13 +1188,11 @@ WILD: Mapping[str, tuple[Any, ...]] = {
     "num_speculative_tokens": (None, 1, 4),
     "tree": (None, "auto", "eagle", ((0,), (1,), (0, 0)), ()),
     "sampling_rule": ("coupled", "rejection"),
-    "schedule": ("serial", "parallel", "lockstep"),
+    "schedule": ("serial", "parallel"),
     "draft": ("auto", "self", "model"),
     "kv": ("prefill", "gather", "sparse"),
-    "positions": ("original", "compact"),
     "prune_ratio": (0, 0.7, 1),
     "pruner": tuple(PRUNERS),
-    "wait": (None, 0, 3),
     "views": (("text",), ("multimodal", "text"), ("caption", "pooled"), ("text", "text"), ()),
     "weights": ("bayes", "grid", (0.5, 0.5)),
     "rest": (True, False),

@@ -12,7 +12,8 @@ from stock import draft, target
 
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import chain
-from draftlens.decoding import Session
+from draftlens.decoding import Plan, Session
+from draftlens.decoding.acceptance import Acceptance
 from draftlens.drafting.draft_prompt import DraftModelReader, SelfReader
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.drafting.pruning import Pruning
@@ -20,10 +21,9 @@ from draftlens.methods.parallelvlm.draft_inputs import OwnPrompt, TargetsPrompt
 from draftlens.methods.parallelvlm.draft_rows import Hypotheses
 from draftlens.methods.parallelvlm.draft_side import Worker
 from draftlens.methods.parallelvlm.messages import FromDraft, ToDraft
-from draftlens.methods.parallelvlm.schedule import Pace
-from draftlens.methods.parallelvlm.target_side import LaneDrafter
+from draftlens.methods.parallelvlm.schedule import Schedule
+from draftlens.methods.parallelvlm.target_side import ParallelDrafter
 from draftlens.models.adapter import Backbone
-from draftlens.prefill.full import FullPrefill
 
 
 class ScriptedLink:
@@ -103,9 +103,10 @@ class PromptLink(ScriptedLink):
 def session_of(
     family: Family,
     link: Any,
-    pace: Pace,
+    schedule: Schedule,
     pruning: Pruning | None = None,
     kind: str = "noisy",
+    acceptance: str = "coupled",
 ) -> Session:
     """A session without requests whose drafter is a lane; `kind` as for `stock.draft`, or `target`
     for the target itself on its own pruned prompt."""
@@ -117,9 +118,9 @@ def session_of(
     else:
         reader = DraftModelReader(Backbone.of(draft(family, kind)), pruning)
         reading = OwnPrompt(pruning)
-    serial = ModelDrafter(reader, chain(pace.longest), backbone.vocab_size)
-    drafter = LaneDrafter(link, reading, pace, backbone.vocab_size, serial)
-    return Session(backbone, drafter, FullPrefill(), Clock(Stats()), lane=drafter)
+    serial = ModelDrafter(reader, chain(schedule.longest), backbone.vocab_size)
+    drafter = ParallelDrafter(link, reading, schedule, backbone.vocab_size, serial)
+    return Session(backbone, Plan(drafter, acceptance=Acceptance(acceptance)), Clock(Stats()))
 
 
 def hypotheses_of(link: ScriptedLink) -> Hypotheses:
@@ -138,12 +139,13 @@ def check_hypotheses(link: ScriptedLink, family: Family, rows: tuple[int, ...]) 
         rows: of that prompt's batch, by the number in the session.
     """
     lane = hypotheses_of(link)
-    backbone = lane.backbone
-    assert lane.cache is not None
+    cache = lane.draft_rows.cache
+    assert cache is not None
+    backbone = lane.draft_rows.backbone
     for index, row in enumerate(lane.rows):
         given = inputs(family, family.richest, (rows[row.number],))
         prompt = backbone.encode(backbone.prepare_prompt(given))
-        cached = lane.cache.lengths[index] - prompt.lengths[0]
+        cached = cache.lengths[index] - prompt.lengths[0]
         assert 0 <= cached <= len(row.tokens)
         fresh = backbone.new_cache(prompt, room=len(row.tokens) + 1)
         backbone.prefill(prompt, fresh)
@@ -153,7 +155,7 @@ def check_hypotheses(link: ScriptedLink, family: Family, rows: tuple[int, ...]) 
             mask = causal.tril(prompt.lengths[0])
             backbone.forward(tokens, prompt.positions(torch.arange(cached)[None]), fresh, mask)
         length = fresh.lengths[0]
-        for held, expected in zip(lane.cache.layers, fresh.layers, strict=True):
+        for held, expected in zip(cache.layers, fresh.layers, strict=True):
             torch.testing.assert_close(
                 held.keys[index, :, :length], expected.keys[0, :, :length], rtol=0, atol=2e-4
             )

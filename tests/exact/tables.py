@@ -17,6 +17,8 @@ from draftlens.core.references import NO_REFERENCES, References
 from draftlens.core.sampling import SamplingRule, row_seeds
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import Topology
+from draftlens.decoding import Plan
+from draftlens.decoding.acceptance import Acceptance
 from draftlens.decoding.drafter import NoDraft
 from draftlens.decoding.loop import decode
 from draftlens.decoding.session import Session
@@ -26,7 +28,6 @@ from draftlens.methods.lookup.drafter import LookupDrafter
 from draftlens.methods.lookup.ngram_index import Vocabulary
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prepared, Prompt
-from draftlens.prefill.full import FullPrefill
 
 VOCAB, ROWS, LENGTH = 6, 2000, 5
 LIKELY, IMPOSSIBLE = 1e-3, 1e-9
@@ -150,7 +151,7 @@ def speak(
     if references:
         drafter = LookupDrafter(Vocabulary(VOCAB), 3, 3, 9, window=1)
     target: Any = TableModel(TARGET)
-    session = Session(target, drafter, FullPrefill(), Clock(Stats()), rule.acceptance)
+    session = Session(target, Plan(drafter, acceptance=Acceptance(rule.acceptance)), Clock(Stats()))
     return finished(session, rule, seed, rows, references)
 
 

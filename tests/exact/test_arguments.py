@@ -21,10 +21,11 @@ from families import FAMILIES, TEXT, VOCAB, Family, inputs
 from stock import draft, target
 
 import draftlens
-from draftlens.arguments import OPTIONS, checked_options
+from draftlens.arguments import checked_options
 from draftlens.batch.map import MapOptions
 from draftlens.cli.option_groups import AnswerOptions
 from draftlens.core.checks import MOST_SHOWN, shown
+from draftlens.generate_options import OPTIONS
 from draftlens.media import Limits
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt_checks import max_positions
@@ -558,11 +559,10 @@ TREES: list[tuple[dict[str, Any], str]] = [
     ({"method": "hsd", "max_branches": HUGE}, "max_branches"),
     ({"method": "hsd", "max_nodes": HUGE}, "max_nodes"),
     ({"method": "parallelvlm", "num_speculative_tokens": HUGE}, "num_speculative_tokens"),
-    ({"method": "parallelvlm", "wait": HUGE}, "wait"),
     ({"method": "specvlm", "draft": "model", "kv": "sparse"}, "kv 'sparse'"),
     ({"method": "specvlm", "draft": "model", "kv": "gather"}, "kv 'gather'"),
     ({"method": "plain", "schedule": "parallel"}, "schedule"),
-    ({"method": "plain", "schedule": "lockstep"}, "schedule"),
+    ({"method": "speculative", "schedule": "lockstep"}, "schedule"),
 ]
 
 

@@ -227,7 +227,7 @@ def test_rows_end_at_different_times(name: str, guesser: str, random_choices: Ch
         drafter: Any = stream.session.drafter
         for _ in stream:
             if stream.session.stats.passes and not stream.session.done:
-                rows = zip(drafter.model.pending, stream.session.sequences, strict=True)
+                rows = zip(drafter.rows.pending, stream.session.sequences, strict=True)
                 assert all(len(tokens) == 1 for tokens, row in rows if row.finished)
         assert stream.result.tokens == expected
     random_choices.assert_varied()

@@ -353,7 +353,7 @@ def test_a_long_pause_of_drafting(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     widest = 0
     for _ in stream:
-        pending = stream.session.drafter.model.pending
+        pending = stream.session.drafter.rows.pending
         widest = max(widest, *map(len, pending), 0)
     assert stream.result.tokens == stock(target(FAMILY), given, max_new_tokens=length)
     assert widest > pause

@@ -20,7 +20,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "chain": {"num_speculative_tokens": 5},
     "tree": {"tree": "eagle"},
     "specvlm": {"method": "specvlm", "num_speculative_tokens": 4, "prune_ratio": 0.5},
-    "lockstep": {"num_speculative_tokens": 4, "schedule": "lockstep"},
+    "parallel": {"num_speculative_tokens": 4, "schedule": "parallel"},
     "tabed": {"method": "tabed", "tree": "eagle"},
     "lookup": {"method": "lookup", "num_speculative_tokens": 6},
     "hsd": {"method": "hsd", "num_speculative_tokens": 12},

@@ -263,14 +263,15 @@ def test_rows_that_join_later() -> None:
     rows = reference(family, family.richest)
     backbone = Backbone.of(model)
     plan = draftlens.HSD(num_speculative_tokens=5).plan(Models(backbone, None))
-    session = Session(backbone, plan.drafter, plan.prefill, Clock(Stats()))
+    session = Session(backbone, plan, Clock(Stats()))
     # The last one has regions, of which one may follow the other in several ways.
     texts = [[rows[0]], [], [rows[2][:2], rows[2][2:8], rows[2][8:]]]
     answers: list[list[int]] = [[], [], []]
     for number, regions in enumerate(texts):
         given = inputs(family, family.richest, (number,))
         prepared = backbone.prepare(given, max_new_tokens=NEW, do_sample=False)
-        session.add(prepared, [0], {}, references_of([regions], 1, tokenizer()))
+        references = references_of([regions], 1, tokenizer())
+        session.add(prepared, [0], {}, {"references": references})
         chunks = session.start()
         session.begin()
         if number < 2:  # the last one joins in the middle of the other answers
@@ -356,7 +357,7 @@ def test_tolerance_is_named_and_counted(family: Family) -> None:
     assert exact.lossless
     lax = tolerated(family, 0.3)
     assert not lax.lossless
-    assert lax.approximate == ("guesses accepted with tolerance 0.3",)
+    assert lax.approximate == ("draft tokens accepted with tolerance 0.3",)
     assert lax.stats.tolerated > 0
     assert lax.tokens != rows
     assert lax.stats.accepted >= lax.stats.tolerated

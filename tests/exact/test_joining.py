@@ -21,11 +21,11 @@ from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.sequence import Sequence as Row
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import EAGLE_PATHS, EMPTY, Topology, chain, from_paths
-from draftlens.decoding import Session, decode
+from draftlens.decoding import Plan, Session, decode
 from draftlens.decoding.drafter import TargetContext
+from draftlens.drafting.draft_rows import DraftRows
 from draftlens.methods.base import Models, from_dict
 from draftlens.models.adapter import Backbone
-from draftlens.prefill.full import FullPrefill
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
 
@@ -54,7 +54,7 @@ def session_of(family: Family, name: str) -> Session:
     """A session without requests."""
     models = Models(Backbone.of(target(family)), Backbone.of(draft(family)))
     plan = from_dict(DRAFTING[name]).plan(models)
-    return Session(models.target, plan.drafter, plan.prefill, Clock(Stats()), plan.acceptance)
+    return Session(models.target, plan, Clock(Stats()))
 
 
 def add(session: Session, family: Family, row: int, options: Mapping[str, Any]) -> Row:
@@ -190,9 +190,7 @@ def test_rows_with_rules_of_their_own(family: Family, acceptance: str) -> None:
 
     def answer(rows: Sequence[int]) -> list[list[int]]:
         plan = from_dict(method).plan(models)
-        session = Session(
-            models.target, plan.drafter, plan.prefill, Clock(Stats()), plan.acceptance
-        )
+        session = Session(models.target, plan, Clock(Stats()))
         sequences = [add(session, family, row, options[row]) for row in rows]
         finish(session)
         return [sequence.tokens for sequence in sequences]
@@ -276,7 +274,7 @@ def test_trees_that_differ_per_row(family: Family, options: Mapping[str, Any]) -
     plain = draftlens.generate(target(family), given, seed=SEEDS, **options).tokens
     drafter = Scattered(plain)
     backbone = Backbone.of(target(family))
-    session = Session(backbone, drafter, FullPrefill(), Clock(Stats()))
+    session = Session(backbone, Plan(drafter), Clock(Stats()))
     sequences = session.add(backbone.prepare(given, **options), SEEDS, given)
     finish(session)
     assert [sequence.tokens for sequence in sequences] == plain
@@ -307,7 +305,7 @@ def test_target_scores_on_request() -> None:
     given = inputs(family, family.richest)
     drafter = Recorder(reference(family, family.richest))
     backbone = Backbone.of(target(family))
-    session = Session(backbone, drafter, FullPrefill(), Clock(Stats()))
+    session = Session(backbone, Plan(drafter), Clock(Stats()))
     session.add(backbone.prepare(given, **GREEDY), SEEDS, given)
     session.start()
     session.begin()
@@ -328,8 +326,8 @@ def check_caches(session: Session) -> None:
             continue
         said = len(sequence.tokens)
         assert session.cache.lengths[row] == session.prompt_lengths[row] + said - 1
-        model = getattr(drafter, "model", None)
-        if model is not None and model.cache is not None:
+        model = getattr(drafter, "rows", None)
+        if type(model) is DraftRows and model.cache is not None:  # with one view of each prompt
             pending = model.pending[row]
             held = model.prompt_lengths[row] + said - len(pending)
             assert model.cache.lengths[row] == held
@@ -342,7 +340,7 @@ def test_a_long_row_joins_a_short_one(amount: float) -> None:
     family = FAMILIES[2]
     models = Models(Backbone.of(target(family)), Backbone.of(noisy(target(family), amount)))
     plan = from_dict(METHODS["eagle"]).plan(models)
-    session = Session(models.target, plan.drafter, plan.prefill, Clock(Stats()))
+    session = Session(models.target, plan, Clock(Stats()))
     short = inputs(family, "text", (1,))
     first = session.add(models.target.prepare(short, **GREEDY), [0], short)[0]
     rounds(session, 3)

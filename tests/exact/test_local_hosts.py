@@ -70,7 +70,7 @@ class Hostile:
 def backbone() -> Iterator[Backbone]:
     """A model that reads prompts by three processes, and by as many new ones after a loss."""
     made = Backbone.of(target(FAMILY))
-    start(made, 3, patience=5)
+    start(made, 3, patience=60)
     yield made
     hosts_of(made).end()
 

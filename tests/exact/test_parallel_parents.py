@@ -49,7 +49,7 @@ def report(case, **facts):
 
 def answer():
     given = inputs(family, family.richest)
-    method = {"method": "speculative", "schedule": "lockstep", "num_speculative_tokens": 3}
+    method = {"method": "speculative", "schedule": "parallel", "num_speculative_tokens": 3}
     result = draftlens.generate(
         target(family), given, draft=model, method=method, max_new_tokens=NEW
     )

@@ -22,14 +22,14 @@ import draftlens
 from benchmarks.parallel_parts.forked import ForkedProcess
 from draftlens import InputError
 from draftlens.methods.parallelvlm.draft_process import process_of
-from draftlens.methods.parallelvlm.link import LaneLostError
+from draftlens.methods.parallelvlm.link import WorkerLostError
 from draftlens.methods.parallelvlm.loop import decode
-from draftlens.methods.parallelvlm.schedule import LockStep
+from draftlens.methods.parallelvlm.schedule import Schedule
 from draftlens.models.adapter import Backbone
 
 FAMILY = FAMILIES[0]
-EAGER: Mapping[str, Any] = {"method": "speculative", "schedule": "parallel"}
-LOCKSTEP: Mapping[str, Any] = {**EAGER, "schedule": "lockstep", "num_speculative_tokens": 3}
+PARALLEL: Mapping[str, Any] = {"method": "speculative", "schedule": "parallel"}
+WINDOW: Mapping[str, Any] = {**PARALLEL, "schedule": "parallel", "num_speculative_tokens": 3}
 PARALLELVLM: Mapping[str, Any] = {"method": "parallelvlm", "prune_ratio": 0.5}
 PATIENCE = 60.0
 """Seconds of a slow machine after which something hangs."""
@@ -69,7 +69,9 @@ def warm_up(model: Any) -> Any:
     return process
 
 
-@pytest.mark.parametrize("method", [EAGER, LOCKSTEP, PARALLELVLM], ids=["eager", "lockstep", "uv"])
+@pytest.mark.parametrize(
+    "method", [PARALLEL, WINDOW, PARALLELVLM], ids=["measured", "window", "uv"]
+)
 def test_tokens_equal_stock_generate(method: Mapping[str, Any]) -> None:
     warm_up(draft(FAMILY))
     for _ in range(3):
@@ -83,7 +85,7 @@ def test_lockstep_with_a_process_does_the_work_of_every_other_run() -> None:
     warm_up(draft(FAMILY))
     works = set()
     for _ in range(3):
-        stats = answer(LOCKSTEP).stats
+        stats = answer(WINDOW).stats
         works.add((stats.passes, stats.drafted, stats.accepted, stats.corrections))
     assert len(works) == 1
     assert stats.accepted > 0
@@ -93,7 +95,7 @@ def test_lockstep_with_a_process_does_the_work_of_every_other_run() -> None:
 def test_sampled_tokens_are_those_of_plain_decoding() -> None:
     warm_up(draft(FAMILY))
     options = {"do_sample": True, "top_k": 40, "repetition_penalty": 1.1, "seed": [1, 2, 3]}
-    assert answer(EAGER, **options).tokens == answer({"method": "plain"}, **options).tokens
+    assert answer(PARALLEL, **options).tokens == answer({"method": "plain"}, **options).tokens
 
 
 def test_rejection_in_lock_step_repeats_itself() -> None:
@@ -101,10 +103,9 @@ def test_rejection_in_lock_step_repeats_itself() -> None:
     one thread."""
     warm_up(draft(FAMILY))
     options = {"do_sample": True, "top_k": 40, "repetition_penalty": 1.1}
-    method = {**LOCKSTEP, "sampling_rule": "rejection"}
+    method = {**WINDOW, "sampling_rule": "rejection"}
     link = ScriptedLink(Backbone.of(draft(FAMILY)), seed=0)
-    session = session_of(FAMILY, link, LockStep(3))
-    session.acceptance = "rejection"
+    session = session_of(FAMILY, link, Schedule(3), acceptance="rejection")
     given = inputs(FAMILY, FAMILY.richest)
     prepared = session.target.prepare(given, max_new_tokens=NEW, **options)
     rows = session.add(prepared, [1, 2, 3], given)
@@ -138,7 +139,7 @@ def test_wrong_draft_inputs_raise_as_in_serial() -> None:
     warm_up(draft(FAMILY))
     given = inputs(FAMILY, FAMILY.richest)
     wrong = {"attention_mask": given["attention_mask"]}
-    for method in (EAGER, {"method": "speculative"}):
+    for method in (PARALLEL, {"method": "speculative"}):
         with pytest.raises(InputError, match="input_ids"):
             draftlens.generate(
                 target(FAMILY),
@@ -153,7 +154,7 @@ def test_wrong_draft_inputs_raise_as_in_serial() -> None:
 def test_processors_that_cannot_be_sent_are_served_serially() -> None:
     warm_up(draft(FAMILY))
     plain = answer({"method": "plain"}, prefix_allowed_tokens_fn=lambda row, ids: range(20, 60))
-    method = {**EAGER, "num_speculative_tokens": 3}
+    method = {**PARALLEL, "num_speculative_tokens": 3}
     result = answer(method, prefix_allowed_tokens_fn=lambda row, ids: range(20, 60))
     assert result.tokens == plain.tokens
     assert result.stats.accepted > 0
@@ -194,7 +195,9 @@ def wait_until_blocked(pid: int) -> None:
 
 
 @pytest.mark.usefixtures("forked")
-@pytest.mark.parametrize("method", [EAGER, LOCKSTEP, PARALLELVLM], ids=["eager", "lockstep", "uv"])
+@pytest.mark.parametrize(
+    "method", [PARALLEL, WINDOW, PARALLELVLM], ids=["measured", "window", "uv"]
+)
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_lost_process_leaves_the_answer_to_plain_decoding(
     method: Mapping[str, Any], how: signal.Signals
@@ -219,7 +222,7 @@ def test_a_lost_process_leaves_the_answer_to_plain_decoding(
         assert result.tokens == reference(FAMILY, FAMILY.richest)
         assert time.monotonic() - began < PATIENCE
         assert result.lossless
-        if method is LOCKSTEP and chunks:
+        if method is WINDOW and chunks:
             assert "process" in result.stats.lane_lost
         # A new answer has a new process.
         again = warm_up(model)
@@ -239,7 +242,7 @@ def test_a_process_that_is_killed_at_any_moment() -> None:
         timer = threading.Timer(rng.uniform(0.0, 0.3), os.kill, (process.pid, signal.SIGKILL))
         timer.start()
         for _ in range(3):
-            assert answer((EAGER, LOCKSTEP)[number % 2], model=model).tokens == expected
+            assert answer((PARALLEL, WINDOW)[number % 2], model=model).tokens == expected
         timer.join()
         wait_for_the_end_of(process.pid)
     process_of(model).close()
@@ -249,7 +252,7 @@ def test_a_process_that_is_killed_at_any_moment() -> None:
 def test_a_process_that_dies_while_it_starts() -> None:
     model = copy.deepcopy(draft(FAMILY))
     os.kill(process_of(model).pid, signal.SIGKILL)
-    assert answer(LOCKSTEP, model=model).tokens == reference(FAMILY, FAMILY.richest)
+    assert answer(WINDOW, model=model).tokens == reference(FAMILY, FAMILY.richest)
     process_of(model).close()
 
 
@@ -258,11 +261,11 @@ def test_a_process_that_cannot_start_is_not_started_again(monkeypatch: pytest.Mo
     model = copy.deepcopy(draft(FAMILY))
     monkeypatch.setattr("benchmarks.parallel_parts.forked._draft", fails_to_start)
     process = process_of(model)
-    assert answer(LOCKSTEP, model=model).tokens == reference(FAMILY, FAMILY.richest)
+    assert answer(WINDOW, model=model).tokens == reference(FAMILY, FAMILY.richest)
     assert process.lost == "the drafting process has ended with status 3"
-    with pytest.raises(LaneLostError, match="status 3 before it was ready"):
+    with pytest.raises(WorkerLostError, match="status 3 before it was ready"):
         process_of(model)
-    result = answer(LOCKSTEP, model=model)
+    result = answer(WINDOW, model=model)
     assert result.tokens == reference(FAMILY, FAMILY.richest)
     assert result.stats.drafted > 0
     assert not result.stats.lanes
@@ -281,7 +284,7 @@ def test_two_streams_share_a_process() -> None:
             target(FAMILY),
             inputs(FAMILY, FAMILY.richest),
             draft=draft(FAMILY),
-            method=EAGER,
+            method=PARALLEL,
             max_new_tokens=NEW,
         )
         for _ in range(2)
@@ -293,7 +296,7 @@ def test_two_streams_share_a_process() -> None:
                 pending.remove(stream)
     assert [stream.result.tokens for stream in streams] == [expected, expected]
     results: list[Any] = []
-    threads = [threading.Thread(target=lambda: results.append(answer(EAGER))) for _ in range(2)]
+    threads = [threading.Thread(target=lambda: results.append(answer(PARALLEL))) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -303,20 +306,20 @@ def test_two_streams_share_a_process() -> None:
 
 def test_streams_that_are_dropped_or_pause_leave_nothing() -> None:
     process = warm_up(draft(FAMILY))
-    answer(EAGER)
+    answer(PARALLEL)
     descriptors = psutil.Process().num_fds()
     for chunks in (0, 1, 5, 20):
         stream = draftlens.stream(
             target(FAMILY),
             inputs(FAMILY, FAMILY.richest),
             draft=draft(FAMILY),
-            method=EAGER,
+            method=PARALLEL,
             max_new_tokens=NEW,
         )
         for _ in range(chunks):
             next(stream)
         del stream
-    assert answer(EAGER).tokens == reference(FAMILY, FAMILY.richest)
+    assert answer(PARALLEL).tokens == reference(FAMILY, FAMILY.richest)
     assert psutil.Process().num_fds() <= descriptors + 1
     wait_until_blocked(process.pid)
 
@@ -329,12 +332,12 @@ def test_many_answers_leak_neither_descriptors_nor_processes() -> None:
 
     def serve(count: int) -> tuple[int, int, int]:
         for number in range(count):
-            method = (EAGER, LOCKSTEP, PARALLELVLM)[number % 3]
+            method = (PARALLEL, WINDOW, PARALLELVLM)[number % 3]
             draftlens.generate(
                 target(FAMILY), given, draft=draft(FAMILY), method=method, max_new_tokens=3
             )
         # The process has followed all messages once it has answered the last one.
-        answer(LOCKSTEP)
+        answer(WINDOW)
         return here.num_fds(), there.num_fds(), len(here.children(recursive=True))
 
     before = serve(6)

@@ -29,21 +29,22 @@ from tables import (
 from torch import Tensor
 from transformers.generation import logits_process as hf
 
+import draftlens.methods.parallelvlm.draft_rows as hypotheses
 from draftlens.core import verify
 from draftlens.core.sampling import SamplingRule
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import chain
-from draftlens.decoding import Session
+from draftlens.decoding import Plan, Session
+from draftlens.decoding import decode as decode_serially
+from draftlens.decoding.acceptance import Acceptance
 from draftlens.drafting.draft_prompt import DraftModelReader
 from draftlens.drafting.model_drafter import ModelDrafter
-from draftlens.methods.parallelvlm import draft_rows as hypotheses
 from draftlens.methods.parallelvlm.draft_inputs import OwnPrompt
-from draftlens.methods.parallelvlm.link import LaneLostError
+from draftlens.methods.parallelvlm.link import WorkerLostError
 from draftlens.methods.parallelvlm.loop import decode
-from draftlens.methods.parallelvlm.schedule import LockStep
-from draftlens.methods.parallelvlm.target_side import LaneDrafter
+from draftlens.methods.parallelvlm.schedule import Schedule
+from draftlens.methods.parallelvlm.target_side import ParallelDrafter
 from draftlens.models.adapter import Backbone
-from draftlens.prefill.full import FullPrefill
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
 
@@ -78,8 +79,8 @@ def speak(
     target: Any = TableModel(TARGET)
     serial = ModelDrafter(DraftModelReader(backbone), chain(window), VOCAB)
     link = link or PromptLink(backbone, 0)
-    drafter = LaneDrafter(link, OwnPrompt(), LockStep(window), VOCAB, serial)
-    session = Session(target, drafter, FullPrefill(), Clock(Stats()), rule.acceptance, lane=drafter)
+    drafter = ParallelDrafter(link, OwnPrompt(), Schedule(window), VOCAB, serial)
+    session = Session(target, Plan(drafter, acceptance=Acceptance("rejection")), Clock(Stats()))
     return finished(session, rule, 11, rows)
 
 
@@ -135,7 +136,7 @@ class LosingLink(PromptLink):
     def receive(self, answer: int, timeout: float) -> Any:
         self.looks -= 1
         if self.looks < 0:
-            raise LaneLostError("the test has cut it")
+            raise WorkerLostError("the test has cut it")
         return super().receive(answer, timeout)
 
 
@@ -190,9 +191,7 @@ def lockstep(
     """A session without rows; `seed` makes both lanes move at random."""
     backbone = Backbone.of(draft(family, kind))
     link = PromptLink(backbone, 0) if seed is None else ScriptedLink(backbone, seed)
-    session = session_of(family, link, LockStep(window), kind=kind)
-    session.acceptance = "rejection"
-    return session
+    return session_of(family, link, Schedule(window), kind=kind, acceptance="rejection")
 
 
 def add(session: Session, family: Family, row: int, options: Mapping[str, Any]) -> Any:
@@ -286,18 +285,16 @@ def nothing_behind(length: int) -> Callable[[Tensor, Tensor], Tensor]:
 def test_rows_that_have_ended_are_not_judged(schedule: str, window: int) -> None:
     family = FAMILIES[0]
     link = ScriptedLink(Backbone.of(draft(family)), seed=8)
-    session = session_of(family, link, LockStep(window))
+    session = session_of(family, link, Schedule(window), acceptance="rejection")
     if schedule == "serial":
         session.drafter = session.drafter.serial
-        session._lane = None
-    session.acceptance = "rejection"
     rows = []
     for row, most in enumerate([3, NEW]):
         given = inputs(family, family.richest, (row,))
         length = given["input_ids"].shape[1] + most
         options = {**SAMPLED, "max_new_tokens": most, "logits_processor": [nothing_behind(length)]}
         rows += session.add(session.target.prepare(given, **options), [SEEDS[row]], given)
-    for _ in decode(session):
+    for _ in (decode_serially if schedule == "serial" else decode)(session):
         pass
     assert [len(row.tokens) for row in rows] == [3, NEW]
     assert session.drafter.forwards > 3

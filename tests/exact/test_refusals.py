@@ -222,10 +222,6 @@ def test_a_seam_that_lies() -> None:
         ({"method": "tabed", "views": [{"name": "pooled", "size": 1}]}, "size is a whole number"),
         ({"method": "tabed", "views": [{"pruner": "uniform", "ratio": 2}]}, "ratio is a share"),
         (
-            {"method": "tabed", "views": [{"name": "pruned", "positions": "old"}]},
-            "known: original, compact",
-        ),
-        (
             {"method": "tabed", "views": [{"name": "caption", "captioner": "someone"}]},
             "a captioner is 'draft', 'target'",
         ),

@@ -331,7 +331,7 @@ def test_the_fit_notices_a_draft_that_does_not_draw(monkeypatch: pytest.MonkeyPa
     def best(*args: Any) -> Tensor:
         return args[1].topk(args[2]).indices
 
-    monkeypatch.setattr("draftlens.drafting.growth.draw_children", best)
+    monkeypatch.setattr("draftlens.drafting.model_drafter.draw_children", best)
     assert (
         fit(speak(TREE, DRAFTS["near"], SamplingRule((), True, "rejection"), seed=11)) < IMPOSSIBLE
     )

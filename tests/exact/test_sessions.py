@@ -30,10 +30,10 @@ def check_caches(session: Session) -> None:
         if finished:
             continue
         assert session.cache.lengths[row] == session.prompt_lengths[row] + len(said) - 1
-        if drafter.model.cache is None:  # nothing has been drafted yet
+        if drafter.rows.cache is None:  # nothing has been drafted yet
             continue
-        pending = drafter.model.pending[row]
-        assert drafter.model.cache.lengths[row] == drafter.model.prompt_lengths[row] + len(
+        pending = drafter.rows.pending[row]
+        assert drafter.rows.cache.lengths[row] == drafter.rows.prompt_lengths[row] + len(
             said
         ) - len(pending)
         assert said[len(said) - len(pending) :] == list(pending)
@@ -115,7 +115,7 @@ def test_the_memory_of_the_cache(family: Family, method: str, rows: tuple[int, .
     tokens = len(rows) * (int(given["attention_mask"].sum(1).max()) + NEW + nodes)
     per_token = 2 * text.num_hidden_layers * text.num_key_value_heads * (64 // 4) * 4
     assert stream.session.cache.nbytes == pytest.approx(tokens * per_token, rel=0.05)
-    assert stream.session.drafter.model.cache.nbytes <= 1.05 * tokens * per_token
+    assert stream.session.drafter.rows.cache.nbytes <= 1.05 * tokens * per_token
 
 
 @pytest.fixture

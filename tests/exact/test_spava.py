@@ -22,6 +22,8 @@ every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
 BLOCKS = {"name": "spava", "anchor": 2, "passing": 1, "blocks": 5}
 """A few tokens for each block, since the prompts are short."""
 
+ABLATION = {**BLOCKS, "name": "spava-ablation"}
+
 EVERYTHING = {**BLOCKS, "passing": "n/1"}
 
 
@@ -116,7 +118,8 @@ def test_what_is_too_short_is_exact(family: Family) -> None:
 @pytest.mark.parametrize(
     "prefill",
     [
-        *({**BLOCKS, "select": select} for select in ("random", "uniform", "none")),
+        *({**ABLATION, "select": select} for select in ("random", "uniform")),
+        {**BLOCKS, "passing": 0},
         {**BLOCKS, "anchor": 0},
         {"name": "star", "blocks": 4},
     ],

@@ -63,7 +63,6 @@ class Case(NamedTuple):
     kind: str
     pruner: str
     ratio: float
-    positions: str
     guesser: str
     tree: str
     rows: tuple[int, ...]
@@ -76,24 +75,16 @@ def covering() -> Iterator[Case]:
     """Three pruners or all of them for each kind of input; the rest so that all pairs of values
     meet soon."""
     names, met = cycle(PRUNERS), set[Any]()
-    rest = list(
-        product((0, 0.5, 0.9, 1), ("original", "compact"), GUESSERS, TREES, ((0, 1, 2), (0,)))
-    )
+    rest = list(product((0, 0.5, 0.9, 1), GUESSERS, TREES, ((0, 1, 2), (0,))))
     for family, kind in ALL_KINDS:
         wholly = (family.name, kind) in WHOLLY
         for pruner in PRUNERS if wholly else [next(names) for _ in range(3)]:
-            cases = [Case(family.name, kind, pruner, *values) for values in rest if legal(values)]
+            cases = [Case(family.name, kind, pruner, *values) for values in rest]
             best = max(cases, key=lambda case: len(set(combinations(enumerate(case), 2)) - met))
             met.update(combinations(enumerate(best), 2))
             yield best
 
 
-def legal(values: Any) -> bool:
-    """Gathered keys cannot move."""
-    return values[1:3] not in FORBIDDEN
-
-
-FORBIDDEN = {("compact", "gather"), ("compact", "sparse")}
 CASES = tuple(covering())
 
 
@@ -165,7 +156,7 @@ def expected_keep(case: Case, count: int) -> int:
 def test_the_answer_and_the_rounds(case: Case, kept: list[list[list[int]]]) -> None:
     """Tokens, counts and every round."""
     family, kind, rows = BY_NAME[case.family], case.kind, case.rows
-    fields = {"pruner": case.pruner, "prune_ratio": case.ratio, "positions": case.positions}
+    fields = {"pruner": case.pruner, "prune_ratio": case.ratio}
     result = run(family, kind, case.guesser, case.tree, rows=rows, **fields)
     assert result.tokens == reference(family, kind)[: len(rows)]
     assert result.lossless
@@ -180,14 +171,12 @@ def test_the_answer_and_the_rounds(case: Case, kept: list[list[list[int]]]) -> N
 
 def test_the_cases_cover_all_pairs() -> None:
     """Any two choices meet in some case, but that each family has six pruners at least."""
-    for one, other in combinations(
-        ("ratio", "positions", "guesser", "tree", "rows", "pruner", "family"), 2
-    ):
+    for one, other in combinations(("ratio", "guesser", "tree", "rows", "pruner", "family"), 2):
         if (one, other) == ("pruner", "family"):
             continue
         met = {(getattr(case, one), getattr(case, other)) for case in CASES}
         ones, others = ({getattr(case, name) for case in CASES} for name in (one, other))
-        assert met == set(product(ones, others)) - FORBIDDEN, (one, other)
+        assert met == set(product(ones, others)), (one, other)
     assert {case.pruner for case in CASES} == set(PRUNERS)
     for family in FAMILIES:
         assert len({case.pruner for case in CASES if case.family == family.name}) >= 6
@@ -215,7 +204,7 @@ def twin(family: Family, kind: str, row: int, kept: list[list[int]], case: Case)
     # everyone.
     hidden_from = length if case.guesser in ("gather", "sparse") else 0
     masks = [seen(length + new, set(range(length)) - set(choice), hidden_from) for choice in kept]
-    positions, following = placed(prompt, kept[0], case.positions)
+    positions, following = prompt.position_ids, prompt.next_position
     last = kept[0][-1]
     with masked(backbone.decoder, masks[1:]):
         output = backbone.decoder(
@@ -250,19 +239,6 @@ def masked(decoder: Any, masks: list[torch.Tensor]) -> Iterator[None]:
     yield
     for hook in hooks:
         hook.remove()
-
-
-def placed(prompt: Prompt, kept: list[int], positions: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Positions of one row's prompt and of its first new token."""
-    if positions == "original":
-        return prompt.position_ids, prompt.next_position
-    used = sorted(
-        set(prompt.position_ids[-3:, ..., kept].flatten().tolist())
-    )  # not the axis that counts tokens
-    place = {old: new for new, old in enumerate(used)}
-    moved = torch.tensor([place.get(old, 0) for old in prompt.position_ids.flatten().tolist()])
-    moved = moved.view(prompt.position_ids.shape)
-    return moved, moved[..., kept[-1:]] + prompt.next_position - prompt.position_ids[..., kept[-1:]]
 
 
 def extra(prompt: Prompt, new: int) -> dict[str, Any]:
@@ -373,11 +349,11 @@ def test_no_picture_is_left(family: Family, kv: str) -> None:
             int(n)
             for n in given["attention_mask"].sum(1) - torch.tensor(visual_tokens(family, "image"))
         ]
-        assert drafter.model.prompt_lengths == drafter.model.cache.lengths == text
+        assert drafter.rows.prompt_lengths == drafter.rows.cache.lengths == text
         caches.append(
             [
                 layer.keys[row, :, :n]
-                for layer in drafter.model.cache.layers
+                for layer in drafter.rows.cache.layers
                 for row, n in enumerate(text)
             ]
         )
@@ -402,8 +378,8 @@ def test_drafting_for_itself_copies_no_weights(family: Family, kv: str) -> None:
     stream.run()
     drafter: Any = stream.session.drafter
     assert weights() == before
-    assert drafter.model.backbone is stream.session.target
-    assert drafter.model.backbone.model is model
+    assert drafter.rows.backbone is stream.session.target
+    assert drafter.rows.backbone.model is model
 
 
 @every_family
@@ -429,7 +405,7 @@ def test_forwards_of_a_model_that_drafts_for_itself(family: Family, kv: str) -> 
     prefills = [
         *vision,
         max(session.prompt_lengths),
-        *([max(drafter.model.prompt_lengths)] if kv == "prefill" else []),
+        *([max(drafter.rows.prompt_lengths)] if kv == "prefill" else []),
     ]
     assert widths[: len(prefills)] == prefills
     assert len(widths) == len(prefills) + stats.target_forwards + stats.draft_forwards
@@ -438,21 +414,14 @@ def test_forwards_of_a_model_that_drafts_for_itself(family: Family, kv: str) -> 
 
 @pytest.mark.pairwise
 @every_family
-@pytest.mark.parametrize(
-    ("guesser", "positions"),
-    [("noisy", "original"), ("noisy", "compact"), ("prefill", "original"), ("prefill", "compact")],
-)
+@pytest.mark.parametrize("guesser", ["noisy", "prefill"])
 @torch.no_grad()
-def test_the_drafts_keys(
-    family: Family, guesser: str, positions: str, kept: list[list[list[int]]]
-) -> None:
+def test_the_drafts_keys(family: Family, guesser: str, kept: list[list[list[int]]]) -> None:
     """Those of each row alone, unpadded, with what was pruned hidden instead of left out."""
-    session = started(
-        family, family.richest, guesser, prune_ratio=0.6, pruner="grid", positions=positions
-    )
+    session = started(family, family.richest, guesser, prune_ratio=0.6, pruner="grid")
     session.begin()
     drafter: Any = session.drafter
-    backbone = drafter.model.backbone
+    backbone = drafter.rows.backbone
     for row, places in enumerate(kept[0]):
         given = inputs(family, family.richest, (row,))
         prompt = backbone.encode(backbone.prepare(given, max_new_tokens=1))
@@ -460,11 +429,11 @@ def test_the_drafts_keys(
         backbone.decoder(
             inputs_embeds=prompt.embeds,
             attention_mask=seen(length, set(range(length)) - set(places), 0),
-            position_ids=placed(prompt, places, positions)[0],
+            position_ids=prompt.position_ids,
             **with_cache(made),
             **extra(prompt, 0),
         )
-        for ours, theirs in zip(drafter.model.cache.layers, made.layers, strict=True):
+        for ours, theirs in zip(drafter.rows.cache.layers, made.layers, strict=True):
             assert torch.allclose(
                 ours.keys[row, :, : len(places)], theirs.keys[0][:, places], atol=1e-4
             )
@@ -504,16 +473,16 @@ def test_gathered_keys_are_the_targets(
     session.begin()
     drafter: Any = session.drafter
     many = len(session.cache.layers)
-    assert len(drafter.model.cache.layers) == many > 1
+    assert len(drafter.rows.cache.layers) == many > 1
     choices = kept[1:] if kv == "sparse" else kept * many
     assert (choices[0] != choices[1]) is (kv == "sparse")
     for ours, theirs, rows in zip(
-        drafter.model.cache.layers, session.cache.layers, choices, strict=True
+        drafter.rows.cache.layers, session.cache.layers, choices, strict=True
     ):
         for row, places in enumerate(rows):
             assert torch.equal(ours.keys[row, :, : len(places)], theirs.keys[row][:, places])
             assert torch.equal(ours.values[row, :, : len(places)], theirs.values[row][:, places])
-    assert drafter.model.cache.lengths == [len(places) for places in kept[0]]
+    assert drafter.rows.cache.lengths == [len(places) for places in kept[0]]
 
 
 @every_family
@@ -529,7 +498,7 @@ def test_the_drafts_cache_is_smaller(family: Family) -> None:
             strict=True,
         )
         assert (
-            drafter.model.cache.capacity
+            drafter.rows.cache.capacity
             <= max(length - visual for length, visual in counts) + NEW + 6
         )
 
@@ -642,8 +611,8 @@ def test_a_consumer_that_stops(family: Family) -> None:
         drafter: Any = stream.session.drafter
         for row, sequence in enumerate(stream.session.sequences):
             said = sequence.tokens
-            pending = drafter.model.pending[row]
-            assert drafter.model.cache.lengths[row] == drafter.model.prompt_lengths[row] + len(
+            pending = drafter.rows.pending[row]
+            assert drafter.rows.cache.lengths[row] == drafter.rows.prompt_lengths[row] + len(
                 said
             ) - len(pending)
         assert stream.run().tokens == reference(family, family.richest)
@@ -721,7 +690,7 @@ def test_who_drafts() -> None:
             max_new_tokens=3,
         )
         drafter: Any = stream.session.drafter
-        assert drafter.model.backbone.model is expected
+        assert drafter.rows.backbone.model is expected
     with pytest.raises(ConfigError, match="'specvlm' with draft 'model' needs a draft model"):
         draftlens.stream(
             target(family), given, method={"method": "specvlm", "draft": "model"}, max_new_tokens=3

@@ -39,21 +39,23 @@ from draftlens.core.stats import Clock, Stats
 from draftlens.core.stopping import StoppingRules
 from draftlens.core.tree import Topology
 from draftlens.core.view_record import Weighed
+from draftlens.decoding import Plan
+from draftlens.decoding.acceptance import Acceptance
 from draftlens.decoding.drafter import NoDraft
 from draftlens.decoding.loop import decode
+from draftlens.decoding.observer import Observer
 from draftlens.decoding.session import Session
 from draftlens.drafting.draft_prompt import DraftPrompt, prefilled
-from draftlens.drafting.tree_drafter import TreeDrafter
 from draftlens.methods.base import Models
 from draftlens.methods.tabed import ensemble
 from draftlens.methods.tabed import prompts as view_prompts
 from draftlens.methods.tabed.ensemble import Ensemble
+from draftlens.methods.tabed.prompts import ViewPrompts
 from draftlens.methods.tabed.views import Source
 from draftlens.methods.tabed.weights import make_weighting
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prepared, Prompt
-from draftlens.prefill.full import FullPrefill
 
 BY_NAME = {family.name: family for family in FAMILIES}
 RED = Image.new("RGB", (32, 32), (255, 0, 0))
@@ -67,7 +69,7 @@ SETS: tuple[tuple[Any, ...], ...] = (
     ("caption", "multimodal"),
     (
         {"name": "pooled", "size": 3},
-        {"pruner": "attention", "ratio": 0.6, "positions": "compact"},
+        {"pruner": "attention", "ratio": 0.6},
         {"pruner": "window", "ratio": 0.8},
         "multimodal",
     ),
@@ -217,10 +219,8 @@ def test_rows_that_join_after_views_were_dropped(
     models = Models(Backbone.of(target(family)), Backbone.of(draft(family)))
     plan = draftlens.TABED(views=["multimodal", "text", "pooled"]).plan(models)
     seen: list[Weighed] = []
-    session = Session(
-        models.target, plan.drafter, plan.prefill, Clock(Stats()), observe_weighed=seen.append
-    )
-    follower: Any = plan.drafter.follower  # type: ignore[attr-defined]
+    session = Session(models.target, plan, Clock(Stats()), Observer(on_weights=seen.append))
+    drafter: Any = plan.drafter
     rows = []
     for row in (0, 1, 2):
         rows.append(add(session, family, row, options))
@@ -231,7 +231,7 @@ def test_rows_that_join_after_views_were_dropped(
         assert sequence.tokens == alone(family, row, "plain", options)
     assert rows[0].tokens == alone(family, 0, "plain", options)[: len(rows[0].tokens)]
     assert len({tuple(hit is None for hit in entry.hits) for entry in seen}) > 1
-    assert follower.num_views in (1, 2, 3)
+    assert drafter.rows.num_views in (1, 2, 3)
 
 
 # --- the target's own distributions --------------------------------------------------------------
@@ -435,17 +435,16 @@ def speak(
     prepared = Prepared(PROMPT[:rows], rule.processors, criteria, config, {})
     backbone: Any = Tables(tables)
     views: Any = [TableView(number) for number in range(len(tables))]
-    mixed = Ensemble(backbone, VOCAB, views, make_weighting(weights))
-    drafter = TreeDrafter(mixed, topology) if topology else NoDraft()
+    prompts = ViewPrompts(backbone, views)
+    mixed = Ensemble(prompts, topology, VOCAB, make_weighting(weights))
+    drafter = mixed if topology else NoDraft()
     model: Any = TableModel(TARGET)
     observe = [] if seen is None else seen
     session = Session(
         model,
-        drafter,
-        FullPrefill(),
+        Plan(drafter, acceptance=Acceptance(rule.acceptance)),
         Clock(Stats()),
-        rule.acceptance,
-        observe_weighed=observe.append,
+        Observer(on_weights=observe.append),
     )
     session.add(prepared, row_seeds(11, rows), {"input_ids": PROMPT[:rows]})
     for _ in decode(session):
@@ -469,8 +468,8 @@ def test_rejection_keeps_the_target_distribution(shape: str, weights: Any, score
     session = speak(TOPOLOGIES[shape], MIXED, weights, rule, rows=500)
     assert fit(session) > LIKELY
     assert session.stats.accepted > 0
-    follower: Any = session.drafter.follower  # type: ignore[union-attr]
-    found = {tuple(row.tally.log_weights) for row in follower._tallies.rows}
+    drafter: Any = session.drafter
+    found = {tuple(tally.log_weights) for tally in drafter._tallies.rows}
     assert len(found) > 2  # the weights of the rows went different ways
 
 

@@ -35,7 +35,7 @@ from reportlab.lib.utils import ImageReader
 from servers import Server, redirect
 
 import draftlens
-from draftlens.arguments import OPTIONS
+from draftlens.arguments import names_beside_options
 from draftlens.batch.map import MapOptions
 from draftlens.cli.app import app
 from draftlens.cli.entry import main
@@ -44,8 +44,11 @@ from draftlens.core.files import cache_folder, write_json
 from draftlens.documents.settings import ParseSettings
 from draftlens.drafting.adaptive.cost_curve import CostCurve
 from draftlens.drafting.adaptive.cost_store import path_of
+from draftlens.engine import ARGUMENTS
+from draftlens.generate_options import OPTIONS
 from draftlens.media import Limits, load_image, load_video
 from draftlens.models.adapter import Backbone
+from draftlens.request import CallOptions
 
 COUNTS: Mapping[str, int] = {
     "images": 200,
@@ -689,8 +692,8 @@ def parse(**options: Any) -> object:
 def arguments_of(call: Callable[..., object]) -> list[str]:
     """Names of the arguments of an entry point."""
     further: dict[Any, list[str]] = {
-        generate: [*OPTIONS, *names_of(draftlens.generate)],
-        ask: [*OPTIONS, *names_of(draftlens.Engine.generate)],
+        generate: [*OPTIONS, *names_beside_options(CallOptions)],
+        ask: [*OPTIONS, *ARGUMENTS],
         call_back: names_of(draftlens.SpeculativeGenerate),
         load: names_of(draftlens.load),
         over_clips: [*OPTIONS, *names_of(draftlens.Engine.map)],
@@ -703,8 +706,7 @@ def names_of(call: Callable[..., object]) -> list[str]:
     """Names of the arguments of a function, but for `self`, the model and what takes any name."""
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     parameters = inspect.signature(call).parameters.values()
-    hidden = ("self", "model", "inputs") if call is draftlens.generate else ("self",)
-    return [each.name for each in parameters if each.kind in kinds and each.name not in hidden]
+    return [each.name for each in parameters if each.kind in kinds and each.name != "self"]
 
 
 def odd(name: str, rng: random.Random) -> Any:

@@ -35,11 +35,11 @@ from draftlens.core.result import Result
 from draftlens.core.sequence import Sequence
 from draftlens.core.stats import Stats
 from draftlens.decoding.session import Session
-from draftlens.drafting.cached_model import CachedModel
-from draftlens.engine import Stream
-from draftlens.methods.tabed.packed_views import PackedModel
+from draftlens.drafting.draft_rows import DraftRows
+from draftlens.methods.tabed.view_rows import ViewRows
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
+from draftlens.streaming import Stream
 
 CLIPS = files("draftlens") / "embedded" / "clips"
 CLIP, PICTURE = str(CLIPS / "shapes.mp4"), str(CLIPS / "shapes.png")
@@ -56,14 +56,14 @@ METHODS: tuple[Mapping[str, Any], ...] = (
 )
 AHEAD: tuple[Mapping[str, Any], ...] = (
     {"method": "speculative", "schedule": "parallel"},
-    {"method": "speculative", "schedule": "lockstep", "num_speculative_tokens": 3},
+    {"method": "speculative", "schedule": "parallel", "num_speculative_tokens": 3},
     {"method": "parallelvlm", "prune_ratio": 0.5},
 )
 BLOCKS = {"name": "spava", "blocks": 4, "anchor": 2, "passing": 2}
 HOST_EVERY = 5
 """Of so many rounds one reads prompts by two processes, which is slow for prompts this short."""
 
-OF_AN_ANSWER = (Stream, Session, Sequence, Prompt, KVCache, CachedModel, PackedModel, Stats, Result)
+OF_AN_ANSWER = (Stream, Session, Sequence, Prompt, KVCache, DraftRows, ViewRows, Stats, Result)
 """Classes whose objects belong to one answer. What draftlens learns from answers is kept longer."""
 
 Give = Callable[[], None]

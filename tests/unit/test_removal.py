@@ -27,40 +27,57 @@ PAPERS = {
 """Folders, and those that stand on them: parallelvlm schedules specvlm, hsd is lookup in texts."""
 
 ANSWERS = """
-import importlib, pkgutil, sys
-import torch
+import importlib, os, pkgutil, sys
+import torch, torchvision, transformers.generation, transformers.modeling_utils
 from PIL import Image
-import draftlens
-from draftlens.methods.base import METHODS
-from draftlens.prefill.base import PREFILLS
-from draftlens.verify import run_stock
 
 torch.set_num_threads(1)
-for module in pkgutil.walk_packages(draftlens.__path__, "draftlens."):
-    if not module.name.endswith(("__main__", ".ray")):
-        importlib.import_module(module.name)
-engine = draftlens.load(device="cpu", calibrate=False)
-picture = Image.new("RGB", (64, 64), "blue")
-inputs = engine.read("Describe the image.", images=picture)
-options = {"max_new_tokens": 12, "do_sample": False}
-stock = run_stock(engine.target.backbone, inputs.target, **options).tokens
-for name in METHODS:
-    assert engine.answer(inputs, method=name, **options).run().tokens == stock, name
-exact = [name for name in PREFILLS if name in ("full", "ring")]
-for name in exact:
-    assert engine.answer(inputs, prefill=name, **options).run().tokens == stock, name
-print("methods", *METHODS)
+
+def answer():
+    import draftlens
+    from draftlens.methods.base import METHODS
+    from draftlens.prefill.base import PREFILLS
+    from draftlens.verify import run_stock
+
+    for module in pkgutil.walk_packages(draftlens.__path__, "draftlens."):
+        if not module.name.endswith(("__main__", ".ray")):
+            importlib.import_module(module.name)
+    engine = draftlens.load(device="cpu", calibrate=False)
+    picture = Image.new("RGB", (64, 64), "blue")
+    inputs = engine.read("Describe the image.", images=picture)
+    options = {"max_new_tokens": 12, "do_sample": False}
+    stock = run_stock(engine.target.backbone, inputs.target, **options).tokens
+    for name in METHODS:
+        assert engine.answer(inputs, method=name, **options).run().tokens == stock, name
+    exact = [name for name in PREFILLS if name in ("full", "ring")]
+    for name in exact:
+        assert engine.answer(inputs, prefill=name, **options).run().tokens == stock, name
+    assert draftlens.__file__.startswith(os.getcwd())
+    print("methods", *METHODS)
+
+for folder in sys.argv[1:]:
+    fork = os.fork()
+    if not fork:
+        os.chdir(folder)
+        sys.path.insert(0, folder)
+        os.environ["PYTHONPATH"] = folder
+        for name, descriptor in (("out", 1), ("err", 2)):
+            with open(name, "w") as file:
+                os.dup2(file.fileno(), descriptor)
+        answer()
+        sys.exit(0)
+    os.waitpid(fork, 0)
 """
+"""Answers with each of several copies of the package, each in a fork of one process that has loaded
+the libraries; what it prints is in files of the copy's folder."""
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("folder", PAPERS)
-def test_a_paper_can_be_removed(folder: str, tmp_path: Path) -> None:
-    gone = (folder, *PAPERS[folder])
-    copy = tmp_path / "draftlens"
+def without(folder: str, place: Path) -> Path:
+    """A folder with a copy of the package that lacks a paper."""
+    copy = place / "draftlens"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("embedded", "__pycache__"))
     (copy / "embedded").symlink_to(PACKAGE / "embedded")
+    gone = (folder, *PAPERS[folder])
     for path in gone:
         shutil.rmtree(copy / path)
     modules = "|".join(re.escape(f"draftlens.{path.replace('/', '.')}.") for path in gone)
@@ -71,11 +88,30 @@ def test_a_paper_can_be_removed(folder: str, tmp_path: Path) -> None:
             if not re.search(f'": "({modules})', line)
         ]
         (copy / registry).write_text("".join(kept))
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    ended = subprocess.run(
-        [sys.executable, "-c", ANSWERS], env=environment, cwd=tmp_path, capture_output=True
+    return place
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The folder of each paper's copy, once all have answered."""
+    made = {folder: without(folder, tmp_path_factory.mktemp("copy")) for folder in PAPERS}
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run(
+        [sys.executable, "-c", ANSWERS, *map(str, made.values())],
+        env={**environment, "OMP_NUM_THREADS": "1"},
+        cwd=next(iter(made.values())),
+        check=True,
     )
-    assert ended.returncode == 0, ended.stderr.decode()[-2000:]
-    names = set(ended.stdout.decode().split()[1:])
+    return made
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("folder", PAPERS)
+def test_a_paper_can_be_removed(folder: str, places: dict[str, Path]) -> None:
+    gone = (folder, *PAPERS[folder])
+    printed = (places[folder] / "out").read_text()
+    assert printed, (places[folder] / "err").read_text()[-2000:]
+    names = set(printed.split()[1:])
     left = {"plain", "speculative", "specvlm", "parallelvlm", "tabed", "lookup", "hsd"}
     assert names == left - {path.removeprefix("methods/") for path in gone}

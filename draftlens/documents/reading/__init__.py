@@ -1,4 +1,4 @@
-"""Pages of documents, and cheap pipelines that read them for drafts."""
+"""Pages of documents, and pipelines that read them for drafts."""
 
 from draftlens.documents.reading.geometry import Box
 from draftlens.documents.reading.open import PageNumbers, find_files, open_document

@@ -1,4 +1,4 @@
-"""Which words stand in which region."""
+"""Assigns words to regions."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _LONG_CELL = 20
 
 
 def ordered(regions: Sequence[Region]) -> list[Region]:
-    """The same regions in the order of reading, with their places."""
+    """The same regions in reading order, numbered."""
     order = reading_order([region.box for region in regions])
     return [replace(regions[index], order=place) for place, index in enumerate(order)]
 
 
 def owners(pieces: Sequence[Piece], regions: Sequence[Region]) -> list[int | None]:
-    """For each word the region that holds its middle, the smallest of several; None for none."""
+    """For each word the smallest region that holds its middle; None for none."""
     by_size = sorted(range(len(regions)), key=lambda index: regions[index].box.area)
     found: list[int | None] = []
     for piece in pieces:
@@ -37,12 +37,7 @@ def owners(pieces: Sequence[Piece], regions: Sequence[Region]) -> list[int | Non
 
 
 def with_texts(regions: Sequence[Region], readings: Sequence[Reading]) -> list[Region]:
-    """The same regions with what each reader has found in them.
-
-    Args:
-        regions: with whatever texts they have.
-        readings: the most trusted first.
-    """
+    """The same regions with the texts of each reading, the most trusted reading first."""
     texts: list[list[RegionText]] = [list(region.texts) for region in regions]
     for reading in readings:
         inside: list[list[Piece]] = [[] for _ in regions]
@@ -58,7 +53,7 @@ def with_texts(regions: Sequence[Region], readings: Sequence[Reading]) -> list[R
 
 
 def without_prose(regions: Sequence[Region], reading: Reading) -> list[Region]:
-    """The same regions without tables that are columns of running text, as layouts see them on
+    """The same regions without tables that are columns of running text, which layouts detect on
     pages of small type: their rows would mix the columns."""
     owned = owners(reading.pieces, regions)
     kept = []
@@ -70,20 +65,20 @@ def without_prose(regions: Sequence[Region], reading: Reading) -> list[Region]:
 
 
 def _is_prose(rows: Sequence[Sequence[str]]) -> bool:
-    """Whether a third of the rows holds two long cells, as lines of neighbouring columns are; a
-    table of terms and what they mean has one in a row."""
+    """Whether a third of the rows holds two long cells, as lines of neighbouring columns do; a
+    table of terms and definitions has one per row."""
     long = [sum(len(cell) > _LONG_CELL for cell in row) for row in rows]
     return 3 * sum(count > 1 for count in long) > len(rows)
 
 
 def unseen(reading: Reading, regions: Sequence[Region]) -> list[Piece]:
-    """Words that stand in no region."""
+    """Words outside of all regions."""
     found = owners(reading.pieces, regions)
     return [piece for piece, owner in zip(reading.pieces, found, strict=True) if owner is None]
 
 
 def text_of(source: str, kind: str, pieces: Sequence[Piece]) -> RegionText:
-    """The text of words in the order in which a reader gives them."""
+    """The text of words in the reader's order."""
     lines = [" ".join(piece.text for piece in line) for line in lines_of(pieces)]
     rows: tuple[tuple[str, ...], ...] = ()
     if kind == "table":
@@ -121,7 +116,6 @@ def _cells(row: Sequence[Piece], height: float) -> list[str]:
 
 
 def regions_of_blocks(pieces: Sequence[Piece], whole: Box) -> list[Region]:
-    """A region of text for each block of words."""
     blocks: dict[int, list[Piece]] = {}
     for piece in pieces:
         blocks.setdefault(piece.block, []).append(piece)

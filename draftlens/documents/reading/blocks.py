@@ -1,4 +1,4 @@
-"""Printed lines that stand together, found without a model."""
+"""Blocks of printed lines, found without a model."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def lines_of(pieces: Sequence[Piece]) -> list[list[Piece]]:
 
 
 def with_blocks(pieces: Sequence[Piece]) -> list[Piece]:
-    """The same pieces with numbers of blocks: a line belongs to the block of the line before it if
-    it stands right below it, or beside it, and is about as tall.
+    """The same pieces with numbers of blocks: a line continues the block of the line before it if
+    it is right below or beside it and about as tall.
 
-    Lines that hold wide spaces are lines of several columns; they are split there first.
+    Lines that hold wide spaces are lines of several columns; they are split first.
     """
     lines = [part for line in lines_of(pieces) for part in split_columns(line)]
     numbered: list[Piece] = []
@@ -46,8 +46,7 @@ def with_blocks(pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def split_columns(line: Sequence[Piece]) -> list[list[Piece]]:
-    """The parts of a printed line between wide spaces and where it jumps back or to another
-    height."""
+    """The parts of a printed line between wide spaces, and where it jumps back or up or down."""
     parts: list[list[Piece]] = []
     for piece in line:
         if parts and _is_next(parts[-1][-1].box, piece.box):
@@ -58,7 +57,7 @@ def split_columns(line: Sequence[Piece]) -> list[list[Piece]]:
 
 
 def _is_next(before: Box, box: Box) -> bool:
-    """Whether a word continues the line that another word stands in."""
+    """Whether a word continues the line of another word."""
     height = max(before.height, box.height)
     if abs(before.middle[1] - box.middle[1]) > height:
         return False
@@ -67,7 +66,6 @@ def _is_next(before: Box, box: Box) -> bool:
 
 
 def _continues(previous: Box, box: Box) -> bool:
-    """Whether a line belongs to the block of the line before it."""
     height = min(previous.height, box.height)
     if height <= 0 or max(previous.height, box.height) > _TALLER * height:
         return False

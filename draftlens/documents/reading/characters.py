@@ -16,7 +16,7 @@ from draftlens.documents.reading.page import TextLayer
 from draftlens.documents.reading.values import BROKEN_WORD, Piece
 
 _NO_TEXT = frozenset({"Cc", "Co", "Cn", "Cs"})
-"""Unicode categories that no text holds: control, private, unassigned, half a pair."""
+"""Unicode categories that are never text: control, private, unassigned, surrogate."""
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -43,7 +43,6 @@ class Turn:
     width: float
 
     def box(self, left: float, bottom: float, right: float, top: float) -> Box:
-        """A box of the file as it is shown."""
         first = self._point(left, top)
         second = self._point(right, bottom)
         shown = Box(
@@ -77,8 +76,6 @@ class Turn:
 
 @dataclass
 class _Collector:
-    """Words that are being put together."""
-
     pieces: list[Piece] = field(default_factory=list)
     line: int = 0
     text: list[str] = field(default_factory=list)
@@ -141,14 +138,14 @@ def read_characters(page: Any, shown: Box) -> TextLayer:
 
 
 def is_unreadable(character: str) -> bool:
-    """Whether a character stands for nothing that is printed."""
+    """Whether a character stands for nothing printed."""
     if character in _PLAIN:
         return False
     return character == _REPLACEMENT or unicodedata.category(character) in _NO_TEXT
 
 
 def _character(code: int) -> str:
-    """The character of a code point; the replacement character for what is none."""
+    """The character of a code point; the replacement character if there is none."""
     is_half_pair = 0xD800 <= code <= 0xDFFF
     if code == 0 or code > 0x10FFFF or is_half_pair:
         return _REPLACEMENT

@@ -1,4 +1,4 @@
-"""Damage of PDF pages that pdfium passes over, by pikepdf."""
+"""Damage of PDF pages that pdfium ignores, found by pikepdf."""
 
 from __future__ import annotations
 
@@ -11,19 +11,14 @@ from typing import Any
 import pikepdf
 
 _OPERATOR = re.compile(r"[A-Za-z]{1,3}\*?|d[01]|['\"]|INLINE IMAGE")
-"""What operators of a page's content look like."""
+"""Operators of a page's content."""
 
 _FAILURES = (pikepdf.PdfError, zlib.error, ValueError, TypeError, LookupError, AttributeError)
 
 
 def content_damage(path: str, password: str | None, number: int) -> str | None:
-    """What is wrong with the content of a page, as a clause; None if nothing is.
-
-    Args:
-        path: a PDF file that pdfium opens.
-        password: opens it; None if it needs none.
-        number: of the page, from 1.
-    """
+    """The damage of a page's content, as a clause, or None. `path` is a PDF file that pdfium opens;
+    `number` counts from 1."""
     try:
         with pikepdf.open(_readable(path), password=password or "") as pdf:
             pdf.get_warnings()  # what concerns the whole file, such as spaces in its table
@@ -65,10 +60,10 @@ def _streams(page: Any) -> list[Any]:
 
 
 def _check_flate(content: bytes) -> None:
-    """Decode to the checksum, which readers pass over.
+    """Decode up to the checksum, which readers ignore.
 
     Raises:
-        zlib.error: it is wrong.
+        zlib.error: it is incorrect.
     """
     decoder = zlib.decompressobj()
     decoder.decompress(content)

@@ -29,12 +29,10 @@ class Box:
 
     @property
     def width(self) -> float:
-        """Points from left to right."""
         return self.right - self.left
 
     @property
     def height(self) -> float:
-        """Points from top to bottom."""
         return self.bottom - self.top
 
     @property
@@ -44,11 +42,9 @@ class Box:
 
     @property
     def middle(self) -> tuple[float, float]:
-        """The point in its middle."""
         return (self.left + self.right) / 2, (self.top + self.bottom) / 2
 
     def holds(self, point: tuple[float, float]) -> bool:
-        """Whether a point lies inside."""
         across, down = point
         return self.left <= across <= self.right and self.top <= down <= self.bottom
 
@@ -71,7 +67,6 @@ class Box:
         return self.within(other).area / self.area
 
     def scaled(self, factor: float) -> Box:
-        """The box in another unit."""
         return Box(self.left * factor, self.top * factor, self.right * factor, self.bottom * factor)
 
     def to_list(self, digits: int = 2) -> list[float]:
@@ -81,7 +76,7 @@ class Box:
 
 
 NOWHERE = Box(0.0, 0.0, 0.0, 0.0)
-"""The box of what is on no page."""
+"""The box of objects on no page."""
 
 
 def around(boxes: Iterable[Box]) -> Box:

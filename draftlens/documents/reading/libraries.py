@@ -1,4 +1,4 @@
-"""Libraries that may be absent, and that report what they load."""
+"""Optional libraries, and their log messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from importlib import import_module
 
 @contextmanager
 def without_reports() -> Iterator[None]:
-    """Let no logger write anything below an error while the block runs."""
+    """Suppress log messages below errors inside the block."""
     previous = logging.root.manager.disable
     logging.disable(max(previous, logging.WARNING))
     try:
@@ -22,10 +22,8 @@ def without_reports() -> Iterator[None]:
 
 @cache
 def absent(modules: tuple[str, ...]) -> str | None:
-    """The first of some modules that cannot be imported, with the reason; None if all can.
-
-    A module may be there and lack a system library, as OpenCV does on machines without a display.
-    """
+    """The first of some modules that cannot be imported, with the reason, or None. A module may be
+    present and lack a system library, as OpenCV on machines without a display."""
     for name in modules:
         try:
             import_module(name)

@@ -16,7 +16,7 @@ from draftlens.media.limits import Limits, refusal
 from draftlens.media.reader import MediaReader
 
 SUFFIXES = (".pdf", ".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".jp2", ".pnm")
-"""Files that a folder is searched for; a file that is named is read whatever its suffix is."""
+"""Suffixes that a folder is searched for; a named file is read whatever its suffix."""
 
 _MARK = b"%PDF-"
 _MARK_WITHIN = 1024
@@ -53,7 +53,7 @@ class PageNumbers:
         return cls(tuple(_range(part.strip(), text) for part in text.split(",")))
 
     def of(self, num_pages: int) -> list[int]:
-        """The wanted numbers of a file in rising order, each once."""
+        """The wanted numbers of a file, rising, each once."""
         if not self.ranges:
             return list(range(1, num_pages + 1))
         wanted: set[int] = set()
@@ -63,7 +63,7 @@ class PageNumbers:
         return sorted(wanted)
 
     def beyond(self, num_pages: int) -> list[int]:
-        """First numbers of ranges that begin behind the end of a file."""
+        """First numbers of ranges that begin after the end of a file."""
         return [first for first, _ in self.ranges if first > num_pages]
 
 
@@ -82,7 +82,7 @@ def _range(part: str, text: str) -> tuple[int, int | None]:
 
 
 def find_files(inputs: Iterable[str | Path]) -> list[Path]:
-    """The files of a command line: files as they are, and folders searched to the bottom.
+    """Files as they are, and folders searched recursively.
 
     Raises:
         MediaError: a folder holds no document.
@@ -117,7 +117,7 @@ def open_document(
         path: the file.
         password: of an encrypted PDF.
         limits: bounds on the size of files and pages, and on the time and memory for a page.
-        reader: the process that reads, which the caller closes; None for one of the document's own.
+        reader: the reading process, closed by the caller; None for one of the document's own.
 
     Raises:
         MediaError: the file cannot be read; the message names it and the cause.

@@ -1,4 +1,4 @@
-"""The seam between files and pipelines: one page, whatever it came from."""
+"""The protocols of documents and pages, between files and pipelines."""
 
 from __future__ import annotations
 

@@ -61,7 +61,6 @@ class PdfDocument:
             raise
 
     def page(self, number: int) -> PdfPage:
-        """See `Document.page`."""
         if not 1 <= number <= self.num_pages:
             cause = f"the file has {self.num_pages} pages"
             raise refusal(f"{self.source}, page {number}", cause)
@@ -91,7 +90,6 @@ class PdfDocument:
                 raise
 
     def close(self) -> None:
-        """See `Document.close`."""
         with self._lock:
             self._reader = None
             if self._own_reader is not None:
@@ -108,12 +106,10 @@ class PdfPage:
         self.box = box
 
     def picture(self, dpi: float) -> Image.Image:
-        """See `Page.picture`."""
         image: Image.Image = self._document.ask("picture", self.number, dpi)
         return image
 
     def text_layer(self) -> TextLayer:
-        """See `Page.text_layer`."""
         layer: TextLayer = self._document.ask("text_layer", self.number, self.box)
         return layer
 

@@ -1,4 +1,4 @@
-"""Drafts of answers about pictures: what a pipeline reads on them."""
+"""Drafts for prompts with pictures, read from the pictures."""
 
 from __future__ import annotations
 
@@ -15,11 +15,7 @@ from draftlens.documents.reading.targets import TargetProfile, profile_of_type
 
 
 class PictureReader:
-    """Reads pictures for an engine that was given no references.
-
-    Args:
-        profile: of the target.
-    """
+    """Reads pictures for an engine without references; `profile` is that of the target."""
 
     def __init__(self, profile: TargetProfile) -> None:
         self._form = make_format(profile.form)
@@ -31,15 +27,13 @@ class PictureReader:
         return installed_ocr() is not None
 
     def drafts(self, pictures: Iterable[Any], phase: Phase = untimed) -> list[str]:
-        """What an answer about pictures may repeat, one after the other.
+        """Texts that an answer about the pictures may repeat, in the target's format.
+
+        Empty where nothing was read. Errors of readers cost drafts and never an answer.
 
         Args:
             pictures: RGB images.
             phase: measures the phases `layout` and `read`.
-
-        Returns:
-            Texts in the target's format; empty where nothing was read. Errors of readers cost
-            drafts and never an answer.
         """
         texts: list[str] = []
         for number, picture in enumerate(pictures, start=1):
@@ -56,5 +50,5 @@ class PictureReader:
 
 @cache
 def picture_reader(model_type: str) -> PictureReader:
-    """The reader for targets of a type; one for all calls, because it loads its models once."""
+    """The reader for a model type; cached, because it loads its models once."""
     return PictureReader(profile_of_type(model_type))

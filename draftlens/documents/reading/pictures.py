@@ -15,11 +15,11 @@ from draftlens.media.limits import refusal
 from draftlens.media.reader import MediaReader, ReadRequest
 
 A4_HEIGHT = 842.0
-"""Points of the long side of a picture that does not state its resolution."""
+"""Points of the long side of a picture without a stated resolution."""
 
 _LEAST_DPI = 50.0
 _MOST_DPI = 2400.0
-"""Resolutions that scanners have; others are taken for not stated, such as the 1 of many files."""
+"""Resolutions of scanners; others count as not stated, such as the 1 of many files."""
 
 
 class PictureDocument:
@@ -50,7 +50,6 @@ class PictureDocument:
         self._lock = threading.Lock()
 
     def page(self, number: int) -> PicturePage:
-        """See `Document.page`."""
         if not 1 <= number <= self.num_pages:
             name = f"{self.source}, page {number}"
             raise refusal(name, f"the file has {self.num_pages} pages")
@@ -62,7 +61,6 @@ class PictureDocument:
         return PicturePage(self.source, number, picture, self._dpi)
 
     def close(self) -> None:
-        """See `Document.close`."""
         with self._lock:
             self._reader = None
             if self._own_reader is not None:
@@ -91,7 +89,6 @@ class PicturePage:
         self.box = Box(0.0, 0.0, image.width * scale, image.height * scale)
 
     def picture(self, dpi: float) -> Image.Image:
-        """See `Page.picture`."""
         factor = min(dpi / self._dpi, 1.0)
         width = max(round(self._image.width * factor), 1)
         height = max(round(self._image.height * factor), 1)
@@ -104,7 +101,7 @@ class PicturePage:
 
 
 def scanned_dpi(dpi: float | None) -> float | None:
-    """A resolution if it is one that scanners have, else None."""
+    """A resolution if it is that of a scanner, else None."""
     if dpi is None or not _LEAST_DPI <= dpi <= _MOST_DPI:
         return None
     return dpi

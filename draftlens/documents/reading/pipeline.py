@@ -1,4 +1,4 @@
-"""From a page to its regions with their texts: the cheap reading that drafts are made of."""
+"""Pipelines: from a page to its regions with their texts, from which drafts are made."""
 
 from __future__ import annotations
 
@@ -37,20 +37,19 @@ _LAYOUT_BY_PREFERENCE = ("rapid-layout", "blocks")
 
 
 def untimed(phase: str) -> AbstractContextManager[None]:
-    """Measures nothing."""
     return nullcontext()
 
 
 class LayoutPipeline(Protocol):
-    """Reads pages cheaply. With a target, its texts are drafts and change no answer; without one,
-    they are the answer."""
+    """Reads pages. With a target its texts are drafts and change no answer; without one they are
+    the answer."""
 
     def read(self, page: Page, phase: Phase = untimed) -> Sequence[Region]:
-        """The regions of a page with their texts, in the order of reading.
+        """The regions of a page with their texts, in reading order.
 
         Args:
             page: any.
-            phase: measures the phases `layout` and `read`; a pipeline may leave it alone.
+            phase: measures the phases `layout` and `read`; optional for a pipeline.
 
         Raises:
             DraftlensError: the page cannot be read.
@@ -62,15 +61,14 @@ class StandardPipeline:
     """A layout and one or several readers.
 
     Args:
-        readers: `"auto"`, `"none"`, or names or objects of readers. `"auto"` takes the text layer
-            of a page unless it seems to lie, and then the first reader of pictures that is
-            installed.
+        readers: `"auto"`, or names or objects of readers. `"auto"` takes the text layer of a page
+            unless it is not trusted, and then the first installed reader of pictures.
         layout: `"auto"` for the best that is installed, or a name or an object.
-        alone: whether the texts are the answer rather than drafts of one. A page that has no text
-            layer that can be trusted, and that no reader of pictures can read, is then an error.
+        alone: whether the texts are the answer rather than drafts. A page without a trusted text
+            layer that no reader of pictures can read is then an error.
 
     Attributes:
-        reads_pictures: whether `"auto"` may ask a reader of pictures.
+        reads_pictures: whether `"auto"` may use a reader of pictures.
 
     Raises:
         ConfigError: a name is unknown, or something has to be installed first.
@@ -90,7 +88,6 @@ class StandardPipeline:
         self._distrusted: set[str] = set()
 
     def read(self, page: Page, phase: Phase = untimed) -> list[Region]:
-        """See `LayoutPipeline.read`."""
         regions: list[Region] = []
         if self._layout.sees:
             with phase("layout"):
@@ -108,7 +105,7 @@ class StandardPipeline:
         return with_texts(ordered(regions), readings)
 
     def _readings(self, page: Page, regions: Sequence[Region]) -> list[Reading]:
-        """What the readers say, the most trusted first, those without a word left out."""
+        """The readings, the most trusted first, without empty ones."""
         if self._automatic:
             readings = self._automatic_readings(page, regions)
         else:
@@ -133,7 +130,7 @@ class StandardPipeline:
             return [stated]
 
     def _recognized(self, page: Page, stated: Reading, fault: str | None) -> Reading:
-        """What a reader of pictures finds on a page whose text layer cannot be the answer."""
+        """The reading of a page whose text layer cannot be the answer."""
         if self._ocr is not None:
             return self._ocr.read(page)
         cause = f"{fault}, and {_NO_OCR}"
@@ -142,8 +139,8 @@ class StandardPipeline:
         raise refusal(f"{page.source}, page {page.number}", cause)
 
     def observe(self, source: str, used_share: float, num_tokens: int) -> None:
-        """Learn from an answer: if it took next to nothing of the drafts, the text layer of this
-        file is read no more by `"auto"`.
+        """Stop using a file's text layer for `"auto"` if an answer took next to nothing of its
+        drafts.
 
         Args:
             source: the file.
@@ -159,7 +156,7 @@ class StandardPipeline:
 
 
 def installed_ocr() -> Reader | None:
-    """The first reader of pictures that can work here; None if there is none."""
+    """The first reader of pictures that is usable here, or None."""
     for name in OCR_BY_PREFERENCE:
         reader = make_reader(name)
         if reader.missing() is None:

@@ -1,4 +1,4 @@
-"""How known document models are asked, and what they answer."""
+"""Prompts and formats of known document models."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ GENERAL_FORMULA = "Write down this formula as LaTeX. Write nothing else."
 
 @dataclass(frozen=True)
 class TargetProfile:
-    """What a target wants to be asked for a page, and what it answers.
+    """Prompts and limits of a target.
 
     Args:
-        page_prompt: the text beside the picture of a page; may be empty.
-        region_prompt: the text beside the picture of a region.
-        region_prompts: other texts for some kinds of regions.
+        page_prompt: of a page; may be empty.
+        region_prompt: of a region.
+        region_prompts: other prompts for some kinds of regions.
         form: name of the format of its answers (`documents.reading.formats.FORMATS`).
-        dpi: pixels an inch of the pictures that it was trained on.
+        dpi: pixels per inch of the pictures that it was trained on.
         longest_side: most pixels of a picture's longer side.
         max_pixels: most pixels of a picture.
         max_new_tokens: of a page's answer.
@@ -52,11 +52,10 @@ class TargetProfile:
                 raise ConfigError(f"{name} must be positive, not {getattr(self, name)!r}")
 
     def prompt_for(self, kind: str) -> str:
-        """The text beside the picture of a region of some kind."""
         return self.region_prompts.get(kind, self.region_prompt)
 
     def dpi_of(self, page: Box) -> float:
-        """Pixels an inch for a page, within the bounds on its picture."""
+        """Pixels per inch for a page, within the bounds on its picture."""
         width = page.width / POINTS_PER_INCH
         height = page.height / POINTS_PER_INCH
         by_side = self.longest_side / max(width, height)
@@ -99,7 +98,7 @@ _RECOGNITION: Mapping[str, str] = MappingProxyType(
 )
 
 GENERAL = TargetProfile(region_prompts=_GENERAL_KINDS)
-"""For models that are not known: any vision-language model that follows instructions."""
+"""For unknown models that follow instructions."""
 
 PROFILES: Mapping[str, TargetProfile] = MappingProxyType(
     {
@@ -152,21 +151,13 @@ PROFILES: Mapping[str, TargetProfile] = MappingProxyType(
         ),
     }
 )
-"""Profiles by `model_type`, from the cards of the models."""
+"""Profiles by `model_type`, from the model cards."""
 
 
 def profile_of(config: Any) -> TargetProfile:
-    """The profile of a target.
-
-    Args:
-        config: the model's configuration.
-
-    Returns:
-        That of its `model_type`, and `GENERAL` if this is not known.
-    """
+    """The profile of a configuration's `model_type`, or `GENERAL`."""
     return profile_of_type(str(getattr(config, "model_type", "")))
 
 
 def profile_of_type(model_type: str) -> TargetProfile:
-    """The same by the name of the type."""
     return PROFILES.get(model_type, GENERAL)

@@ -1,4 +1,4 @@
-"""Whether what a text layer says is what is printed."""
+"""Whether a text layer agrees with the printed page."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _PRINTED = ("text", "title", "list", "table", "caption")
 """Kinds of regions that hold text."""
 
 LEAST_USED = 0.1
-"""Share of an answer's tokens that must come from drafts, or they were made of something else."""
+"""Smallest share of an answer's tokens from drafts that agree with the page."""
 
 LEAST_TOKENS = 100
-"""Tokens of an answer from which this share is judged."""
+"""Tokens of an answer from which this share is used."""
 
 
 def fault_of(reading: Reading, regions: Sequence[Region], whole: Box) -> str | None:
-    """Why a text layer should not be trusted, as a clause; None if nothing speaks against it.
+    """Why a text layer is not trusted, as a clause, or None.
 
     Args:
         reading: of the text layer.
-        regions: what a layout has seen on the picture; empty if none has looked.
+        regions: of the layout, from the picture; empty if there is none.
         whole: the page.
     """
     if reading.fault is not None:
@@ -39,7 +39,7 @@ def fault_of(reading: Reading, regions: Sequence[Region], whole: Box) -> str | N
 
 
 def _emptiness(pieces: Sequence[Piece], regions: Sequence[Region]) -> str | None:
-    """Whether characters are missing where a layout has seen text."""
+    """Whether characters are missing where the layout has found text."""
     printed = [region.box for region in regions if region.kind in _PRINTED]
     area = sum(box.area for box in printed)
     if not area:
@@ -54,10 +54,6 @@ def _emptiness(pieces: Sequence[Piece], regions: Sequence[Region]) -> str | None
 
 
 def collapsed(used_share: float, num_tokens: int) -> bool:
-    """Whether an answer shows that drafts were made of something else than the page.
-
-    Args:
-        used_share: share of the answer's tokens that came from drafts.
-        num_tokens: tokens of the answer.
-    """
+    """Whether an answer of `num_tokens` took so small a share of drafts that they cannot be of this
+    page."""
     return num_tokens >= LEAST_TOKENS and used_share < LEAST_USED

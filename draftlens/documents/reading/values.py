@@ -1,4 +1,4 @@
-"""What readers and pipelines say about a page."""
+"""Results of readers and pipelines."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ UNPRINTED = ("figure", "header", "footer")
 """Kinds that most targets leave out of their Markdown."""
 
 BROKEN_WORD = "\x02"
-"""pdfium writes it for the hyphen of a word that is broken at the end of a line."""
+"""pdfium's mark for the hyphen of a word that is broken at the end of a line."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A word of a printed line, or a whole line, as a reader gives it.
+    """A word of a printed line, or a whole line.
 
     Args:
         text: its characters, without line breaks.
-        box: where it stands.
-        line: number of its printed line; pieces of a line have the same number.
+        box: its place.
+        line: number of its printed line.
         block: number of its paragraph or column part.
         score: the reader's confidence, from 0 to 1.
     """
@@ -49,12 +49,12 @@ class Piece:
 
 @dataclass(frozen=True)
 class Reading:
-    """What one reader found on a page.
+    """The words of a page by one reader.
 
     Args:
         source: name of the reader.
-        pieces: in the order in which the reader gives them.
-        fault: why the text should not be trusted, as a clause; None if nothing speaks against it.
+        pieces: in the reader's order.
+        fault: why the text is not trusted, as a clause, or None.
     """
 
     source: str
@@ -64,15 +64,15 @@ class Reading:
 
 @dataclass(frozen=True)
 class RegionText:
-    """What one reader, or the target, says that a region holds.
+    """The text of a region by one reader or the target.
 
     Args:
-        source: name of the reader; `"target"` for the result of a crop.
-        lines: printed lines without their line breaks. `BROKEN_WORD` at the end of a line is a
-            hyphen that breaks a word.
+        source: name of the reader; `"target"` for the answer for a crop.
+        lines: printed lines without line breaks. `BROKEN_WORD` at the end of a line is a hyphen
+            that breaks a word.
         score: the reader's mean confidence, from 0 to 1.
         rows: of a table, the cells of each row; empty elsewhere.
-        markup: whether the text is in the target's own format already.
+        markup: whether the text is already in the target's format.
     """
 
     source: str
@@ -120,5 +120,4 @@ class Region:
 
 
 def in_order(regions: Sequence[Region]) -> list[Region]:
-    """Regions by their place in the order of reading."""
     return sorted(regions, key=lambda region: region.order)

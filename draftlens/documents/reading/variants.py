@@ -1,4 +1,4 @@
-"""Ways in which a target may write what is printed on several lines."""
+"""Variants in which a target may write several printed lines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LIGATURES = str.maketrans(
         "\ufb06": "st",
     }
 )
-"""Characters that fonts have for two or three letters, and that targets write as letters."""
+"""Ligatures, which targets write as letters."""
 
 _WITHOUT_SPACES = (
     ("\u3000", "\u30ff"),
@@ -32,7 +32,7 @@ _WITHOUT_SPACES = (
 """Punctuation, kana, Chinese characters and wide forms: first and last of each range."""
 
 _HYPHENS = (BROKEN_WORD, SOFT_HYPHEN, "-", "\N{HYPHEN}")
-"""What may stand at the end of a line inside a word."""
+"""Hyphens at the end of a line."""
 
 
 def variants(lines: Sequence[str]) -> list[str]:
@@ -65,7 +65,7 @@ def clean(line: str) -> str:
 
 
 def closed(lines: Sequence[str]) -> str:
-    """Lines joined by spaces; a word that a line's end breaks loses its hyphen."""
+    """Lines joined by spaces; broken words lose their hyphen."""
     text = ""
     for line in lines:
         if _breaks_word(text, line):
@@ -78,7 +78,7 @@ def closed(lines: Sequence[str]) -> str:
 
 
 def joined(lines: Sequence[str]) -> str:
-    """Lines joined by spaces; a word that a line's end breaks keeps its hyphen."""
+    """Lines joined by spaces; broken words keep their hyphen."""
     text = ""
     for line in lines:
         if text.endswith(_HYPHENS):
@@ -113,5 +113,4 @@ def _space_between(text: str, line: str) -> str:
 
 
 def _has_no_spaces(character: str) -> bool:
-    """Whether a character is Chinese or Japanese."""
     return any(first <= character <= last for first, last in _WITHOUT_SPACES)

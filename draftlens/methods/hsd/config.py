@@ -1,4 +1,4 @@
-"""Hierarchical speculative decoding (HSD): guesses from what others have read on the page."""
+"""Hierarchical speculative decoding (HSD): draft tokens from texts that were read on the page."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from typing import Any, ClassVar
 
 from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError
-from draftlens.decoding.plan import Plan, make_schedule
+from draftlens.core.references import References
+from draftlens.decoding.acceptance import Acceptance
+from draftlens.decoding.plan import ExtraSource, Plan, make_schedule
 from draftlens.drafting.adaptive.history import costs_of
 from draftlens.methods.base import Models
 from draftlens.methods.hsd.drafter import DocumentDrafter, DocumentOptions
 from draftlens.methods.hsd.pictures import read_pictures
-from draftlens.methods.lookup.acceptance import GuessBudget
-from draftlens.methods.lookup.config import MAX_WINDOW
+from draftlens.methods.lookup.acceptance import DraftBudget
+from draftlens.methods.lookup.config import MAX_WINDOW, read_references
+from draftlens.methods.lookup.drafter import REFERENCES
 from draftlens.methods.lookup.ngram_index import Vocabulary
 from draftlens.methods.parts import (
     DEFAULT_LENGTH,
@@ -27,51 +30,46 @@ from draftlens.methods.parts import (
 from draftlens.models.adapter import Backbone
 
 MOST_NODES = 256
-"""Most guesses of a row in one pass, as in the authors' code."""
+"""Most draft tokens of a row in one pass, as in the authors' code."""
 
 MATCHINGS = ("text", "tokens")
 
 
 @dataclass(frozen=True)
 class HSD:
-    """Answers that repeat a document: what a cheap reader has found on the page is the draft, and
-    the target keeps of it what it would have said itself. There is no draft model.
+    """For answers that repeat a document: the text that a cheap reader has found on the page is the
+    draft. There is no draft model.
 
     The drafts are the `references` of a call. The last tokens of the answer are looked up in them,
     what follows there is proposed, and all candidates are merged into one tree, which the target
-    checks in one pass. Without references `Engine` reads them off the pictures of the prompt, if a
-    reader of pictures is installed; otherwise it is method `lookup`.
+    verifies in one pass. Without references `Engine` reads them from the pictures of the prompt if
+    a reader is installed; otherwise this is method `lookup`.
 
     Args:
-        num_speculative_tokens: tokens of a candidate, all of which are checked. None checks as many
-            guesses as are expected to save time, by how often guesses were right and by what
-            forwards of the target cost (with rejection sampling, a length of 5).
-        window: n, tokens of the window that is looked up; where it does not match, shorter windows
-            down to a single token.
-        max_branches: most candidates, which are merged into one tree, besides what may follow where
-            the first one ends.
-        max_nodes: most guesses of a row in one pass.
+        num_speculative_tokens: as for `Lookup`.
+        window: n, tokens of the longest window; where it has no match, shorter windows are tried.
+        max_branches: most candidates, which are merged into one tree, besides what may follow the
+            end of the first one.
+        max_nodes: most draft tokens of a row in one pass.
         max_depth: most tokens of a candidate; None for `max_nodes`.
-        tolerance: τ (HSD, equation 10). 1 accepts the target's own tokens only. Below 1, a guess u
-            passes if log p(û) / log p(u) >= τ, where û is the target's own token; the paper uses
-            0.75. Such answers are greedy, differ from those of stock `generate`, and are named in
-            `Result.approximate`.
-        matching: `"text"` compares letters and digits, `"tokens"` compares token ids. Texts need
+        tolerance: τ (HSD, equation 10). 1 accepts the target's own tokens only. Below 1, a draft
+            token u passes if log p(û) / log p(u) >= τ, where û is the target's own token; the
+            paper uses 0.75. Such answers are greedy, may differ from those of stock `generate`,
+            and are named in `Result.approximate`.
+        matching: `"text"` compares letters and digits, `"tokens"` token ids. `"text"` needs
             the target's tokenizer; without it token ids are compared.
-        variants: whether the lines of references are also joined, and words closed that are broken
-            at the end of a line. The tree merges the variants.
-        recovery: whether, behind a wrong guess, continuations are proposed as if a token of the
+        variants: also propose references with lines joined and hyphenated words closed.
+        recovery: after a rejected draft token, also propose continuations as if a token of the
             reference had been substituted, inserted or left out.
-        heads: whether, at the beginning of an answer and behind a reference, the beginnings of
-            references that were not used yet are proposed in their order, and the end of the
-            answer.
+        heads: at the beginning of an answer and after a reference, propose the beginnings of
+            unused references, in their order, and the end of the answer.
         sampling_rule: `"coupled"` (the tokens of plain sampling with the same seed) or
-            `"rejection"`, as for method `lookup`.
-        schedule: the order of drafting and verifying, `"serial"`.
+            `"rejection"`, as for `Lookup`.
+        schedule: `"serial"`.
         prefill: how the target reads prompts (`prefill.PREFILLS`).
 
     Raises:
-        ConfigError: a value makes no sense.
+        ConfigError: a value is out of range.
 
     Example:
 
@@ -83,6 +81,7 @@ class HSD:
     """
 
     draft_use: ClassVar[str] = "unused"
+    extras: ClassVar[tuple[str, ...]] = (REFERENCES,)
 
     num_speculative_tokens: int | None = None
     window: int = 3
@@ -116,8 +115,8 @@ class HSD:
         resolve_parts(self)
         if self.schedule != "serial":
             raise ConfigError(
-                "there is no draft model that could work beside the target: method 'hsd' has the "
-                f"schedule 'serial' only, not {shown(self.schedule)}"
+                "method 'hsd' has no draft model, so its schedule is 'serial', not "
+                f"{shown(self.schedule)}"
             )
 
     def _check_tolerance(self) -> None:
@@ -133,22 +132,15 @@ class HSD:
             )
 
     def plan(self, models: Models) -> Plan:
-        """See `Method.plan`."""
         is_automatic = self.num_speculative_tokens is None
         drafter = self._drafter(models.target)
-        approximate = self.prefill.approximate
-        if self.tolerance < 1:
-            approximate += (f"guesses accepted with tolerance {self.tolerance:g}",)
         return Plan(
             drafter=drafter,
             schedule=make_schedule(self.schedule),
             prefill=self.prefill,
-            acceptance=self.sampling_rule,
-            tolerance=float(self.tolerance),
-            approximate=approximate,
+            acceptance=Acceptance(self.sampling_rule, float(self.tolerance)),
             timed=(models.target,) if is_automatic else (),
-            uses_references=True,
-            read_references=partial(read_pictures, str(models.target.model.config.model_type)),
+            extras={REFERENCES: partial(_references, str(models.target.model.config.model_type))},
         )
 
     def _drafter(self, target: Backbone) -> DocumentDrafter:
@@ -158,7 +150,7 @@ class HSD:
         max_nodes = self.max_nodes
         if length is None:
             costs, lock = costs_of(target)
-            budget = GuessBudget(costs, lock, self.max_nodes)
+            budget = DraftBudget(costs, lock, self.max_nodes)
         else:
             longest = min(longest, length)
             max_nodes = min(max_nodes, length * self.max_branches)
@@ -177,3 +169,10 @@ class HSD:
             options,
             budget,
         )
+
+
+def _references(model_type: str, given: Any, source: ExtraSource) -> References:
+    """The references that a caller gave, or those that stand in the pictures of the messages."""
+    if given is None and source.chat is not None:
+        given = read_pictures(model_type, source.chat, source.phase)
+    return read_references(given, source)

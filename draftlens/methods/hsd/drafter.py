@@ -1,4 +1,4 @@
-"""Guesses from what others have read on the same page."""
+"""Draft tokens from texts that a document pipeline has read on the same page."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from draftlens.core.references import Text
+from draftlens.core.references import NO_REFERENCES, Text
 from draftlens.decoding.drafter import TargetContext
 from draftlens.methods.hsd.matcher import DocumentMatcher
-from draftlens.methods.hsd.reference_queue import Region, Regions
+from draftlens.methods.hsd.reference_queue import ReferenceQueue, Region
 from draftlens.methods.hsd.reference_text import Document, TextReference
-from draftlens.methods.hsd.variants import forms_of
-from draftlens.methods.lookup.acceptance import GuessBudget
+from draftlens.methods.hsd.variants import variants_of
+from draftlens.methods.lookup.acceptance import DraftBudget
 from draftlens.methods.lookup.answer_tail import BREAK
 from draftlens.methods.lookup.candidates import Matcher
-from draftlens.methods.lookup.drafter import LookupDrafter
+from draftlens.methods.lookup.drafter import REFERENCES, LookupDrafter
 from draftlens.methods.lookup.ngram_index import Reference, Source, TokenIndex, Vocabulary
 from draftlens.methods.lookup.text_tokens import TextCodec, ids_of
 
-LEAST_REACH = 24
-"""Tokens of a candidate behind a round in which little was right."""
+MIN_DEPTH = 24
+"""Tokens of a candidate after a round in which few were correct."""
 
 MOST_ENDS = 2
 """Most ids that are proposed as the end of an answer."""
@@ -28,15 +28,8 @@ MOST_ENDS = 2
 
 @dataclass(frozen=True)
 class DocumentOptions:
-    """How answers are found in references.
-
-    Args:
-        window: n, tokens of the longest window that is looked up.
-        by_text: whether letters and digits are compared, in contrast to token ids.
-        variants: whether the lines of texts are also joined, and words closed that are broken at
-            the end of a line.
-        recovery, heads: as for `DocumentMatcher`.
-    """
+    """How answers are matched with references. The fields are those of `HSD`; `by_text` compares
+    letters and digits instead of token ids."""
 
     window: int = 3
     by_text: bool = True
@@ -46,12 +39,12 @@ class DocumentOptions:
 
 
 class DocumentDrafter(LookupDrafter):
-    """Guesses that each answer repeats its references, in whatever order and form; also looks it up
-    in its prompt and in itself.
+    """Expects each answer to repeat its references in any order; also looks it up in its prompt and
+    in itself.
 
     Args:
         vocabulary, length, branches, max_nodes, budget: as for `LookupDrafter`.
-        options: how answers are found in references.
+        options: how answers are matched with references.
     """
 
     def __init__(
@@ -61,25 +54,24 @@ class DocumentDrafter(LookupDrafter):
         branches: int,
         max_nodes: int,
         options: DocumentOptions,
-        budget: GuessBudget | None = None,
+        budget: DraftBudget | None = None,
     ) -> None:
         super().__init__(vocabulary, length, branches, max_nodes, options.window, budget)
         self.options = options
-        self._reach = LEAST_REACH
+        self._depth_limit = MIN_DEPTH
 
-    def _longest(self) -> int:
-        """Longer after success: guesses that are hardly ever reached cost time and nodes."""
+    def _max_depth(self) -> int:
+        """Twice the last success: tokens that are hardly ever reached cost time and nodes."""
         if self.budget is None:
             return self.length
-        return min(self.length, self._reach)
+        return min(self.length, self._depth_limit)
 
-    def _reached(self, tokens: int) -> None:
-        """See `LookupDrafter`."""
-        self._reach = max(LEAST_REACH, 2 * tokens)
+    def _record_depth(self, tokens: int) -> None:
+        self._depth_limit = max(MIN_DEPTH, 2 * tokens)
 
     def _matcher(self, prompt: Sequence[int], context: TargetContext, row: int) -> Matcher:
-        references = context.references
-        ends = self.vocabulary.guessable(sorted(context.eos))
+        references = context.extras.get(REFERENCES, NO_REFERENCES)
+        ends = self.vocabulary.with_breaks(sorted(context.eos))
         return document_matcher(
             references.of_row(row),
             references.tokenizer,
@@ -98,26 +90,26 @@ def document_matcher(
     prompt: Sequence[int] = (),
     eos: Sequence[int] = (),
 ) -> DocumentMatcher:
-    """What finds the guesses of one row.
+    """The matcher of one row.
 
     Args:
         texts: its references.
-        tokenizer: of the target; None if it is not known, which needs references that are ids.
-        vocabulary: what may be guessed.
-        options: how the answer is found in the references.
-        prompt: the tokens in front of the answer, with `BREAK` for those that must not be guessed.
+        tokenizer: of the target; None if unknown, which needs references that are ids.
+        vocabulary: ids that may be proposed.
+        options: how the answer is matched with the references.
+        prompt: tokens before the answer, with `BREAK` for those that may not be proposed.
         eos: ids that end the answer.
     """
     codec = None if tokenizer is None else TextCodec(tokenizer)
     regions = []
     for text in texts:
-        forms = forms_of(text) if isinstance(text, str) and options.variants else [text]
+        variants = variants_of(text) if isinstance(text, str) and options.variants else [text]
         if codec is not None and options.by_text:
-            regions.append(Region(_as_texts(forms, codec, vocabulary)))
+            regions.append(Region(_as_texts(variants, codec, vocabulary)))
         else:
-            regions.append(Region(_as_tokens(forms, tokenizer, vocabulary, options.window)))
+            regions.append(Region(_as_tokens(variants, tokenizer, vocabulary, options.window)))
     return DocumentMatcher(
-        regions=Regions(regions, eos),
+        queue=ReferenceQueue(regions, eos),
         sources=[Reference(TokenIndex(options.window, prompt))],
         recovery=options.recovery,
         heads=options.heads,
@@ -127,15 +119,15 @@ def document_matcher(
     )
 
 
-def _as_texts(forms: Sequence[Text], codec: TextCodec, vocabulary: Vocabulary) -> list[Source]:
-    return [TextReference(Document.of(form, codec, vocabulary), codec) for form in forms]
+def _as_texts(variants: Sequence[Text], codec: TextCodec, vocabulary: Vocabulary) -> list[Source]:
+    return [TextReference(Document.of(variant, codec, vocabulary), codec) for variant in variants]
 
 
 def _as_tokens(
-    forms: Sequence[Text], tokenizer: Any, vocabulary: Vocabulary, window: int
+    variants: Sequence[Text], tokenizer: Any, vocabulary: Vocabulary, window: int
 ) -> list[Source]:
     sources: list[Source] = []
-    for form in forms:
-        tokens = vocabulary.guessable(ids_of(form, tokenizer))
+    for variant in variants:
+        tokens = vocabulary.with_breaks(ids_of(variant, tokenizer))
         sources.append(Reference(TokenIndex(window, tokens), cursor=0, is_whole=True))
     return sources

@@ -1,4 +1,4 @@
-"""Where an answer goes on in a text that it follows with differences."""
+"""Where an answer continues in a text from which it differs."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ from collections.abc import Hashable, Iterable, Sequence
 from math import inf
 
 BAND = 24
-"""How many more or fewer symbols the text may have than the answer since the start."""
+"""Largest difference in length between text and answer since the start, in symbols."""
 
 
 class Alignment:
-    """The edit distances between what an answer has said since it left a text and each beginning
-    of what the text says from there on.
+    """Edit distances between an answer since it left a text and each prefix of the text from there.
 
-    A token that the target put in place of a guess may have substituted one symbol of the text or
-    several, have been inserted, or stand there because symbols are missing from the answer. Each
-    case is a place at which the text may go on, and its distance says how likely the case is.
+    A rejected draft token may mean a substitution of one or more symbols, an insertion or a
+    deletion. Each case is a place at which the text may continue; a smaller distance is likelier.
 
     Args:
         symbols: the text, as characters or token ids.
@@ -25,29 +23,27 @@ class Alignment:
     def __init__(self, symbols: Sequence[Hashable], start: int) -> None:
         self._symbols = symbols
         self._start = min(start, len(symbols))
-        self._said = 0
-        behind = min(BAND, len(symbols) - self._start)
-        self._distances: dict[int, int] = {count: count for count in range(behind + 1)}
+        self._num_symbols = 0
+        after = min(BAND, len(symbols) - self._start)
+        self._distances: dict[int, int] = {count: count for count in range(after + 1)}
 
     @property
-    def said(self) -> int:
+    def num_symbols(self) -> int:
         """Symbols of the answer since the start."""
-        return self._said
+        return self._num_symbols
 
     @property
     def least(self) -> int:
-        """The smallest of the distances."""
         return min(self._distances.values())
 
     def extend(self, symbols: Iterable[Hashable]) -> None:
-        """What the answer says next."""
         for symbol in symbols:
             self._append(symbol)
 
     def _append(self, symbol: Hashable) -> None:
-        self._said += 1
-        first = max(0, self._said - BAND)
-        last = min(len(self._symbols) - self._start, self._said + BAND)
+        self._num_symbols += 1
+        first = max(0, self._num_symbols - BAND)
+        last = min(len(self._symbols) - self._start, self._num_symbols + BAND)
         before = self._distances
         distances: dict[int, int] = {}
         left: float = inf
@@ -63,19 +59,15 @@ class Alignment:
             self._distances = distances
 
     def places(self) -> list[tuple[int, int]]:
-        """Distance and place of every symbol at which the text may go on, the place first at which
-        answer and text have advanced most equally; places of one distance are not sorted
-        otherwise."""
-        order = sorted(self._distances, key=lambda count: (abs(count - self._said), count))
+        """Distance and place of every symbol at which the text may continue, ordered by how equally
+        answer and text have advanced there."""
+        order = sorted(self._distances, key=lambda count: (abs(count - self._num_symbols), count))
         return [(self._distances[count], self._start + count) for count in order]
 
 
 def difference(one: Hashable, other: Hashable) -> int:
-    """The distance between two symbols.
-
-    A letter or digit is not put in place of a space or a mark: that is as far as leaving one out
-    and inserting the other.
-    """
+    """Distance of two symbols: 0, 1, or 2 between a letter or digit and any other character, which
+    is a deletion and an insertion."""
     if one == other:
         return 0
     if isinstance(one, str) and isinstance(other, str) and one.isalnum() != other.isalnum():

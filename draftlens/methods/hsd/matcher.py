@@ -1,4 +1,4 @@
-"""Guesses for an answer that says again, in another form, what its references say."""
+"""Candidates for an answer that repeats its references in another form or order."""
 
 from __future__ import annotations
 
@@ -6,51 +6,52 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from draftlens.methods.hsd.position import Trail
-from draftlens.methods.hsd.reference_queue import Regions
-from draftlens.methods.lookup.acceptance import Kind
+from draftlens.methods.hsd.position import Position
+from draftlens.methods.hsd.reference_queue import ReferenceQueue
 from draftlens.methods.lookup.candidates import (
+    Advance,
     Candidate,
-    Landing,
+    Kind,
     Matcher,
     distinct,
-    longest_right,
+    longest_correct,
 )
 from draftlens.methods.lookup.ngram_index import Source
 from draftlens.methods.lookup.text_tokens import PieceDecoder, joined
 
 MOST_RECOVERIES = 3
-"""Most places at which a reference is taken to go on behind a wrong guess."""
+"""Most places at which a reference is continued after a rejected draft token."""
 
 FIRST_RECOVERIES = 2
-"""Of these, how many come before matches of short windows."""
+"""Of these, how many precede the matches of short windows."""
 
 LONGEST_BETWEEN = 24
 """Most tokens between two references."""
 
-ON_TRACK = 4
-"""Tokens of a match that a place is worth which the answer has not left."""
+FOLLOWED_AGREEMENT = 4
+"""Agreement of a place that the answer has not left, in tokens."""
 
 
 class DocumentMatcher(Matcher):
-    """Looks up an answer in texts, and expects it to follow them from place to place.
+    """Looks up an answer in texts, and follows it through its references.
 
-    Besides the matches of a `Matcher` it knows where the answer stands in the reference that it
-    followed last (`Trail`), and which references it has not said yet (`Regions`).
+    Besides the matches of a `Matcher` it proposes continuations at the `Position` of the answer in
+    the reference that it followed last, and the beginnings of the next references
+    (`ReferenceQueue`).
 
     Args:
-        regions: the references.
-        sources: texts besides them and the answer that are only looked up, such as the prompt.
-        recovery: whether continuations are proposed, behind a wrong guess, as if symbols of the
-            reference had been substituted, inserted or left out.
-        heads: whether, at the beginning of the answer and behind a reference, the beginnings of
-            references that it has not said are proposed, and its end.
-        window, context, decoder: as for `Matcher`. The window does not grow.
+        queue: the references.
+        sources: further texts that are only looked up, such as the prompt.
+        recovery: whether continuations are proposed after a rejected draft token as if symbols of
+            the reference had been substituted, inserted or left out.
+        heads: whether the beginnings of unused references, and the end of the answer, are proposed
+            at the beginning of the answer and after a reference.
+        window, context, decoder: as for `Matcher`; the window does not grow.
     """
 
     def __init__(
         self,
-        regions: Regions,
+        queue: ReferenceQueue,
         sources: Sequence[Source] = (),
         recovery: bool = True,
         heads: bool = True,
@@ -58,99 +59,98 @@ class DocumentMatcher(Matcher):
         context: Sequence[int] = (),
         decoder: PieceDecoder | None = None,
     ) -> None:
-        references = [*regions.sources, *sources]
+        references = [*queue.sources, *sources]
         super().__init__(references, window, context, window, decoder)
-        self.regions = regions
+        self.queue = queue
         self.recovery = recovery
         self.heads = heads
-        self.trail = Trail()
-        self._between = 0  # tokens of the answer that the trail does not explain
-        self._said = ""  # their text, in front of the candidates
+        self.position = Position()
+        self._unmatched = 0  # tokens of the answer that the position does not explain
+        self._unmatched_text = ""  # their text, in front of the candidates
 
     def number_of(self, source: Source) -> int:
-        """See `Matcher.number_of`."""
-        return self.regions.number_of(source)
+        return self.queue.number_of(source)
 
     def candidates(self, most: int, length: int) -> list[Candidate]:
-        """See `Matcher.candidates`.
-
-        The place comes first at which the answer stands as long as it has not left its reference.
-        Then come matches of a whole window, places that the trail leads to, the heads of
-        references, and matches of shorter windows, which are mostly accidents.
+        """The place that the answer has not left comes first, then matches of a whole window, other
+        places of the position, heads, and matches of shorter windows, which are mostly accidental.
         """
-        self._said = self.tail.text(self._between) if self._between else ""
+        self._unmatched_text = self.tail.text(self._unmatched) if self._unmatched else ""
         matches = self._matches()
         # The end of the prompt says little about an answer that has not begun.
         needed = min(self.window, len(self.answer.tokens) or self.window)
         recovered = list(self._recovered(length))
         ordered = chain(
-            (candidate for candidate in recovered if candidate.agreement == ON_TRACK),
-            self._guessed((match for match in matches if match[0] >= needed), length),
+            (candidate for candidate in recovered if candidate.agreement == FOLLOWED_AGREEMENT),
+            self._continuations((match for match in matches if match[0] >= needed), length),
             recovered[:FIRST_RECOVERIES],
             self._heads(length),
-            self._guessed((match for match in matches if match[0] < needed), length),
+            self._continuations((match for match in matches if match[0] < needed), length),
             recovered,
         )
-        self._candidates = list(self._over_the_end(distinct(ordered, most), length))
+        self._candidates = list(self._extended(distinct(ordered, most), length))
         return list(self._candidates)
 
     def _recovered(self, length: int) -> Iterator[Candidate]:
-        source = self.trail.source
+        source = self.position.source
         if source is None or not self.recovery:
             return
-        for distance, place in self.trail.places(MOST_RECOVERIES):
-            guess = source.guess(place, length, self.tail)
-            if guess.tokens:
-                agreement = 0 if distance else ON_TRACK
+        for distance, place in self.position.places(MOST_RECOVERIES):
+            continuation = source.continuation(place, length, self.tail)
+            if continuation.tokens:
+                agreement = 0 if distance else FOLLOWED_AGREEMENT
                 yield Candidate(
-                    guess.tokens, agreement, source, place, Kind.RECOVERY, is_rest=guess.is_rest
+                    continuation.tokens,
+                    agreement,
+                    source,
+                    place,
+                    Kind.RECOVERY,
+                    reaches_end=continuation.reaches_end,
                 )
 
     def _heads(self, length: int) -> Iterator[Candidate]:
-        """What follows where the answer stands between two references."""
-        if not self.heads or not self.regions.regions or self._between > LONGEST_BETWEEN:
+        if not self.heads or not self.queue.regions or self._unmatched > LONGEST_BETWEEN:
             return
-        if not self.regions.is_begun:
-            yield from self.regions.first(self.tail, self._between, length)
-        elif self.trail.is_at_the_end:
-            yield from self.regions.next(self.tail, self._between, length)
+        if not self.queue.is_begun:
+            yield from self.queue.first(self.tail, self._unmatched, length)
+        elif self.position.is_at_the_end:
+            yield from self.queue.next(self.tail, self._unmatched, length)
 
-    def _over_the_end(self, candidates: Sequence[Candidate], length: int) -> Iterator[Candidate]:
-        """The candidates; if the first one ends where its reference ends, it goes on with what may
-        follow there."""
+    def _extended(self, candidates: Sequence[Candidate], length: int) -> Iterator[Candidate]:
+        """The candidates; one that ends its reference is extended by what may follow there."""
         for rank, candidate in enumerate(candidates):
             left = length - len(candidate.tokens)
-            is_open = candidate.is_rest and left > 0 and bool(self.regions.regions)
+            is_open = candidate.reaches_end and left > 0 and bool(self.queue.regions)
             if rank == 0 and is_open and self.heads:
-                for head in self.regions.next(self.tail, 0, left, candidate.reference):
+                for head in self.queue.next(self.tail, 0, left, candidate.reference):
                     yield replace(candidate, tokens=candidate.tokens + head.tokens, head=head)
             yield candidate
 
     def _follow(self, tokens: Sequence[int], pieces: Sequence[str]) -> None:
-        candidate, accepted = longest_right(self._candidates, tokens)
+        candidate, accepted = longest_correct(self._candidates, tokens)
         if candidate is not None and self._is_sure(candidate, accepted):
-            landing = candidate.landing(pieces, accepted)
-            if landing is not None and self._land(landing):
+            step = candidate.advance(pieces, accepted)
+            if step is not None and self._follow_to(step):
                 tokens = tokens[accepted:]
                 pieces = pieces[accepted:]
-        self._between += len(tokens)
-        self.trail.go_on(tokens, joined(pieces))
-        if self.trail.source is not None:
-            self.trail.source.expect(self.trail.place)
+        self._unmatched += len(tokens)
+        self.position.advance(tokens, joined(pieces))
+        if self.position.source is not None:
+            self.position.source.set_cursor(self.position.place)
 
     def _is_sure(self, candidate: Candidate, accepted: int) -> bool:
-        """Whether a candidate was right for so long that it was no accident."""
+        """Whether a candidate agrees for longer than by accident."""
         known = 0 if candidate.kind == Kind.MATCH else self.window
         return known + candidate.agreement + accepted > self.window
 
-    def _land(self, landing: Landing) -> bool:
-        """Let the answer stand at a place of a reference; false if it is no region."""
-        landing.source.expect(landing.place)
-        was_begun = self.regions.is_begun
-        if not self.regions.follow(landing.source, landing.place - landing.start):
+    def _follow_to(self, step: Advance) -> bool:
+        """Move to a place of a reference; false if that is none of the queue."""
+        step.source.set_cursor(step.place)
+        was_begun = self.queue.is_begun
+        if not self.queue.follow(step.source, step.place - step.start):
             return False
-        if was_begun and landing.start == 0:
-            self.regions.learn(self._said + landing.between)
-        self.trail.land(landing.source, landing.place)
-        self._between = 0
+        if was_begun and step.start == 0:
+            self.queue.learn(self._unmatched_text + step.between)
+        self.position.move_to(step.source, step.place)
+        self._unmatched = 0
         return True

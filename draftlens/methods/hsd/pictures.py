@@ -1,4 +1,4 @@
-"""References read off the pictures of a prompt, where the caller gives none."""
+"""References read from the pictures of a prompt, where the caller gives none."""
 
 from __future__ import annotations
 
@@ -18,18 +18,16 @@ PICTURE_READERS = Registry(
     "picture reader",
     {"pipeline": "draftlens.documents.reading.picture_drafts:picture_reader"},
 )
-"""What reads pictures. The document pipeline stands above the methods, so it is named here and
-imported on first use."""
+"""Imported on first use, since `documents` is above the methods."""
 
 
 def read_pictures(
     model_type: str, chat: ChatSource, phase: Callable[[str], AbstractContextManager[None]]
 ) -> list[list[str]]:
-    """References of each row; empty where there is no picture, and with a warning where nothing
-    can read pictures.
+    """References of each row; empty without pictures, and with a warning without a reader.
 
     Args:
-        model_type: of the target, which decides how texts are written.
+        model_type: of the target; it decides the format of the texts.
         chat: the messages of the rows.
         phase: measures the phases `layout` and `read`.
     """

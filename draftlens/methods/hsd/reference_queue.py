@@ -1,24 +1,23 @@
-"""The references of one row as regions of a page, of which one follows the other."""
+"""The references of one row as regions of a page, in reading order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from draftlens.methods.lookup.acceptance import Kind
-from draftlens.methods.lookup.answer_tail import Tail
-from draftlens.methods.lookup.candidates import NO_REFERENCE, Candidate
+from draftlens.methods.lookup.answer_tail import AnswerTail
+from draftlens.methods.lookup.candidates import NO_REFERENCE, Candidate, Kind
 from draftlens.methods.lookup.ngram_index import Source
-from draftlens.methods.lookup.normalized_text import normalized
+from draftlens.methods.lookup.normalized_text import normalize
 
 USED = 0.3
-"""Share of a region that an answer has followed when the region counts as used."""
+"""Share of a region that the answer has followed when the region counts as used."""
 
 SEPARATORS = ("\n\n", "\n", " ")
 """What may stand between two regions of an answer."""
 
 MOST_SEPARATORS = 2
-"""Of these, how many are tried; the one that was right last comes first."""
+"""Of these, how many are tried; the last correct one comes first."""
 
 MOST_HEADS = 2
 """Most regions whose beginnings are proposed together."""
@@ -26,10 +25,10 @@ MOST_HEADS = 2
 
 @dataclass(eq=False)
 class Region:
-    """One reference in the forms in which an answer may repeat it.
+    """One reference.
 
     Args:
-        sources: its forms, the preferred one first.
+        sources: its variants, the preferred one first.
         followed: symbols of it that the answer has followed.
     """
 
@@ -38,12 +37,11 @@ class Region:
 
     @property
     def is_used(self) -> bool:
-        """Whether the answer has said this region."""
         return self.followed >= USED * max(len(self.sources[0].symbols), 1)
 
 
-class Regions:
-    """Proposes the beginnings of regions that an answer has not said yet, in reading order.
+class ReferenceQueue:
+    """Proposes the beginnings of regions that are not in the answer yet, in reading order.
 
     Args:
         regions: in reading order.
@@ -59,79 +57,65 @@ class Regions:
         self._separators = list(SEPARATORS)
         self._eos = eos
         self._latest = -1
-        self._form = 0
+        self._variant = 0
 
     @property
     def sources(self) -> list[Source]:
-        """All forms of all regions."""
         return [source for region in self.regions for source in region.sources]
 
     @property
     def is_begun(self) -> bool:
-        """Whether the answer has followed a region."""
         return self._latest >= 0
 
     def follow(self, source: Source, symbols: int) -> bool:
-        """The answer has followed symbols of a reference.
-
-        Returns:
-            Whether the reference is one of the regions.
-        """
+        """Count symbols of a reference as followed; false if it is none of the regions."""
         number = self.number_of(source)
         if number < 0:
             return False
         region = self.regions[number]
         region.followed += symbols
         if len(region.sources) > 1:
-            self._form = region.sources.index(source)
+            self._variant = region.sources.index(source)
         self._latest = number
         return True
 
     def learn(self, separator: str) -> None:
-        """The answer has put this between two regions; it is tried first next time, unless it is a
-        text by itself."""
-        if normalized(separator):
+        """Try this separator first next time, unless it has letters or digits."""
+        if normalize(separator):
             return
         if separator in self._separators:
             self._separators.remove(separator)
         self._separators.insert(0, separator)
 
-    def first(self, tail: Tail, said: int, length: int) -> Iterator[Candidate]:
-        """What an answer may begin with.
-
-        Args:
-            tail: of the answer.
-            said: its tokens so far, such as the mark of a title.
-            length: tokens of each candidate.
-        """
-        yield from self._begun(self.regions, tail, said, length)
-        loose = tail.loose
-        separators = [""] if not loose or loose[-1].isspace() else [" ", ""]
-        if not said:
+    def first(self, tail: AnswerTail, num_tokens: int, length: int) -> Iterator[Candidate]:
+        """Candidates for the beginning of an answer that has `num_tokens` tokens so far."""
+        yield from self._begun(self.regions, tail, num_tokens, length)
+        marks = tail.trailing_marks
+        separators = [""] if not marks or marks[-1].isspace() else [" ", ""]
+        if not num_tokens:
             separators.reverse()
         yield from self._heads(self.regions, separators, tail, length)
 
     def next(
-        self, tail: Tail, said: int, length: int, behind: Source | None = None
+        self, tail: AnswerTail, num_tokens: int, length: int, after: Source | None = None
     ) -> Iterator[Candidate]:
-        """What an answer may say behind a region.
+        """Candidates for what follows a region.
 
         Args:
             tail: of the answer.
-            said: its tokens behind the region.
+            num_tokens: its tokens after the region.
             length: tokens of each candidate.
-            behind: a form of the region, at the end of which the answer is expected; None for the
-                region that it followed last, and at whose end it is.
+            after: a variant of the region; None for the region that the answer followed last.
         """
-        unused = self._unused(behind)
-        yield from self._begun(unused, tail, said, length)
-        yield from self._heads(unused, self._left(tail, said), tail, length)
+        unused = self._unused(after)
+        yield from self._begun(unused, tail, num_tokens, length)
+        yield from self._heads(unused, self._left(tail, num_tokens), tail, length)
         for token in self._eos:
             yield self._end(token)
 
-    def _left(self, tail: Tail, said: int) -> list[str]:
-        """What may still come in front of the next region."""
-        text = tail.text(said) if said else ""
+    def _left(self, tail: AnswerTail, num_tokens: int) -> list[str]:
+        """Separators that may still come before the next region."""
+        text = tail.text(num_tokens) if num_tokens else ""
         for begun in (text, space_of(text)):
             rests = [known for known in self._separators if known.startswith(begun)]
             if rests:
@@ -139,59 +123,67 @@ class Regions:
         return [""]
 
     def _begun(
-        self, regions: Sequence[Region], tail: Tail, said: int, length: int
+        self, regions: Sequence[Region], tail: AnswerTail, num_tokens: int, length: int
     ) -> Iterator[Candidate]:
-        """What regions go on with of which the answer has said the beginning."""
+        """Continuations of regions whose beginning ends the answer."""
         for region in regions:
             source = self._preferred(region)
-            place = source.beginning(tail, said)
+            place = source.prefix_end(tail, num_tokens)
             if place:
-                guess = source.guess(place, length, tail)
-                if guess.tokens:
+                continuation = source.continuation(place, length, tail)
+                if continuation.tokens:
                     yield Candidate(
-                        guess.tokens, said, source, place, Kind.HEAD, is_rest=guess.is_rest
+                        continuation.tokens,
+                        num_tokens,
+                        source,
+                        place,
+                        Kind.HEAD,
+                        reaches_end=continuation.reaches_end,
                     )
 
     def _heads(
-        self, regions: Sequence[Region], separators: Sequence[str], tail: Tail, length: int
+        self, regions: Sequence[Region], separators: Sequence[str], tail: AnswerTail, length: int
     ) -> Iterator[Candidate]:
-        """The beginnings of the first regions; further separators only for the very first one."""
+        """The beginnings of the first regions; further separators only for the first."""
         for region in regions[:MOST_HEADS]:
             source = self._preferred(region)
             for separator in separators:
-                guess = source.head(separator, length, tail)
-                if guess.tokens:
+                continuation = source.head(separator, length, tail)
+                if continuation.tokens:
                     start = -len(separator)
                     yield Candidate(
-                        guess.tokens, 0, source, start, Kind.HEAD, is_rest=guess.is_rest
+                        continuation.tokens,
+                        0,
+                        source,
+                        start,
+                        Kind.HEAD,
+                        reaches_end=continuation.reaches_end,
                     )
             separators = separators[:1]
 
     def _preferred(self, region: Region) -> Source:
-        """The region in the form that the answer followed last."""
-        return region.sources[min(self._form, len(region.sources) - 1)]
+        """The variant that the answer used last."""
+        return region.sources[min(self._variant, len(region.sources) - 1)]
 
-    def _unused(self, behind: Source | None) -> list[Region]:
-        """The regions that the answer has not said, those behind a region first."""
+    def _unused(self, after: Source | None) -> list[Region]:
+        """The unused regions, those after `after` first."""
         latest = self._latest
-        if behind is not None:
-            latest = self.number_of(behind)
+        if after is not None:
+            latest = self.number_of(after)
         order = [*self.regions[latest + 1 :], *self.regions[: max(latest, 0)]]
         return [region for region in order if not region.is_used]
 
     def number_of(self, source: Source) -> int:
-        """The index of the region that a reference is a form of; -1 if it is none."""
         for number, region in enumerate(self.regions):
             if source in region.sources:
                 return number
         return NO_REFERENCE
 
     def _end(self, token: int) -> Candidate:
-        """The end of the answer; it lies behind the last region."""
+        """The end of the answer."""
         source = self.regions[-1].sources[0]
         return Candidate((token,), 0, source, len(source.symbols), Kind.HEAD)
 
 
 def space_of(text: str) -> str:
-    """The white space at the end of a text."""
     return text[len(text.rstrip()) :]

@@ -1,4 +1,4 @@
-"""References as texts: an answer is looked up in what they say, not in how they are tokenized."""
+"""References as texts: letters and digits are compared, not token ids."""
 
 from __future__ import annotations
 
@@ -7,68 +7,66 @@ from collections.abc import Hashable, Sequence
 from itertools import accumulate, islice
 
 from draftlens.core.references import Text
-from draftlens.methods.lookup.answer_tail import BREAK, Tail
-from draftlens.methods.lookup.ngram_index import MOST_MATCHES, Guess, Vocabulary, in_order
-from draftlens.methods.lookup.normalized_text import WALL, NormalText, normal_character, occurrences
+from draftlens.methods.lookup.answer_tail import BREAK, AnswerTail
+from draftlens.methods.lookup.ngram_index import MOST_MATCHES, Continuation, Vocabulary, in_order
+from draftlens.methods.lookup.normalized_text import (
+    WALL,
+    NormalizedText,
+    normalize_character,
+    occurrences,
+)
 from draftlens.methods.lookup.text_tokens import TextCodec, joined
 
 LONGEST_BEGINNING = 48
 """Letters and digits of a text that are compared with the end of an answer."""
 
 WORD = "a"
-"""Stands in front of what is tokenized as the continuation of a word."""
+"""Precedes what is tokenized as the continuation of a word."""
 
 MOST_REDONE = 4
-"""Most tokens of a word that are tokenized anew."""
+"""Most tokens of a word that are tokenized again."""
 
 
 class Document:
     """A text and its tokens.
 
-    Args:
-        ids: of the text.
-        codec: of the tokenizer that they belong to.
-        vocabulary: what may be guessed.
-
     Attributes:
-        text: as the tokenizer decodes the ids, with `WALL` for those that must not be guessed.
-        tokens: the ids, with `BREAK` for those that must not be guessed.
-        normal: the letters and digits of the text.
+        text: as the tokenizer decodes the ids, with `WALL` for those that may not be proposed.
+        tokens: the ids, with `BREAK` for those that may not be proposed.
+        normalized: the letters and digits of the text.
     """
 
     def __init__(self, ids: Sequence[int], codec: TextCodec, vocabulary: Vocabulary) -> None:
-        self.tokens = vocabulary.guessable(ids)
+        self.tokens = vocabulary.with_breaks(ids)
         decoder = codec.decoder()
-        pieces = [WALL if token == BREAK else decoder.add(token) for token in self.tokens]
+        pieces = [WALL if token == BREAK else decoder(token) for token in self.tokens]
         self.text = joined(pieces)
-        self.normal = NormalText(self.text)
+        self.normalized = NormalizedText(self.text)
         ends = list(accumulate(map(len, pieces)))
         self._starts = [0, *ends[:-1]]
 
     @classmethod
     def of(cls, text: Text, codec: TextCodec, vocabulary: Vocabulary) -> Document:
-        """The document of a reference. Special tokens that a text spells out are never guessed."""
+        """The document of a reference. Special tokens that a text spells out are never proposed."""
         if not isinstance(text, str):
             return cls(text, codec, vocabulary)
         return cls(codec.encode(text), codec, vocabulary.without(codec.special_ids))
 
     def token_at(self, place: int) -> int | None:
-        """The first token whose text begins at a character; None where a token has it inside."""
+        """The first token that begins at a character; None inside a token."""
         token = bisect_left(self._starts, place)
         if token < len(self._starts) and self._starts[token] == place:
             return token
         return None if place < len(self.text) else len(self.tokens)
 
     def word_end(self, place: int) -> int:
-        """Where the word around a character ends, or where tokens begin that need not be redone.
-
-        A border between two tokens, behind a few tokens at the latest.
-        """
+        """The token boundary at which the word around a character ends, `MOST_REDONE` tokens later
+        at most."""
         token = bisect_left(self._starts, place)
         last = min(token + MOST_REDONE, len(self._starts))
         for following in range(token, last):
             start = self._starts[following]
-            if start == len(self.text) or not normal_character(self.text[start]):
+            if start == len(self.text) or not normalize_character(self.text[start]):
                 return start
         return self._starts[last] if last < len(self._starts) else len(self.text)
 
@@ -77,12 +75,12 @@ class TextReference:
     """A text that an answer may repeat with other spaces, punctuation and markup, and in other
     tokens; its places are indices of characters.
 
-    The letters and digits of the last tokens are looked up in those of the text. Where the last
-    tokens have none, such as those of `|---|`, they are looked up as they are.
+    The letters and digits of the last tokens are looked up in those of the text; tokens without
+    any, such as `|---|`, are looked up as they are.
 
     Args:
-        document: the text. Several rows may share it.
-        codec: tokenizes what an answer leaves of a word.
+        document: the text; rows may share it.
+        codec: tokenizes the rest of a word.
         cursor: see `Source.cursor`.
     """
 
@@ -92,14 +90,13 @@ class TextReference:
         self.cursor = cursor
         self._openings: dict[str, list[int]] = {}
 
-    def matches(self, tail: Tail, length: int) -> list[tuple[int, int]]:
-        """See `Source.matches`."""
+    def matches(self, tail: AnswerTail, length: int) -> list[tuple[int, int]]:
         if tail.has_break(length):
             return []
-        window = tail.normal(length)
+        window = tail.normalized(length)
         if not window:
             return self._raw_matches(tail.text(length), length)
-        return self._normal_matches(window, tail)
+        return self._normalized_matches(window, tail)
 
     def _raw_matches(self, window: str, length: int) -> list[tuple[int, int]]:
         if not window:
@@ -107,53 +104,52 @@ class TextReference:
         places = list(occurrences(self.document.text, window))
         return [(length, place) for place in islice(in_order(places, self.cursor), MOST_MATCHES)]
 
-    def _normal_matches(self, window: str, tail: Tail) -> list[tuple[int, int]]:
-        normal = self.document.normal
+    def _normalized_matches(self, window: str, tail: AnswerTail) -> list[tuple[int, int]]:
+        normalized = self.document.normalized
         ends: dict[int, int] = {}
-        for end in normal.ends(window):
-            in_text = normal.end_in_text(end)
+        for end in normalized.ends(window):
+            in_text = normalized.end_in_text(end)
             if in_text is not None:
                 ends[in_text] = end
         found = []
-        loose = tail.loose
+        marks = tail.trailing_marks
         for in_text in islice(in_order(list(ends), self.cursor), MOST_MATCHES):
             agreement = self._agreement(ends[in_text], tail)
-            found.append((agreement, self._behind(in_text, loose)))
+            found.append((agreement, self._after(in_text, marks)))
         return found
 
-    def _agreement(self, end: int, tail: Tail) -> int:
-        """How many of the last tokens that have letters or digits stand in front of a place of the
-        normalized text."""
-        normal = self.document.normal.normal
+    def _agreement(self, end: int, tail: AnswerTail) -> int:
+        """How many of the last tokens with letters or digits precede an index of the normalized
+        text."""
+        normal = self.document.normalized.text
         count = 0
-        for part in tail.normals():
+        for part in tail.normalized_tokens():
             if not normal.startswith(part, max(end - len(part), 0), end):
                 break
             end -= len(part)
             count += bool(part)
         return count
 
-    def _behind(self, end: int, loose: str) -> int:
-        """The character that follows what the answer has said.
+    def _after(self, end: int, marks: str) -> int:
+        """The character that follows the answer.
 
         Args:
-            end: of the last letter or digit that matches.
-            loose: what the answer has said behind it.
+            end: index after the last letter or digit that matches.
+            marks: text of the answer after it.
         """
         text = self.document.text
         following = end
-        while following < len(text) and not normal_character(text[following]):
+        while following < len(text) and not normalize_character(text[following]):
             following += 1
         between = text[end:following]
-        if between.startswith(loose):
-            return end + len(loose)
+        if between.startswith(marks):
+            return end + len(marks)
         # The answer has other spaces and punctuation there, which replace those of the text.
-        if loose[-1:].isspace():
+        if marks[-1:].isspace():
             return following
         return end + len(between.rstrip())
 
-    def guess(self, place: int, length: int, tail: Tail) -> Guess:
-        """See `Source.guess`."""
+    def continuation(self, place: int, length: int, tail: AnswerTail) -> Continuation:
         document = self.document
         first = document.token_at(place)
         redone: list[int] = []
@@ -165,72 +161,63 @@ class TextReference:
         tokens = [*redone, *document.tokens[first : first + length]]
         tokens = without_beginning(tokens, tail.pending)
         tokens = up_to_break(tokens)[:length]
-        is_rest = len(redone) + len(document.tokens) - first - len(tail.pending) == len(tokens)
-        return Guess(tuple(tokens), is_rest)
+        reaches_end = len(redone) + len(document.tokens) - first - len(tail.pending) == len(tokens)
+        return Continuation(tuple(tokens), reaches_end)
 
-    def head(self, separator: str, length: int, tail: Tail) -> Guess:
-        """See `Source.head`. Separator and first word are tokenized together."""
+    def head(self, separator: str, length: int, tail: AnswerTail) -> Continuation:
         if not separator or not self.document.text:
-            return self.guess(0, length, tail)
+            return self.continuation(0, length, tail)
         end = self.document.word_end(1)
         opening = self._opening(separator, end)
         first = self.document.token_at(end)
         assert first is not None
         tokens = up_to_break([*opening, *self.document.tokens[first:]])
-        is_rest = len(opening) + len(self.document.tokens) - first == len(tokens) <= length
-        return Guess(tuple(tokens[:length]), is_rest)
+        reaches_end = len(opening) + len(self.document.tokens) - first == len(tokens) <= length
+        return Continuation(tuple(tokens[:length]), reaches_end)
 
     def _opening(self, separator: str, end: int) -> list[int]:
-        """A separator and the text up to a place, as they stand behind a word."""
+        """Tokens of a separator and the text up to a place, after a word."""
         if separator not in self._openings:
             text = separator + self.document.text[:end]
             self._openings[separator] = self.codec.continuation(WORD, text)
         return self._openings[separator]
 
-    def expect(self, place: int | None) -> None:
-        """See `Source.expect`."""
+    def set_cursor(self, place: int | None) -> None:
         self.cursor = place
 
-    def advanced(self, place: int, tokens: Sequence[int], text: str) -> int:
-        """See `Source.advanced`."""
+    def place_after(self, place: int, tokens: Sequence[int], text: str) -> int:
         return min(place + len(text), len(self.document.text))
 
-    def beginning(self, tail: Tail, said: int) -> int:
-        """See `Source.beginning`."""
-        normal = self.document.normal
-        text = tail.normal(said)
-        for length in range(min(len(text), len(normal.normal), LONGEST_BEGINNING), 0, -1):
-            end = normal.end_in_text(length)
-            if end is not None and text.endswith(normal.normal[:length]):
-                return self._behind(end, tail.loose)
+    def prefix_end(self, tail: AnswerTail, num_tokens: int) -> int:
+        normalized = self.document.normalized
+        text = tail.normalized(num_tokens)
+        for length in range(min(len(text), len(normalized.text), LONGEST_BEGINNING), 0, -1):
+            end = normalized.end_in_text(length)
+            if end is not None and text.endswith(normalized.text[:length]):
+                return self._after(end, tail.trailing_marks)
         return 0
 
     @property
     def symbols(self) -> Sequence[Hashable]:
-        """See `Source.symbols`."""
         return self.document.text
 
-    def said(self, tokens: Sequence[int], text: str) -> Sequence[Hashable]:
-        """See `Source.said`."""
+    def to_symbols(self, tokens: Sequence[int], text: str) -> Sequence[Hashable]:
         return text
 
-    def is_border(self, place: int) -> bool:
-        """See `Source.is_border`."""
+    def is_token_start(self, place: int) -> bool:
         return self.document.token_at(place) is not None
 
-    def is_done(self, place: int) -> bool:
-        """See `Source.is_done`."""
-        return self.document.normal.is_rest_empty(place)
+    def is_finished(self, place: int) -> bool:
+        return self.document.normalized.is_rest_empty(place)
 
 
 def without_beginning(tokens: list[int], beginning: Sequence[int]) -> list[int]:
-    """The tokens behind those that an answer has said of a character already; none if it has said
-    others."""
+    """The tokens after `beginning`; none if they do not start with it."""
     if tokens[: len(beginning)] != list(beginning):
         return []
     return tokens[len(beginning) :]
 
 
 def up_to_break(tokens: list[int]) -> list[int]:
-    """The tokens in front of the first `BREAK`."""
+    """The tokens before the first `BREAK`."""
     return tokens[: tokens.index(BREAK)] if BREAK in tokens else tokens

@@ -1,4 +1,4 @@
-"""The forms in which an answer may repeat a printed text."""
+"""The variants in which an answer may repeat a printed text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 SOFT_HYPHEN = "\u00ad"
 WORD_BREAK = "\u0002"
-"""By which pdfium marks a word that is broken at the end of a line."""
+"""pdfium's mark of a word that is broken at the end of a line."""
 
 LIGATURES = str.maketrans(
     {
@@ -21,22 +21,22 @@ LIGATURES = str.maketrans(
 )
 
 UNSPACED = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef"
-"""Kana, CJK characters and their wide punctuation, between which lines are joined without space."""
+"""Kana, CJK characters and their wide punctuation; their lines are joined without a space."""
 
 _HYPHEN_AT_LINE_END = re.compile(r"(?<=\w)[-\u2010]\n(?=\w)")
 _LINE_END = re.compile(r"(?<!\n)\n(?!\n)")
 _UNSPACED_LINE_END = re.compile(f"(?<=[{UNSPACED}])\n(?=[{UNSPACED}])")
 
 
-def forms_of(text: str) -> list[str]:
-    """The forms of a text, each once.
+def variants_of(text: str) -> list[str]:
+    """The variants of a text, each once.
 
     Lines joined and hyphenated words closed; lines joined and hyphens kept; lines as printed. The
     first two spell ligatures out.
 
     Example:
 
-        >>> forms_of("a well-\\nknown exam-\\nple")
+        >>> variants_of("a well-\\nknown exam-\\nple")
         ['a wellknown example', 'a well-known exam-ple', 'a well-\\nknown exam-\\nple']
     """
     printed = as_printed(text)
@@ -54,5 +54,4 @@ def as_printed(text: str) -> str:
 
 
 def _joined(text: str) -> str:
-    """Lines joined as far as no empty line is between them."""
     return _LINE_END.sub(" ", _UNSPACED_LINE_END.sub("", text))

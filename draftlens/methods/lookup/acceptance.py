@@ -1,71 +1,37 @@
-"""How often what follows a match was right, and how many guesses are therefore worth checking."""
+"""Acceptance rates after matches, and the number of draft tokens that is worth verifying."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from enum import Enum
 from itertools import accumulate
 from typing import Any
 
 from draftlens.core.tree import ROOT
 from draftlens.drafting.adaptive.forward_costs import LiveCosts
+from draftlens.methods.lookup.candidates import Candidate, Kind
 from draftlens.methods.lookup.prefix_tree import PrefixTree
 
 PRIOR_WEIGHT = 2.0
-"""Judged guesses that the chances assumed beforehand count as."""
+"""Observations that the prior counts as."""
 
 FORGETTING = 0.92
-"""Weight of a judged guess compared with the next one: about the last dozen of them count."""
+"""Weight of an observation relative to the next one: about the last dozen count."""
 
 MAX_AGREEMENT = 16
-"""Agreements from this length on are counted together."""
+"""Larger agreements are counted together."""
 
 OTHER_CHOICE = 0.3
-"""Chance, before any was judged, that the second choice is right where the first is wrong."""
-
-
-class Kind(Enum):
-    """Why a candidate is proposed."""
-
-    MATCH = "match"
-    """The last tokens of the answer occur in front of it."""
-    RECOVERY = "recovery"
-    """A text that the answer has just left may go on with it."""
-    HEAD = "head"
-    """A text begins with it, or the answer ends."""
-
-
-@dataclass(frozen=True)
-class Trust:
-    """What the chances of a candidate's tokens depend on.
-
-    Args:
-        agreement: tokens of the match in front of it.
-        kind: why it is proposed.
-        border: tokens behind which it goes on with the head of another text; None for never.
-    """
-
-    agreement: int
-    kind: Kind = Kind.MATCH
-    border: int | None = None
-
-    def at(self, depth: int) -> tuple[Kind, int]:
-        """Kind and agreement of the token behind `depth` right ones."""
-        if self.border is not None and depth >= self.border:
-            return Kind.HEAD, depth - self.border
-        return self.kind, self.agreement + depth
+"""Prior probability that the second choice is correct where the first is not."""
 
 
 class MatchRates:
-    """How often a token behind a match of m tokens was the right one.
+    """Probability that the token after a match of m tokens is correct.
 
-    An accepted guess makes the match of the next one longer by one, so the chances of a whole
-    candidate follow from those of single tokens. Guesses count that were not checked, too: the
-    answer shows whether they would have been right, so a length that does not pay now can be found
-    to pay again without trying it.
+    An accepted token extends the match of the next one, so the probabilities of a whole candidate
+    follow from those of single tokens. Unverified draft tokens count as well: the answer shows
+    whether they would have been accepted, so a length can be found to pay again without trying it.
     """
 
     def __init__(self) -> None:
@@ -76,22 +42,18 @@ class MatchRates:
         self._other_weight = PRIOR_WEIGHT
 
     def chance(self, agreement: int, kind: Kind = Kind.MATCH) -> float:
-        """That the token behind a match of so many tokens is right."""
+        """Probability that the token after a match of `agreement` tokens is correct."""
         return self._chances[kind][min(agreement, MAX_AGREEMENT)]
 
-    def node_chances(self, tree: PrefixTree, trusts: Sequence[Trust]) -> list[float]:
-        """Of each node, the chance that it is accepted.
-
-        Args:
-            tree: candidates, merged.
-            trusts: of each candidate.
-        """
+    def node_chances(self, tree: PrefixTree, candidates: Sequence[Candidate]) -> list[float]:
+        """Probability of each node that it is accepted; `candidates` are those that `tree.origins`
+        counts."""
         topology = tree.topology
         chances = [0.0] * len(tree)
         for parent, children in topology.children.items():
             reached = 1.0 if parent == ROOT else chances[parent]
             depth = 0 if parent == ROOT else topology.depths[parent]
-            kind, agreement = trusts[tree.origins[children[0]]].at(depth)
+            kind, agreement = candidates[tree.origins[children[0]]].evidence_at(depth)
             first = self.chance(agreement, kind)
             chances[children[0]] = reached * first
             left = reached * (1 - first)
@@ -100,60 +62,58 @@ class MatchRates:
                 left *= 1 - self._other
         return chances
 
-    def count(self, tree: PrefixTree, trusts: Sequence[Trust], emitted: Sequence[int]) -> int:
-        """Learn from the tokens that came where a tree was guessed, whether it was checked or not.
-
-        Args:
-            tree, trusts: as for `node_chances`.
-            emitted: the tokens of the row in this round.
+    def count(
+        self, tree: PrefixTree, candidates: Sequence[Candidate], emitted: Sequence[int]
+    ) -> int:
+        """Update the rates from the tokens emitted in a round, verified or not.
 
         Returns:
-            How many of these tokens were guessed.
+            How many of them were in the tree.
         """
         node = ROOT
         for depth, token in enumerate(emitted):
             children = tree.topology.children.get(node)
             if children is None:
                 return depth
-            guesses = [tree.tokens[child] for child in children]
-            kind, agreement = trusts[tree.origins[children[0]]].at(depth)
-            self._count_first(kind, agreement, is_right=guesses[0] == token)
-            if guesses[0] != token and len(guesses) > 1:
-                self._count_other(is_right=token in guesses[1:])
-            if token not in guesses:
+            drafted = [tree.tokens[child] for child in children]
+            kind, agreement = candidates[tree.origins[children[0]]].evidence_at(depth)
+            self._count_first(kind, agreement, is_correct=drafted[0] == token)
+            if drafted[0] != token and len(drafted) > 1:
+                self._count_other(is_correct=token in drafted[1:])
+            if token not in drafted:
                 return depth
-            node = children[guesses.index(token)]
+            node = children[drafted.index(token)]
         return len(emitted)
 
-    def _count_first(self, kind: Kind, agreement: int, is_right: bool) -> None:
+    def _count_first(self, kind: Kind, agreement: int, is_correct: bool) -> None:
         place = min(agreement, MAX_AGREEMENT)
         chances = self._chances[kind]
         weight = self._weights[kind][place]
-        chances[place] += (is_right - chances[place]) / (weight + 1)
+        chances[place] += (is_correct - chances[place]) / (weight + 1)
         self._weights[kind][place] = FORGETTING * (weight + 1)
 
-    def _count_other(self, is_right: bool) -> None:
-        self._other += (is_right - self._other) / (self._other_weight + 1)
+    def _count_other(self, is_correct: bool) -> None:
+        self._other += (is_correct - self._other) / (self._other_weight + 1)
         self._other_weight = FORGETTING * (self._other_weight + 1)
 
 
 def _prior(kind: Kind, agreement: int) -> float:
-    """0.2 behind a match of one token, 0.67 behind three, 0.91 behind sixteen. A place that is
-    found by its surroundings is as good as a match of `PRIOR_AGREEMENTS` tokens."""
+    """0.2 after a match of one token, 0.67 after three, 0.91 after sixteen."""
     agreement += PRIOR_AGREEMENTS[kind]
     return 1 - 0.8 / math.pow(max(agreement, 1), 0.8)
 
 
 PRIOR_AGREEMENTS = {Kind.MATCH: 0, Kind.RECOVERY: 2, Kind.HEAD: 1}
+"""Tokens that a candidate of each kind counts for besides its match, in the prior."""
 
 
-class GuessBudget:
-    """How many guesses of each row are worth checking, by what a forward costs.
+class DraftBudget:
+    """Number of draft tokens per row that minimizes the expected time per token.
 
     Args:
-        costs: of the target. They learn from every round.
+        costs: of the target's forwards; updated after every round.
         lock: held while the costs are used.
-        most: guesses of a row.
+        most: largest number for a row.
     """
 
     def __init__(self, costs: LiveCosts, lock: AbstractContextManager[Any], most: int) -> None:
@@ -162,14 +122,13 @@ class GuessBudget:
         self.most = most
 
     def width(self, chances: Sequence[Sequence[float]], rows: int, context: int) -> int:
-        """The number of guesses for each row at which tokens are made fastest; 0 where none pays.
+        """Draft tokens per row that maximize tokens per second; 0 where none pays.
 
-        All rows are as wide as the widest of them, so a guess that is useful in one row only has
-        the cost of a column.
+        Rows are padded to the widest of them, so a token that is useful in one row costs a column.
 
         Args:
-            chances: of each running row, those of its guesses.
-            rows: of the batch, those that have ended included.
+            chances: of each running row, those of its draft tokens.
+            rows: of the batch, finished ones included.
             context: cached tokens of the longest row.
         """
         ranked = [sorted(values, reverse=True) for values in chances]
@@ -188,20 +147,13 @@ class GuessBudget:
         return best
 
     def record(self, width: int, rows: int, context: int, seconds: float) -> None:
-        """Learn from the time of a check.
-
-        Args:
-            width: guesses of the widest row.
-            rows: of the batch.
-            context: cached tokens of the longest row before it.
-            seconds: it took.
-        """
+        """Update the costs with the seconds of one verification of `width` draft tokens per row."""
         with self.lock:
             tokens = rows * (width + 1)
             self.costs.record(tokens, self.costs.curve.cost(tokens, rows, context), seconds)
 
 
 def likeliest(chances: Sequence[float], number: int) -> list[int]:
-    """The `number` nodes with the best chances; with each of them, its parent."""
+    """The `number` nodes with the best chances. The parent of each is among them."""
     order = sorted(range(len(chances)), key=lambda node: (-chances[node], node))
     return order[:number]

@@ -1,4 +1,4 @@
-"""The end of an answer, as tokens and as text."""
+"""The last tokens of an answer, as ids and as text."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
 
-from draftlens.methods.lookup.normalized_text import normal_character, normalized
+from draftlens.methods.lookup.normalized_text import normalize, normalize_character
 from draftlens.methods.lookup.text_tokens import PieceDecoder, joined
 
 BREAK = -1
-"""Stands where a text has a token that must not be guessed. No window and no candidate goes over
-it."""
+"""Stands for a token that may not be proposed. No window and no candidate crosses it."""
 
 Value = TypeVar("Value")
 
@@ -20,18 +19,18 @@ LONGEST_TEXT = 64
 """Tokens of an answer whose text is kept."""
 
 LONGEST_WORD = 32
-"""Characters of a word that are looked at."""
+"""Characters of a word that are used."""
 
 
-class Tail:
+class AnswerTail:
     """The last tokens of an answer.
 
     Args:
         size: tokens that are compared at most.
-        decoder: decodes the answer; None if nobody asks for its text.
+        decoder: decodes the answer; None if its text is not needed.
 
     Attributes:
-        pending: the last tokens, as far as they are the beginning of a character.
+        pending: the last tokens, as far as they are an incomplete character.
     """
 
     def __init__(self, size: int, decoder: PieceDecoder | None = None) -> None:
@@ -40,7 +39,7 @@ class Tail:
         kept = size if decoder is None else max(size, LONGEST_TEXT)
         self._tokens: deque[int] = deque(maxlen=kept)
         self._pieces: deque[str] = deque(maxlen=kept)
-        self._normals: deque[str] = deque(maxlen=kept)
+        self._normalized: deque[str] = deque(maxlen=kept)
         self.pending: list[int] = []
 
     def __len__(self) -> int:
@@ -48,24 +47,19 @@ class Tail:
 
     @property
     def tokens(self) -> list[int]:
-        """At most `size` tokens."""
         return last(self._tokens, self.size)
 
     def extend(self, tokens: Iterable[int]) -> list[str]:
-        """Append emitted tokens, with `BREAK` for those that must not be guessed.
-
-        Returns:
-            What the text gains by each of them; nothing without a decoder.
-        """
+        """Append emitted tokens; returns the text that each of them adds ("" without a decoder)."""
         return [self._append(token) for token in tokens]
 
     def _append(self, token: int) -> str:
         piece = ""
         if self._decoder is not None and token != BREAK:
-            piece = self._decoder.add(token)
+            piece = self._decoder(token)
         self._tokens.append(token)
         self._pieces.append(piece)
-        self._normals.append(normalized(piece))
+        self._normalized.append(normalize(piece))
         if piece or token == BREAK:
             self.pending = []
         elif self._decoder is not None:
@@ -73,41 +67,41 @@ class Tail:
         return piece
 
     def has_break(self, length: int) -> bool:
-        """Whether one of the last `length` tokens must not be guessed."""
         return BREAK in last(self._tokens, length)
 
     def text(self, length: int) -> str:
-        """The text of the last `length` tokens."""
         return joined(last(self._pieces, length))
 
-    def normal(self, length: int) -> str:
+    def normalized(self, length: int) -> str:
         """The letters and digits of the last `length` tokens."""
-        return joined(last(self._normals, length))
+        return joined(last(self._normalized, length))
 
-    def normals(self) -> Iterator[str]:
-        """The letters and digits of the last tokens, one after the other, the last one first."""
+    def normalized_tokens(self) -> Iterator[str]:
+        """The letters and digits of each token, the last one first, up to a `BREAK`."""
         tokens = reversed(self._tokens)
-        for token, normal in islice(zip(tokens, reversed(self._normals), strict=True), self.size):
+        for token, normal in islice(
+            zip(tokens, reversed(self._normalized), strict=True), self.size
+        ):
             if token == BREAK:
                 return
             yield normal
 
     @property
-    def loose(self) -> str:
-        """What stands behind the last letter or digit."""
+    def trailing_marks(self) -> str:
+        """The text after the last letter or digit."""
         text = ""
-        for piece, normal in zip(reversed(self._pieces), reversed(self._normals), strict=True):
+        for piece, normal in zip(reversed(self._pieces), reversed(self._normalized), strict=True):
             text = piece + text
             if normal:
                 break
         end = len(text)
-        while end and not normal_character(text[end - 1]):
+        while end and not normalize_character(text[end - 1]):
             end -= 1
         return text[end:]
 
     @property
     def word(self) -> str:
-        """The beginning of the last word, with the space in front of it."""
+        """The beginning of the last word, with the space before it."""
         text = self.text(LONGEST_WORD)[-LONGEST_WORD:]
         start = len(text)
         while start and not text[start - 1].isspace():
@@ -116,5 +110,4 @@ class Tail:
 
 
 def last(values: Sequence[Value], length: int) -> list[Value]:
-    """The last members of a sequence."""
     return list(islice(values, max(len(values) - length, 0), None))

@@ -5,35 +5,45 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 
-from draftlens.methods.lookup.acceptance import Kind, Trust
-from draftlens.methods.lookup.answer_tail import Tail
+from draftlens.methods.lookup.answer_tail import AnswerTail
 from draftlens.methods.lookup.ngram_index import Reference, Source, TokenIndex
 from draftlens.methods.lookup.prefix_tree import PrefixTree, merge
 from draftlens.methods.lookup.text_tokens import PieceDecoder, joined
 
 LONGEST_WINDOW = 16
-"""Tokens up to which a window grows to tell several matches apart, by default."""
+"""Tokens up to which a window grows to tell several matches apart."""
 
 
 NO_REFERENCE = -1
-"""Stands for texts that are no reference of the caller: the prompt, and the answer itself."""
+"""Index of texts that are no reference of the caller: the prompt and the answer."""
+
+
+class Kind(Enum):
+    """Why a candidate is proposed."""
+
+    MATCH = "match"
+    """The last tokens of the answer occur before it."""
+    RECOVERY = "recovery"
+    """It is a place at which a reference may go on after a rejected draft token."""
+    HEAD = "head"
+    """It is the beginning of a reference, or the end of the answer."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """What may come next.
+    """A proposed continuation.
 
     Args:
         tokens: at least one.
-        agreement: how many tokens in front of it are the last ones of the answer, as far as they
-            were compared.
+        agreement: number of tokens before it that equal the last tokens of the answer.
         reference: the text that it comes from.
-        end: where it begins there. Below 0 if the head of a text begins with what stands between
-            two texts.
+        end: index in that text at which it begins. Negative if a separator of that many characters
+            comes first.
         kind: why it is proposed.
-        is_rest: whether its text ends with it.
-        head: what follows behind the end of the text; its tokens are the last ones of `tokens`.
+        reaches_end: whether its text ends with it.
+        head: what follows after the end of the text; its tokens are the last ones of `tokens`.
     """
 
     tokens: tuple[int, ...]
@@ -41,57 +51,55 @@ class Candidate:
     reference: Source = field(repr=False)
     end: int
     kind: Kind = Kind.MATCH
-    is_rest: bool = False
+    reaches_end: bool = False
     head: Candidate | None = None
 
     @property
-    def trust(self) -> Trust:
-        """What the chances of its tokens depend on."""
-        if self.head is None:
-            return Trust(self.agreement, self.kind)
-        return Trust(self.agreement, self.kind, len(self.tokens) - len(self.head.tokens))
+    def boundary(self) -> int:
+        """Number of tokens before those of `head`."""
+        return len(self.tokens) - (0 if self.head is None else len(self.head.tokens))
+
+    def evidence_at(self, depth: int) -> tuple[Kind, int]:
+        """Kind and agreement of the token after `depth` tokens of this candidate."""
+        if self.head is not None and depth >= self.boundary:
+            return Kind.HEAD, depth - self.boundary
+        return self.kind, self.agreement + depth
 
     def reference_at(self, depth: int) -> Source:
-        """The text that the token behind `depth` other ones comes from."""
-        if self.head is None:
+        """The text that the token after `depth` tokens comes from."""
+        if self.head is None or depth < self.boundary:
             return self.reference
-        border = len(self.tokens) - len(self.head.tokens)
-        if depth < border:
-            return self.reference
-        return self.head.reference_at(depth - border)
+        return self.head.reference_at(depth - self.boundary)
 
-    def landing(self, pieces: Sequence[str], accepted: int) -> Landing | None:
-        """Where the answer stands in a reference behind tokens that were right.
+    def advance(self, pieces: Sequence[str], accepted: int) -> Advance | None:
+        """Where the answer is in a reference after `accepted` tokens; None if none of them is from
+        one.
 
         Args:
-            pieces: what the text of the answer gained by each of them.
-            accepted: how many of the tokens were right.
-
-        Returns:
-            None if none of them comes from a reference.
+            pieces: the text that each accepted token added to the answer.
+            accepted: number of tokens that were correct.
         """
         if self.head is not None:
-            border = len(self.tokens) - len(self.head.tokens)
-            landing = self.head.landing(pieces[border:], accepted - border)
-            if landing is not None:
-                return landing
-            accepted = min(accepted, border)
+            step = self.head.advance(pieces[self.boundary :], accepted - self.boundary)
+            if step is not None:
+                return step
+            accepted = min(accepted, self.boundary)
         text = joined(pieces[: max(accepted, 0)])
-        place = self.reference.advanced(self.end, self.tokens[: max(accepted, 0)], text)
+        place = self.reference.place_after(self.end, self.tokens[: max(accepted, 0)], text)
         if accepted <= 0 or place <= 0:
             return None
-        return Landing(self.reference, max(self.end, 0), place, text[: max(-self.end, 0)])
+        return Advance(self.reference, max(self.end, 0), place, text[: max(-self.end, 0)])
 
 
 @dataclass(frozen=True)
-class Landing:
-    """Where an answer stands in a reference behind tokens that were right.
+class Advance:
+    """A stretch of a reference that the answer has followed.
 
     Args:
         source: the reference.
-        start: the place where these tokens begin in it.
-        place: the place behind them.
-        between: which of these tokens' text stands in front of the reference.
+        start: first index of the stretch.
+        place: index after it.
+        between: separator that the answer put before it.
     """
 
     source: Source
@@ -103,23 +111,19 @@ class Landing:
 class Matcher:
     """Looks up the last tokens of one growing answer in texts and in the answer itself.
 
-    Windows of `window` tokens are looked up; where none matches, shorter ones down to a single
-    token. Of several matches those are preferred that agree with the answer over more tokens, which
-    is a window that grows while matches are ambiguous; then the one that continues where the last
-    guess was right; then by the order of the references and their cursors.
+    Windows of `window` tokens are tried first, then shorter ones down to one token. Matches are
+    ordered by agreement (the longest first), then by whether they continue at the cursor of their
+    text, then by the order of the references.
 
     Args:
-        references: texts besides the answer, the preferred ones first.
+        references: texts besides the answer, the preferred one first.
         window: n, tokens of the longest window that is looked up.
-        context: tokens in front of the answer, such as the prompt: a window at the beginning of the
-            answer reaches into them.
-        longest_window: tokens up to which a window grows; `window` for never.
-        decoder: decodes the answer, for references that compare texts; None for nobody.
+        context: tokens before the answer, such as the prompt.
+        longest_window: tokens up to which agreement is counted.
+        decoder: decodes the answer, for references that compare texts.
 
     Attributes:
-        answer: the index of the answer.
-        references: as given, behind the answer itself.
-        tail: the last tokens.
+        references: as given, after the answer itself.
     """
 
     def __init__(
@@ -133,12 +137,12 @@ class Matcher:
         self.window = window
         self.answer = TokenIndex(window)
         self.references: list[Source] = [Reference(self.answer, repeats=True), *references]
-        self.tail = Tail(max(longest_window, window), decoder)
+        self.tail = AnswerTail(max(longest_window, window), decoder)
         self.tail.extend(context[-self.tail.size :])
         self._candidates: list[Candidate] = []
 
     def extend(self, tokens: Iterable[int]) -> None:
-        """Append emitted tokens to the answer, with `BREAK` for those that must not be guessed."""
+        """Append emitted tokens to the answer, with `BREAK` for those that may not be proposed."""
         tokens = list(tokens)
         pieces = self.tail.extend(tokens)
         self._follow(tokens, pieces)
@@ -146,34 +150,33 @@ class Matcher:
         self._candidates = []
 
     def number_of(self, source: Source) -> int:
-        """The index of the caller's reference that a text is a form of; -1 if it is none."""
+        """Index of the caller's reference that a text is a variant of, or `NO_REFERENCE`."""
         return NO_REFERENCE
 
     def candidates(self, most: int, length: int) -> list[Candidate]:
-        """What may come next, the preferred candidate first; none of them is the beginning of one
-        before it.
-
-        Args:
-            most: candidates.
-            length: tokens of each.
-        """
-        self._candidates = distinct(self._guessed(self._matches(), length), most)
+        """At most `most` candidates of `length` tokens, the preferred one first; none is a prefix
+        of an earlier one."""
+        self._candidates = distinct(self._continuations(self._matches(), length), most)
         return list(self._candidates)
 
     def tree(self, most: int, length: int, max_nodes: int) -> tuple[PrefixTree, list[Candidate]]:
-        """The candidates merged into one tree of at most `max_nodes` nodes, and the candidates that
-        its `origins` count."""
+        """The candidates merged into one tree, and the candidates that its `origins` counts."""
         candidates = self.candidates(most, length)
         return merge([candidate.tokens for candidate in candidates], max_nodes), candidates
 
-    def _guessed(
+    def _continuations(
         self, matches: Iterable[tuple[int, Source, int]], length: int
     ) -> Iterator[Candidate]:
-        """What follows matches, as far as anything does."""
         for agreement, reference, place in matches:
-            guess = reference.guess(place, length, self.tail)
-            if guess.tokens:
-                yield Candidate(guess.tokens, agreement, reference, place, is_rest=guess.is_rest)
+            continuation = reference.continuation(place, length, self.tail)
+            if continuation.tokens:
+                yield Candidate(
+                    continuation.tokens,
+                    agreement,
+                    reference,
+                    place,
+                    reaches_end=continuation.reaches_end,
+                )
 
     def _matches(self) -> list[tuple[int, Source, int]]:
         """Agreement, text and place of each match, the preferred one first."""
@@ -188,16 +191,16 @@ class Matcher:
         return []
 
     def _follow(self, tokens: Sequence[int], pieces: Sequence[str]) -> None:
-        """Expect the answer to go on behind the candidate that was right for longest."""
-        candidate, accepted = longest_right(self._candidates, tokens)
+        """Set the cursor of the reference whose candidate was correct for longest."""
+        candidate, accepted = longest_correct(self._candidates, tokens)
         if candidate is not None:
-            landing = candidate.landing(pieces, accepted)
-            if landing is not None:
-                landing.source.expect(landing.place)
+            step = candidate.advance(pieces, accepted)
+            if step is not None:
+                step.source.set_cursor(step.place)
 
 
 def distinct(candidates: Iterable[Candidate], most: int) -> list[Candidate]:
-    """The first candidates, without those that are the beginning of an earlier one."""
+    """The first `most` candidates, without those that are a prefix of an earlier one."""
     kept: list[Candidate] = []
     for candidate in candidates:
         if len(kept) >= most:
@@ -208,10 +211,10 @@ def distinct(candidates: Iterable[Candidate], most: int) -> list[Candidate]:
     return kept
 
 
-def longest_right(
+def longest_correct(
     candidates: Iterable[Candidate], tokens: Sequence[int]
 ) -> tuple[Candidate | None, int]:
-    """The candidate that was right for longest, and for how many tokens; None if none was."""
+    """The candidate that agrees with `tokens` for longest, and for how many tokens."""
     best = None
     longest = 0
     for candidate in candidates:
@@ -228,7 +231,6 @@ def _preference(match: tuple[int, Source, int]) -> tuple[int, bool]:
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Tokens of the common beginning."""
     count = 0
     for mine, theirs in zip(one, other, strict=False):
         if mine != theirs:

@@ -1,4 +1,4 @@
-"""Guesses from the prompt and the answer so far, without a draft model."""
+"""Draft tokens from the prompt and the answer so far, without a draft model."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Any, ClassVar
 
 from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError
+from draftlens.core.references import NO_REFERENCES, References, references_of
 from draftlens.core.tree import chain
-from draftlens.decoding.plan import Plan, make_schedule
+from draftlens.decoding.acceptance import Acceptance
+from draftlens.decoding.plan import ExtraSource, Plan, make_schedule
 from draftlens.drafting.adaptive.history import costs_of
 from draftlens.methods.base import Models
-from draftlens.methods.lookup.acceptance import GuessBudget
-from draftlens.methods.lookup.drafter import LookupDrafter
+from draftlens.methods.lookup.acceptance import DraftBudget
+from draftlens.methods.lookup.drafter import REFERENCES, LookupDrafter
 from draftlens.methods.lookup.ngram_index import Vocabulary
 from draftlens.methods.parts import (
     DEFAULT_LENGTH,
@@ -25,35 +27,34 @@ from draftlens.methods.parts import (
 from draftlens.models.adapter import Backbone
 
 LONGEST_CANDIDATE = 40
-"""Tokens of a candidate whose length is not given."""
-MOST_GUESSES = 48
-"""Most guesses of a row where the length is not given."""
+"""Tokens of a candidate if `num_speculative_tokens` is None."""
+MAX_DRAFT_TOKENS = 48
+"""Most draft tokens of a row if `num_speculative_tokens` is None."""
 MAX_WINDOW = 16
-"""The longest window that is indexed: each token costs as many entries of a dictionary."""
+"""Longest window; each token of a text costs as many dictionary entries."""
 
 
 @dataclass(frozen=True)
 class Lookup:
-    """The last tokens of the answer are looked up in the prompt, in the answer itself and in the
-    references of the call, and what followed there is guessed. There is no draft model, and tokens
-    that stand for pixels are never guessed.
+    """Copies draft tokens from the prompt, the answer and the references of the call: the last
+    tokens of the answer are looked up there, and what followed them is proposed. There is no draft
+    model. Ids that stand for visual tokens are never proposed.
 
     Args:
-        num_speculative_tokens: tokens of a candidate, all of which are checked. None checks as many
-            guesses as are expected to save time, by how often guesses were right behind matches of
-            the same length and by what forwards of the target cost; none at all if that is fastest
-            (with rejection sampling, a length of 5).
-        window: n, tokens of the window that is looked up; where it does not match, shorter windows
-            down to a single token.
+        num_speculative_tokens: tokens of a candidate, all of which are verified. None chooses the
+            number of draft tokens in each round from past acceptance after matches of the same
+            length and from the measured cost of a target forward; it may be zero. With rejection
+            sampling None means 5.
+        window: n, tokens of the longest window; where it has no match, shorter windows are tried.
         max_branches: most candidates, which are merged into one tree; 1 for a chain.
         sampling_rule: `"coupled"` (the tokens of plain sampling with the same seed) or
-            `"rejection"`. Guesses have no probabilities here, so under `"rejection"` a token is
-            drawn from the target's distribution and guesses are followed while it is among them.
-        schedule: the order of drafting and verifying, `"serial"`.
+            `"rejection"`. Draft tokens have no probabilities here, so `"rejection"` draws from the
+            target's distribution and accepts draft tokens as long as they equal the drawn ones.
+        schedule: `"serial"`.
         prefill: how the target reads prompts (`prefill.PREFILLS`).
 
     Raises:
-        ConfigError: a value makes no sense.
+        ConfigError: a value is out of range.
 
     Example:
 
@@ -65,6 +66,7 @@ class Lookup:
     """
 
     draft_use: ClassVar[str] = "unused"
+    extras: ClassVar[tuple[str, ...]] = (REFERENCES,)
 
     num_speculative_tokens: int | None = None
     window: int = 3
@@ -84,31 +86,29 @@ class Lookup:
         resolve_parts(self)
         if self.schedule != "serial":
             raise ConfigError(
-                "there is no draft that could work beside the target: method 'lookup' has the "
-                f"schedule 'serial' only, not {shown(self.schedule)}"
+                "method 'lookup' has no draft model, so its schedule is 'serial', not "
+                f"{shown(self.schedule)}"
             )
 
     def plan(self, models: Models) -> Plan:
-        """See `Method.plan`."""
         is_automatic = self.num_speculative_tokens is None
         check_room(chain(self.num_speculative_tokens or 0), models)
         return Plan(
             drafter=self._drafter(models.target),
             schedule=make_schedule(self.schedule),
             prefill=self.prefill,
-            acceptance=self.sampling_rule,
-            approximate=self.prefill.approximate,
+            acceptance=Acceptance(self.sampling_rule),
             timed=(models.target,) if is_automatic else (),
-            uses_references=True,
+            extras={REFERENCES: read_references},
         )
 
     def _drafter(self, target: Backbone) -> LookupDrafter:
         length = self.num_speculative_tokens
         budget = None
-        max_nodes = MOST_GUESSES
+        max_nodes = MAX_DRAFT_TOKENS
         if length is None:
             costs, lock = costs_of(target)
-            budget = GuessBudget(costs, lock, MOST_GUESSES)
+            budget = DraftBudget(costs, lock, MAX_DRAFT_TOKENS)
         else:
             max_nodes = length * self.max_branches
         return LookupDrafter(
@@ -119,3 +119,14 @@ class Lookup:
             self.window,
             budget,
         )
+
+
+def read_references(given: Any, source: ExtraSource) -> References:
+    """The references that a caller gave.
+
+    Raises:
+        InputError: they have another form, or do not go with the rows.
+    """
+    if given is None:
+        return NO_REFERENCES
+    return references_of(given, source.num_rows, source.tokenizer)

@@ -8,26 +8,21 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
-from draftlens.methods.lookup.answer_tail import BREAK, Tail
+from draftlens.methods.lookup.answer_tail import BREAK, AnswerTail
 
 MOST_MATCHES = 32
-"""Most occurrences of a window in one text that are looked at."""
+"""Most occurrences of a window in one text that are considered."""
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Which ids may be guessed.
-
-    Args:
-        size: ids from this one on do not exist.
-        excluded: ids that stand for pixels.
-    """
+    """Ids that may be proposed: those below `size` that are not excluded (visual tokens)."""
 
     size: int
     excluded: frozenset[int] = frozenset()
 
-    def guessable(self, tokens: Iterable[int]) -> list[int]:
-        """The same tokens with a `BREAK` in the place of each that must not be guessed."""
+    def with_breaks(self, tokens: Iterable[int]) -> list[int]:
+        """The same tokens with `BREAK` in place of each that may not be proposed."""
         return [token if self._has(token) else BREAK for token in tokens]
 
     def without(self, ids: Iterable[int]) -> Vocabulary:
@@ -39,16 +34,10 @@ class Vocabulary:
 
 
 class TokenIndex:
-    """A text that may grow, and the places of all its windows of up to `window` tokens.
+    """A growing text, and the ends of all its windows of up to `window` tokens.
 
-    Each further token costs `window` entries of a dictionary.
-
-    Args:
-        window: largest length of a window.
-        tokens: ids, with `BREAK` for those that must not be guessed.
-
-    Attributes:
-        tokens: the text so far.
+    Each token costs `window` dictionary entries. `tokens` has `BREAK` for those that may not be
+    proposed.
     """
 
     def __init__(self, window: int, tokens: Iterable[int] = ()) -> None:
@@ -59,7 +48,6 @@ class TokenIndex:
         self.extend(tokens)
 
     def extend(self, tokens: Iterable[int]) -> None:
-        """Append tokens."""
         for token in tokens:
             self.tokens.append(token)
             self._run = 0 if token == BREAK else self._run + 1
@@ -69,12 +57,12 @@ class TokenIndex:
                 self._ends.setdefault(key, []).append(end)
 
     def ends(self, window: tuple[int, ...]) -> Sequence[int]:
-        """Where a window of at most `window` tokens ends: indices of the tokens behind it, in
-        rising order. The last of them may be the end of the text."""
+        """Where a window ends: indices of the tokens after it, rising; the last one may be the end
+        of the text."""
         return self._ends.get(window, ())
 
     def agreement(self, end: int, tail: Sequence[int]) -> int:
-        """How many tokens in front of `end` are those at the end of `tail`."""
+        """How many tokens before `end` equal those at the end of `tail`."""
         count = 0
         most = min(end, len(tail))
         while count < most and self.tokens[end - 1 - count] == tail[-1 - count] != BREAK:
@@ -90,9 +78,8 @@ class TokenIndex:
             suffix.append(token)
         return suffix
 
-    def repetition(self, end: int, length: int) -> list[int]:
-        """The same, and behind the end of the text what would follow if the text went on with this
-        suffix: a text that repeats itself every three tokens goes on to do so."""
+    def repeated_suffix(self, end: int, length: int) -> list[int]:
+        """The suffix, repeated up to `length` tokens if it reaches the end of the text."""
         suffix = self.suffix(end, length)
         if suffix and end + len(suffix) == len(self.tokens):
             period = len(suffix)
@@ -102,16 +89,11 @@ class TokenIndex:
 
 
 @dataclass(frozen=True)
-class Guess:
-    """What follows a place of a text.
-
-    Args:
-        tokens: may be none.
-        is_rest: whether they are all that the text has left.
-    """
+class Continuation:
+    """What follows a place of a text; `reaches_end` if that is all that the text has left."""
 
     tokens: tuple[int, ...]
-    is_rest: bool = False
+    reaches_end: bool = False
 
 
 class Source(Protocol):
@@ -119,35 +101,34 @@ class Source(Protocol):
 
     cursor: int | None
     """Where the answer is expected to go on: of several matches the first one from there on is
-    preferred, then the following ones, then those before it, the latest first. None if nothing is
-    expected: then the latest match is preferred."""
+    preferred, then the following ones, then those before it, the latest first. None: the latest
+    match is preferred."""
 
-    def matches(self, tail: Tail, length: int) -> list[tuple[int, int]]:
-        """Where the last `length` tokens of an answer occur: pairs of an agreement (how many tokens
-        in front of the place are the last ones of the answer) and a place, the preferred one
-        first."""
+    def matches(self, tail: AnswerTail, length: int) -> list[tuple[int, int]]:
+        """Where the last `length` tokens of an answer occur: pairs of an agreement (number of equal
+        tokens before the place) and a place, the preferred one first."""
         ...
 
-    def guess(self, place: int, length: int, tail: Tail) -> Guess:
-        """At most `length` tokens that follow a place, up to one that must not be guessed."""
+    def continuation(self, place: int, length: int, tail: AnswerTail) -> Continuation:
+        """At most `length` tokens that follow a place, up to one that may not be proposed."""
         ...
 
-    def head(self, separator: str, length: int, tail: Tail) -> Guess:
-        """At most `length` tokens of a separator and the beginning of the text behind it; none if
+    def head(self, separator: str, length: int, tail: AnswerTail) -> Continuation:
+        """At most `length` tokens of a separator and the beginning of the text after it; none if
         the separator has no tokens of its own here."""
         ...
 
-    def expect(self, place: int | None) -> None:
+    def set_cursor(self, place: int | None) -> None:
         """Set the cursor, if the text has one."""
         ...
 
-    def advanced(self, place: int, tokens: Sequence[int], text: str) -> int:
-        """The place behind tokens of an answer, and their text, that followed a place."""
+    def place_after(self, place: int, tokens: Sequence[int], text: str) -> int:
+        """The place after tokens of an answer, and their text, that followed a place."""
         ...
 
-    def beginning(self, tail: Tail, said: int) -> int:
-        """The place behind the longest beginning of this text with which the last `said` tokens
-        end; 0 for none."""
+    def prefix_end(self, tail: AnswerTail, num_tokens: int) -> int:
+        """The end of the longest prefix of this text that ends the last `num_tokens` tokens; 0 for
+        none."""
         ...
 
     @property
@@ -155,15 +136,15 @@ class Source(Protocol):
         """What the places count: token ids or characters."""
         ...
 
-    def said(self, tokens: Sequence[int], text: str) -> Sequence[Hashable]:
+    def to_symbols(self, tokens: Sequence[int], text: str) -> Sequence[Hashable]:
         """Tokens of an answer, and their text, in the symbols of this text."""
         ...
 
-    def is_border(self, place: int) -> bool:
+    def is_token_start(self, place: int) -> bool:
         """Whether a token of the text begins at a place."""
         ...
 
-    def is_done(self, place: int) -> bool:
+    def is_finished(self, place: int) -> bool:
         """Whether nothing but spaces and punctuation follows a place."""
         ...
 
@@ -173,12 +154,10 @@ class Reference:
     """A text of token ids; its places are indices of tokens.
 
     Args:
-        index: of the text. Several rows may share it.
+        index: of the text; rows may share it.
         cursor: see `Source.cursor`.
-        repeats: whether it is the answer itself, which is expected to go on with a repetition and
-            never to be followed from a cursor.
-        is_whole: whether an answer is expected to end, or to go on with another text, where this
-            text ends.
+        repeats: whether it is the answer itself, which is expected to repeat and has no cursor.
+        is_whole: whether an answer may end, or go on with another text, where this one ends.
     """
 
     index: TokenIndex
@@ -186,42 +165,36 @@ class Reference:
     repeats: bool = False
     is_whole: bool = False
 
-    def matches(self, tail: Tail, length: int) -> list[tuple[int, int]]:
-        """See `Source.matches`."""
+    def matches(self, tail: AnswerTail, length: int) -> list[tuple[int, int]]:
         tokens = tail.tokens
         places = self.places(tuple(tokens[-length:]))
         return [(self.index.agreement(place, tokens), place) for place in places]
 
     def places(self, window: tuple[int, ...]) -> list[int]:
-        """The ends of a window that have a token behind them, the preferred one first."""
+        """The ends of a window that have a token after them, the preferred one first."""
         ends = self.index.ends(window)
         last = bisect_left(ends, len(self.index.tokens))
         return list(islice(in_order(ends[:last], self.cursor), MOST_MATCHES))
 
-    def guess(self, place: int, length: int, tail: Tail) -> Guess:
-        """See `Source.guess`."""
+    def continuation(self, place: int, length: int, tail: AnswerTail) -> Continuation:
         if self.repeats:
-            return Guess(tuple(self.index.repetition(place, length)))
+            return Continuation(tuple(self.index.repeated_suffix(place, length)))
         tokens = self.index.suffix(place, length)
-        is_rest = self.is_whole and place + len(tokens) == len(self.index.tokens)
-        return Guess(tuple(tokens), is_rest)
+        reaches_end = self.is_whole and place + len(tokens) == len(self.index.tokens)
+        return Continuation(tuple(tokens), reaches_end)
 
-    def head(self, separator: str, length: int, tail: Tail) -> Guess:
-        """See `Source.head`. Token ids have no separator but none."""
-        return Guess(()) if separator else self.guess(0, length, tail)
+    def head(self, separator: str, length: int, tail: AnswerTail) -> Continuation:
+        return Continuation(()) if separator else self.continuation(0, length, tail)
 
-    def expect(self, place: int | None) -> None:
-        """See `Source.expect`. What an answer repeats of itself is what it said last."""
+    def set_cursor(self, place: int | None) -> None:
         if not self.repeats:
             self.cursor = place
 
-    def advanced(self, place: int, tokens: Sequence[int], text: str) -> int:
-        """See `Source.advanced`."""
+    def place_after(self, place: int, tokens: Sequence[int], text: str) -> int:
         return place + len(tokens)
 
-    def beginning(self, tail: Tail, said: int) -> int:
-        """See `Source.beginning`."""
-        tokens = tail.tokens[-said:] if said else []
+    def prefix_end(self, tail: AnswerTail, num_tokens: int) -> int:
+        tokens = tail.tokens[-num_tokens:] if num_tokens else []
         for length in range(min(len(tokens), len(self.index.tokens)), 0, -1):
             if self.index.tokens[:length] == tokens[-length:]:
                 return length
@@ -229,29 +202,20 @@ class Reference:
 
     @property
     def symbols(self) -> Sequence[Hashable]:
-        """See `Source.symbols`."""
         return self.index.tokens
 
-    def said(self, tokens: Sequence[int], text: str) -> Sequence[Hashable]:
-        """See `Source.said`."""
+    def to_symbols(self, tokens: Sequence[int], text: str) -> Sequence[Hashable]:
         return tokens
 
-    def is_border(self, place: int) -> bool:
-        """See `Source.is_border`."""
+    def is_token_start(self, place: int) -> bool:
         return True
 
-    def is_done(self, place: int) -> bool:
-        """See `Source.is_done`."""
+    def is_finished(self, place: int) -> bool:
         return place >= len(self.index.tokens)
 
 
 def in_order(places: Sequence[int], cursor: int | None) -> Iterator[int]:
-    """Places in the order of preference (see `Source.cursor`).
-
-    Args:
-        places: in rising order.
-        cursor: of the source.
-    """
+    """Rising places in the order of preference (see `Source.cursor`)."""
     first = len(places) if cursor is None else bisect_left(places, cursor)
     yield from places[first:]
     yield from reversed(places[:first])

@@ -1,9 +1,5 @@
-"""Texts for comparison: letters and digits alone.
-
-Readings of one page differ in spaces, line breaks, punctuation and markup first of all, and the
-places of words in them are found without (the authors' code of HSD keeps letters, digits, CJK
-characters and kana).
-"""
+"""Texts reduced to letters and digits, by which words are found whatever the spaces, punctuation
+and markup (as in the authors' code of HSD)."""
 
 from __future__ import annotations
 
@@ -12,55 +8,46 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 WALL = "\N{OBJECT REPLACEMENT CHARACTER}"
-"""Stands in a text for what must not be guessed. It counts as a letter: no window goes over it."""
+"""Stands in a text for a token that may not be proposed. It counts as a letter, so no window
+crosses it."""
 
 
 @lru_cache(maxsize=1 << 16)
-def normal_character(character: str) -> str:
-    """The letters and digits of a character: `fi` of a ligature, `e` of an accented one, nothing of
-    a space, a soft hyphen, a control character or an accent by itself."""
+def normalize_character(character: str) -> str:
+    """The letters and digits of a character: `fi` of a ligature, `e` of an accented one, "" of a
+    space, soft hyphen or accent."""
     if character == WALL:
         return WALL
     decomposed = unicodedata.normalize("NFKD", character)
     return "".join(part for part in decomposed if part.isalnum())
 
 
-def normalized(text: str) -> str:
+def normalize(text: str) -> str:
     """The letters and digits of a text; case is kept.
 
     Example:
 
-        >>> normalized("| **ﬁnal** re-sult: 2² |")
+        >>> normalize("| **ﬁnal** re-sult: 2² |")
         'finalresult22'
     """
-    return "".join(map(normal_character, text))
+    return "".join(map(normalize_character, text))
 
 
-class NormalText:
-    """The letters and digits of a text, with the way back to its characters.
-
-    Args:
-        text: any.
-
-    Attributes:
-        normal: its letters and digits.
-    """
+class NormalizedText:
+    """The letters and digits of a text (`text`), with the way back to its characters."""
 
     def __init__(self, text: str) -> None:
         parts: list[str] = []
         self._ends: list[int] = []
         for place, character in enumerate(text, start=1):
-            part = normal_character(character)
+            part = normalize_character(character)
             parts.append(part)
             self._ends += [place] * len(part)
-        self.normal = "".join(parts)
+        self.text = "".join(parts)
 
     def end_in_text(self, end: int) -> int | None:
-        """Where the characters end whose letters and digits are ``normal[:end]``.
-
-        Returns:
-            An index in the text; None if `end` lies inside a character, such as a ligature.
-        """
+        """Index in the original after the characters of ``text[:end]``; None inside a character,
+        such as a ligature."""
         if end == 0:
             return 0
         place = self._ends[end - 1]
@@ -69,16 +56,15 @@ class NormalText:
         return place
 
     def ends(self, window: str) -> Iterator[int]:
-        """Where the occurrences of a window end in `normal`, in rising order."""
-        return occurrences(self.normal, window)
+        return occurrences(self.text, window)
 
     def is_rest_empty(self, place: int) -> bool:
-        """Whether no letter and no digit stands behind a place of the text."""
+        """Whether no letter and no digit follows a place of the original."""
         return not self._ends or self._ends[-1] <= place
 
 
 def occurrences(text: str, window: str) -> Iterator[int]:
-    """Where the occurrences of a window end in a text, in rising order; overlapping ones count."""
+    """Where the occurrences of a window end in a text, rising; overlapping ones count."""
     start = text.find(window)
     while start >= 0:
         yield start + len(window)

@@ -1,4 +1,4 @@
-"""Candidate continuations merged into one tree (HSD, equation 6 and figure 2)."""
+"""Candidates merged into one tree (HSD, equation 6 and figure 2)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from draftlens.core.tree import EMPTY, ROOT, Topology
 
 @dataclass(frozen=True)
 class PrefixTree:
-    """Token sequences of which common beginnings stand once.
+    """Token sequences merged by their common prefixes.
 
     Args:
         topology: of the tree.
@@ -26,7 +26,7 @@ class PrefixTree:
         return len(self.tokens)
 
     def path(self, tokens: Iterable[int]) -> list[int]:
-        """The nodes that tokens lead through from the root on, as far as they are in the tree.
+        """The nodes along tokens from the root on, as far as they are in the tree.
 
         Example:
 
@@ -45,11 +45,7 @@ class PrefixTree:
         return nodes
 
     def kept(self, nodes: Collection[int]) -> PrefixTree:
-        """The tree of some of the nodes.
-
-        Args:
-            nodes: with each of them, its parent.
-        """
+        """The tree of some of the nodes; the parent of each is among them."""
         if len(nodes) == len(self):
             return self
         order = sorted(nodes)
@@ -60,8 +56,7 @@ class PrefixTree:
         return PrefixTree(Topology(parents), tokens, tuple(self.origins[node] for node in order))
 
 
-NO_GUESSES = PrefixTree(EMPTY, (), ())
-"""The tree of no candidates."""
+NO_CANDIDATES = PrefixTree(EMPTY, (), ())
 
 
 def merge(
@@ -69,9 +64,8 @@ def merge(
 ) -> PrefixTree:
     """Merge candidates into a prefix tree.
 
-    Nodes stand in level order, and siblings in the order of the candidates in which they occur
-    first. Where there are more nodes than allowed, earlier candidates get theirs first, and the
-    last one is cut.
+    Nodes are in level order, siblings in the order of the candidates in which they first occur. If
+    there are more than `max_nodes`, earlier candidates come first and the last one is cut.
 
     Args:
         candidates: token ids of each, the most preferred first.
@@ -91,7 +85,7 @@ def merge(
 
 
 class _Trie:
-    """A tree that grows candidate by candidate; its nodes stand in the order of insertion."""
+    """A tree that grows candidate by candidate; its nodes are in the order of insertion."""
 
     def __init__(self, max_nodes: int) -> None:
         self.max_nodes = max_nodes
@@ -100,7 +94,6 @@ class _Trie:
         self.children: dict[int, dict[int, int]] = {ROOT: {}}
 
     def insert(self, candidate: Sequence[int], origin: int) -> None:
-        """Add what is new of a candidate, as far as nodes are left."""
         node = ROOT
         for token in candidate:
             known = self.children[node].get(token)
@@ -115,7 +108,6 @@ class _Trie:
             node = known
 
     def in_level_order(self) -> PrefixTree:
-        """The tree, level by level."""
         order = list(self.children[ROOT].values())
         parents = [ROOT] * len(order)
         for index, node in enumerate(order):  # grows while it is read
@@ -123,7 +115,7 @@ class _Trie:
             order += below
             parents += [index] * len(below)
         if not order:
-            return NO_GUESSES
+            return NO_CANDIDATES
         tokens = tuple(self.tokens[node] for node in order)
         return PrefixTree(
             Topology(tuple(parents)), tokens, tuple(self.origins[node] for node in order)

@@ -1,4 +1,4 @@
-"""The drafting lane's process: ``main`` is what it runs."""
+"""The draft worker's process: ``main`` is what it runs."""
 
 from __future__ import annotations
 

@@ -40,10 +40,10 @@ def _quota() -> float | None:
 
 
 class TargetShare:
-    """The number of threads of the target's lane while other processes draft.
+    """The number of threads of the target while other processes draft.
 
-    Torch has one number of threads for the whole process, so the first lane that is used lowers it
-    and the last one that ends restores it.
+    Torch has one number of threads for the whole process, so the first session that leaves cores to
+    a worker lowers it, and the last one that ends restores it.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class TargetShare:
         """Leave some cores to other processes; never fewer than one thread remains.
 
         Yields:
-            A function that changes the number of cores that are left, such as to 0 when the lane
+            A function that changes the number of cores that are left, such as to 0 when the worker
             is lost.
         """
         holder = object()

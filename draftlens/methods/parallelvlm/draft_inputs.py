@@ -1,4 +1,4 @@
-"""What a drafting lane reads, and which of the two lanes prunes it."""
+"""What a draft worker reads, and which of the two models prunes it."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from draftlens.methods.parallelvlm.messages import Read, TargetSide
 
 
 class Reading(Protocol):
-    """How the prompts of rows get to the drafting lane."""
+    """How the prompts of rows get to the draft worker."""
 
     @property
     def pruning(self) -> Pruning | None:
-        """The pruning that the lane does itself."""
+        """The pruning that the worker does itself."""
         ...
 
     @property
     def waits(self) -> bool:
-        """Whether the lane needs a message of the target's lane before it reads."""
+        """Whether the worker needs a message of the target before it reads."""
         ...
 
     def inputs(self, inputs: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """The part of the draft's inputs that the lane needs."""
+        """The part of the draft's inputs that the worker needs."""
         ...
 
     def message(self, answer: int, context: TargetContext) -> Read:
-        """The message for which the lane waits.
+        """The message for which the worker waits.
 
         Args:
-            answer: the session in the lane.
+            answer: the session in the worker.
             context: the target's side of the rows, with the readings.
         """
         ...
@@ -40,7 +40,7 @@ class Reading(Protocol):
 
 @dataclass(frozen=True)
 class OwnPrompt:
-    """The lane's model encodes and prunes its own prompt.
+    """The worker's model encodes and prunes its own prompt.
 
     Args:
         pruning: which visual tokens it reads; None for all.
@@ -64,8 +64,8 @@ class OwnPrompt:
 
 @dataclass(frozen=True)
 class TargetsPrompt:
-    """The lane's model is the target's own: it reads the target's prompt, pruned in the target's
-    lane.
+    """The worker's model is the target's own: it reads the target's prompt, which this process
+    prunes.
 
     Args:
         own_pruning: which visual tokens it reads.

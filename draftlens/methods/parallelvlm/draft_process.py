@@ -1,4 +1,4 @@
-"""A drafting lane in a process of its own, kept from answer to answer."""
+"""A draft worker in a process of its own, kept from answer to answer."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from typing import Any, NoReturn
 
 import psutil
 
-from draftlens.methods.parallelvlm.link import LaneLostError
+from draftlens.methods.parallelvlm.link import WorkerLostError
 from draftlens.methods.parallelvlm.messages import FromDraft, ToDraft
+from draftlens.models.model_state import Slot
 from draftlens.processes.channel import Channel, ClosedError
-from draftlens.processes.child import no_interrupts, start_child
+from draftlens.processes.child import connected, start_child
 from draftlens.processes.shared_model import share
 from draftlens.processes.shared_tensors import pack
 
@@ -46,7 +47,7 @@ class DraftProcess:
         model: a transformers model on the CPU. Its weights move to memory that both processes map.
 
     Raises:
-        LaneLostError: the model cannot be sent to another process, or the process cannot start.
+        WorkerLostError: the model cannot be sent to another process, or the process cannot start.
     """
 
     cores = THREADS
@@ -61,12 +62,15 @@ class DraftProcess:
         try:
             parcel = share(model)
         except (TypeError, AttributeError, ValueError, OSError, pickle.PicklingError) as error:
-            raise LaneLostError(f"the model cannot be sent to another process: {error}") from error
+            raise WorkerLostError(
+                f"the model cannot be sent to another process: {error}"
+            ) from error
         try:
-            self._channel, self._process = _connected()
+            ours, self._process = connected(_start)
         except OSError as error:
             parcel.close()
-            raise LaneLostError(f"no process could be started: {error}") from error
+            raise WorkerLostError(f"no process could be started: {error}") from error
+        self._channel = Channel(ours)
         self._finalizer = weakref.finalize(
             self, _end, self._channel, self._process, owner=os.getpid()
         )
@@ -91,7 +95,7 @@ class DraftProcess:
         """Whether the process can be used, as far as can be seen from outside."""
         try:
             self._check()
-        except LaneLostError:
+        except WorkerLostError:
             return False
         return True
 
@@ -105,7 +109,7 @@ class DraftProcess:
     def wait_until_ready(self) -> None:
         """See `Link.wait_until_ready`."""
         while self.is_alive and not self.is_ready:
-            with suppress(LaneLostError):
+            with suppress(WorkerLostError):
                 self._read(CHECK_SECONDS)
 
     def new_answer(self) -> int:
@@ -118,11 +122,11 @@ class DraftProcess:
     def send(self, message: ToDraft) -> None:
         """See `Link.send`."""
         if self.lost is not None:
-            raise LaneLostError(self.lost)
+            raise WorkerLostError(self.lost)
         try:
             parcel = pack(message)
         except OSError as error:
-            raise LaneLostError(f"no memory for a message could be had: {error}") from error
+            raise WorkerLostError(f"no memory for a message could be had: {error}") from error
         try:
             with self._using:
                 self._channel.send_parcel(parcel)
@@ -168,7 +172,7 @@ class DraftProcess:
             self._channel.wait(timeout)
             with self._using:
                 if self.lost is not None:
-                    raise LaneLostError(self.lost)
+                    raise WorkerLostError(self.lost)
                 message = self._channel.receive(0.0)
         except TimeoutError:
             return False
@@ -191,7 +195,7 @@ class DraftProcess:
     def _check(self) -> None:
         """Raise if the process has ended or does not run."""
         if self.lost is not None:
-            raise LaneLostError(self.lost)
+            raise WorkerLostError(self.lost)
         try:
             status = self._watched.status()
         except psutil.NoSuchProcess:
@@ -213,20 +217,7 @@ class DraftProcess:
     def _lose(self, why: str) -> NoReturn:
         self.lost = self.lost or why
         self._finalizer()
-        raise LaneLostError(self.lost)
-
-
-def _connected() -> tuple[Channel, subprocess.Popen[bytes]]:
-    """A new process and the channel to it."""
-    channel, theirs = Channel.pair()
-    try:
-        with no_interrupts():
-            return channel, _start(theirs.fileno())
-    except OSError:
-        channel.close()
-        raise
-    finally:
-        theirs.close()
+        raise WorkerLostError(self.lost)
 
 
 def _start(descriptor: int) -> subprocess.Popen[bytes]:
@@ -242,36 +233,38 @@ def _end(channel: Channel, process: subprocess.Popen[bytes], owner: int) -> None
         process.wait()
 
 
+_PROCESS = Slot[DraftProcess]("process that drafts")
+
+
 class _Processes:
     """The processes of this process' models."""
 
     def __init__(self) -> None:
         self._starting = threading.Lock()
-        self._by_model: weakref.WeakKeyDictionary[Any, DraftProcess] = weakref.WeakKeyDictionary()
 
     def of(self, model: Any) -> DraftProcess:
         """See `process_of`."""
         with self._starting:
-            process = self._by_model.get(model)
+            process = _PROCESS.get(model)
             if process is not None and process.is_alive:
                 return process
             if process is not None and process.cannot_start:
-                raise LaneLostError(f"{process.lost} before it was ready")
+                raise WorkerLostError(f"{process.lost} before it was ready")
             process = DraftProcess(model)
-            self._by_model[model] = process
+            _PROCESS.set(model, process)
             return process
 
     def end(self) -> None:
         """End all."""
-        for process in list(self._by_model.values()):
+        for process in _PROCESS.values():
             process.close()
 
     def leave_to_parent(self) -> None:
         """In a fork, which must neither use the processes of its parent nor keep them alive."""
         self._starting = threading.Lock()  # another thread of the parent may have held it
-        for process in list(self._by_model.values()):
+        for process in _PROCESS.values():
             process.leave_to_parent()
-        self._by_model.clear()
+        _PROCESS.clear()
 
 
 _PROCESSES = _Processes()
@@ -283,6 +276,6 @@ def process_of(model: Any) -> DraftProcess:
     """The process that drafts with a model; a new one if there is none or it was lost.
 
     Raises:
-        LaneLostError: none can be started.
+        WorkerLostError: none can be started.
     """
     return _PROCESSES.of(model)

@@ -1,4 +1,4 @@
-"""A draft model that runs ahead of the target: every row is a hypothesis about its answer."""
+"""A draft model that runs ahead of the target: each row is a hypothesis about its answer."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from draftlens.core import tree as trees
 from draftlens.core.batch import Batch
 from draftlens.core.history import History
-from draftlens.core.rows import replace_by_last, without_row
+from draftlens.core.rows import replace_by_last
 from draftlens.core.tree import EMPTY, ROOT
 from draftlens.decoding.drafter import draw_children
 from draftlens.drafting.draft_prompt import DraftPrompt
-from draftlens.drafting.joining_rows import score_tokens, with_ids_of_the_target
+from draftlens.drafting.draft_rows import DraftRows
+from draftlens.drafting.draft_scores import with_ids_of_the_target
 from draftlens.methods.parallelvlm.messages import Decision, Guess
 from draftlens.models.adapter import Backbone
-from draftlens.models.kv_cache import KVCache
 
 
 @dataclass(eq=False)
@@ -66,10 +65,8 @@ class Hypothesis:
 
 
 class Hypotheses:
-    """The rows of a session as a draft model continues them.
-
-    Unlike the cache of a serial drafter (`CachedModel`), which follows the answer, this one follows
-    the guesses. A verdict that contradicts them rolls back its own row only.
+    """The rows of a session as a draft model continues them: `DraftRows` that hold draft tokens
+    before they are accepted. A verdict that rejects them rolls back its own row only.
 
     Args:
         backbone: the draft model.
@@ -77,26 +74,21 @@ class Hypotheses:
 
     Attributes:
         rows: in the order of the cache.
-        forwards: decode forwards so far.
+        draft_rows: their cache.
     """
 
     def __init__(self, backbone: Backbone, vocab_size: int) -> None:
-        self.backbone = backbone
-        self.vocab_size = vocab_size
         self.rows: list[Hypothesis] = []
-        self.forwards = 0
-        self.cache: KVCache | None = None
-        self._prompt_lengths: list[int] = []
-        self._next_position: Tensor | None = None
+        self.draft_rows = DraftRows(backbone, vocab_size)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the cache."""
-        return 0 if self.cache is None else self.cache.nbytes
+        return self.draft_rows.nbytes
 
     @property
     def can_step(self) -> bool:
-        """Whether a row may be guessed further."""
+        """Whether a row may be continued."""
         return any(self._is_open(row) for row in self.rows)
 
     def join(
@@ -109,47 +101,27 @@ class Hypotheses:
             batch: the rows.
             draft: what the draft reads.
             room: most tokens that an answer may gain.
-            limit: length up to which the rows may be guessed.
+            limit: length up to which the rows may be continued.
         """
-        prompt = draft.prompt
-        joins = self.cache is not None and bool(self.rows)
-        if self.cache is not None and joins:
-            cache = self.cache.new_rows(len(prompt.lengths))
-        else:
-            cache = self.backbone.new_cache(prompt, room)
-        logits = draft.fill(cache)
-        if self.cache is not None and self._next_position is not None and joins:
-            self.cache.join(cache)
-            self._next_position = torch.cat([self._next_position, prompt.next_position], dim=-2)
-        else:
-            self.cache = cache
-            self._next_position = prompt.next_position
-        self._prompt_lengths += prompt.lengths
+        logits = self.draft_rows.join(draft, batch, room)
         for row, (number, history) in enumerate(zip(numbers, batch.histories, strict=True)):
             tip = None
             if logits is not None:
-                tip = with_ids_of_the_target(logits[row, -1], self.vocab_size)
+                tip = with_ids_of_the_target(logits[row, -1], self.draft_rows.vocab_size)
             self.rows.append(Hypothesis(number, history, limit, tip, []))
 
     def decide(self, decisions: Sequence[Decision]) -> None:
-        """Follow the target's verdicts; guesses that they contradict are forgotten."""
-        assert self.cache is not None
+        """Follow the target's verdicts; draft tokens that they reject are forgotten."""
         index_of = {row.number: index for index, row in enumerate(self.rows)}
         for decision in decisions:
             index = index_of[decision.row]
-            same = self.rows[index].decide(decision)
-            longest = self._prompt_lengths[index] + same
-            self.cache.lengths[index] = min(self.cache.lengths[index], longest)
+            self.draft_rows.truncate(index, self.rows[index].decide(decision))
 
     def remove(self, number: int) -> None:
         """Drop a row; the last row takes its place."""
-        assert self.cache is not None
-        assert self._next_position is not None
         row = next(index for index, row in enumerate(self.rows) if row.number == number)
-        self.cache.remove(row)
-        self._next_position = without_row(self._next_position, row)
+        self.draft_rows.remove(row)
         replace_by_last(self.rows, row)
-        replace_by_last(self._prompt_lengths, row)
 
     def step(self) -> tuple[Guess, ...]:
         """Guess the next token of every row that may be guessed further, with one forward."""
@@ -181,45 +153,20 @@ class Hypotheses:
 
     def _forward(self, rows: Sequence[int]) -> None:
         """Forward what the cache lacks of these rows, so that each has a tip. Other rows are
-        forwarded beside them, with a filler behind their own last token."""
-        assert self.cache is not None
+        forwarded beside them with fillers."""
+        held = [self.draft_rows.held(index) for index in range(len(self.rows))]
         pending: list[list[int]] = [[] for _ in self.rows]
         for index in rows:
-            pending[index] = self._pending(index)
-        counts = [len(tokens) for tokens in pending]
-        if not any(counts):
+            pending[index] = self.rows[index].tokens[held[index] :]
+        if not any(pending):
             return
-        start = list(self.cache.lengths)
-        logits = self._append(pending)
-        self.cache.truncate([old + count for old, count in zip(start, counts, strict=True)])
+        self.draft_rows.begin_round()
+        self.draft_rows.pending = pending
+        steps = [[cached + len(tokens)] for cached, tokens in zip(held, pending, strict=True)]
+        logits = self.draft_rows.catch_up(torch.tensor(steps, device=self.draft_rows.device))
         for index in rows:
-            if counts[index]:
-                self.rows[index].tip = logits[index, counts[index] - 1]
-
-    def _append(self, pending: Sequence[list[int]]) -> Tensor:
-        """Forward tokens of every row behind its own length; logits ``[B, W, V]``."""
-        assert self.cache is not None
-        assert self._next_position is not None
-        device = self.backbone.device
-        width = max(map(len, pending))
-        start = list(self.cache.lengths)
-        # No token attends to a filler, and the next pass overwrites it.
-        padded = [tokens + (tokens[-1:] or [0]) * (width - len(tokens)) for tokens in pending]
-        tokens = torch.tensor(padded, device=device)
-        causal = torch.ones(width, width, dtype=torch.bool, device=device).tril()
-        mask = trees.attention_mask(start, causal)
-        cached = torch.tensor(start, device=device) - torch.tensor(
-            self._prompt_lengths, device=device
-        )
-        steps = cached[:, None] + torch.arange(width, device=device)
-        positions = self._next_position + steps
-        self.forwards += 1
-        return score_tokens(self.backbone, self.vocab_size, tokens, positions, self.cache, mask)
-
-    def _pending(self, index: int) -> list[int]:
-        """The tokens of a row that the cache lacks."""
-        assert self.cache is not None
-        return self.rows[index].tokens[self.cache.lengths[index] - self._prompt_lengths[index] :]
+            if pending[index]:
+                self.rows[index].tip = logits[index, len(pending[index]) - 1]
 
 
 def _probabilities(batch: Batch, scores: Tensor) -> list[Tensor | None]:

@@ -1,4 +1,4 @@
-"""The drafting lane: it reads prompts and guesses ahead, one forward at a time."""
+"""The draft worker: it reads prompts and drafts ahead, one forward at a time."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from draftlens.core.errors import DraftlensError
-from draftlens.core.timeline import Span
+from draftlens.core.timeline import DRAFT, Span
 from draftlens.decoding.drafter import TargetContext
+from draftlens.decoding.observer import Observer
 from draftlens.drafting.draft_prompt import DraftModelReader, DraftPrompt, prefilled
 from draftlens.methods.parallelvlm.draft_rows import Hypotheses
 from draftlens.methods.parallelvlm.messages import (
     Arrive,
     Close,
     Decide,
+    DraftTokens,
     Failed,
     FromDraft,
-    Guesses,
     Joined,
     Leave,
     Open,
@@ -31,9 +32,6 @@ from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
 from draftlens.pruning import Choice
 
-LANE = "draft"
-"""The lane's name in timelines and statistics."""
-
 
 class Worker:
     """Drafts for any number of sessions with one model.
@@ -43,7 +41,7 @@ class Worker:
 
     Args:
         backbone: the draft model.
-        send: receives the messages for the target's lane.
+        send: receives the messages for the target.
     """
 
     def __init__(self, backbone: Backbone, send: Callable[[FromDraft], None]) -> None:
@@ -59,11 +57,11 @@ class Worker:
 
     @property
     def can_step(self) -> bool:
-        """Whether a session may be guessed further."""
+        """Whether a session may be drafted further."""
         return any(session.can_step for session in self._sessions.values())
 
     def handle(self, message: ToDraft) -> None:
-        """Follow a message of the target's lane."""
+        """Follow a message of the target."""
         number = message.answer
         if isinstance(message, Open):
             self._sessions[number] = _Session(self.backbone, message, self._send)
@@ -78,7 +76,7 @@ class Worker:
         self._guarded(number, lambda: session.handle(message))
 
     def step(self) -> None:
-        """One forward for the next session in turn that may be guessed further."""
+        """One forward for the next session in turn that may be drafted further."""
         for _ in range(len(self._turns)):
             self._turns.rotate(-1)
             number = self._turns[-1]
@@ -100,7 +98,7 @@ class Worker:
 
 
 class _Session:
-    """One session of the drafting lane."""
+    """One session of the draft worker."""
 
     def __init__(self, backbone: Backbone, opened: Open, send: Callable[[FromDraft], None]) -> None:
         self._backbone = backbone
@@ -116,7 +114,7 @@ class _Session:
 
     @property
     def can_step(self) -> bool:
-        """Whether a row may be guessed further."""
+        """Whether a row may be drafted further."""
         return self._hypotheses.can_step
 
     def handle(self, message: Arrive | Read | Decide | Leave) -> None:
@@ -131,12 +129,12 @@ class _Session:
             self._hypotheses.remove(message.row)
 
     def step(self) -> None:
-        """One forward, whose guesses are sent."""
+        """One forward, whose tokens are sent."""
         began = time.perf_counter()
-        guesses = self._hypotheses.step()
-        span = Span(LANE, "draft", began, time.perf_counter(), tokens=len(guesses))
+        tokens = self._hypotheses.step()
+        span = Span(DRAFT, "draft", began, time.perf_counter(), tokens=len(tokens))
         number = self._opened.answer
-        self._send(Guesses(number, guesses, self._hypotheses.nbytes, span))
+        self._send(DraftTokens(number, tokens, self._hypotheses.nbytes, span))
 
     def _arrive(self, message: Arrive) -> None:
         encoded = None
@@ -159,9 +157,9 @@ class _Session:
             prompt=side.prompt,
             cache=KVCache(0, 0, 0),
             readings=side.readings,
-            phase=self._phase,
-            count_pruned=self._count_pruned,
-            observe=self._choices.append,
+            observer=Observer(
+                phase=self._phase, on_prune=self._count_pruned, on_choice=self._choices.append
+            ),
         )
         return self._reader.read(encoded, context)
 
@@ -195,7 +193,7 @@ class _Session:
         try:
             yield
         finally:
-            self._spans.append(Span(LANE, name, began, time.perf_counter()))
+            self._spans.append(Span(DRAFT, name, began, time.perf_counter()))
 
 
 def _sendable(error: Exception) -> Exception:

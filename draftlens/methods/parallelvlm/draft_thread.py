@@ -1,6 +1,6 @@
-"""A drafting lane in a thread of this process, for models on a GPU.
+"""A draft worker in a thread of this process, for models on a GPU.
 
-On the CPU a thread would share the interpreter's lock with the target's lane, which makes passes of
+On the CPU a thread would share the interpreter's lock with the target, which makes passes of
 small models several times slower; there, a process drafts (`methods.parallelvlm.draft_process`).
 """
 
@@ -18,9 +18,10 @@ from typing import Any
 import torch
 
 from draftlens.methods.parallelvlm.draft_side import Worker
-from draftlens.methods.parallelvlm.link import LaneLostError
+from draftlens.methods.parallelvlm.link import WorkerLostError
 from draftlens.methods.parallelvlm.messages import FromDraft, ToDraft
 from draftlens.models.adapter import Backbone
+from draftlens.models.model_state import Slot
 
 
 class DraftThread:
@@ -92,7 +93,7 @@ class DraftThread:
         self._outbox.put(None)
 
     def leave_to_parent(self) -> None:
-        """In a fork of the process that started it, which has no such thread: the lane is lost."""
+        """In a fork, which has no such thread: the worker is lost."""
         self._lost = "it belongs to the process that this one is a fork of"
         # The thread may have held their locks.
         self._arrived = threading.Condition()
@@ -100,7 +101,7 @@ class DraftThread:
 
     def _check(self) -> None:
         if self._lost is not None:
-            raise LaneLostError(self._lost)
+            raise WorkerLostError(self._lost)
 
     def _deliver(self, message: FromDraft) -> None:
         with self._arrived:
@@ -113,7 +114,7 @@ class DraftThread:
         try:
             with self._stream:
                 self._serve()
-        except Exception as error:  # the target goes on without the lane
+        except Exception as error:  # the target goes on without the worker
             self._lost = f"{type(error).__name__}: {error}"
 
     def _serve(self) -> None:
@@ -155,28 +156,30 @@ def _stream_of(device: torch.device) -> AbstractContextManager[Any]:
     return torch.cuda.stream(stream)
 
 
+_THREAD = Slot[DraftThread]("thread that drafts")
+
+
 class _Threads:
     """The threads of this process' models."""
 
     def __init__(self) -> None:
         self._starting = threading.Lock()
-        self._by_model: weakref.WeakKeyDictionary[Any, DraftThread] = weakref.WeakKeyDictionary()
 
     def of(self, backbone: Backbone) -> DraftThread:
         """See `thread_of`."""
         with self._starting:
-            thread = self._by_model.get(backbone.model)
+            thread = _THREAD.get(backbone.model)
             if thread is None:
                 thread = DraftThread(backbone)
-                self._by_model[backbone.model] = thread
+                _THREAD.set(backbone.model, thread)
             return thread
 
     def leave_to_parent(self) -> None:
         """In a fork, which has no thread but the one that forked."""
         self._starting = threading.Lock()  # another thread of the parent may have held it
-        for thread in list(self._by_model.values()):
+        for thread in _THREAD.values():
             thread.leave_to_parent()
-        self._by_model.clear()
+        _THREAD.clear()
 
 
 _THREADS = _Threads()

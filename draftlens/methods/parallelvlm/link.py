@@ -1,4 +1,4 @@
-"""The way to a drafting lane."""
+"""The way to a draft worker."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from draftlens.core.errors import DraftlensError
 from draftlens.methods.parallelvlm.messages import FromDraft, ToDraft
 
 
-class LaneLostError(DraftlensError):
-    """The drafting lane has died, hangs or never came up. The target goes on without it."""
+class WorkerLostError(DraftlensError):
+    """The draft worker has died, hangs or never came up. The target goes on without it."""
 
 
 class Link(Protocol):
-    """Connects sessions with a drafting lane."""
+    """Connects sessions with a draft worker."""
 
     cores: int
-    """Cores that the lane keeps busy and the target's lane leaves alone."""
+    """Cores that the worker keeps busy and the target leaves alone."""
 
     @property
     def processes(self) -> Sequence[int]:
-        """The ids of other processes that work for the lane."""
+        """The ids of other processes that work for the worker."""
         ...
 
     def wait_until_ready(self) -> None:
-        """Wait until the lane can draft, or is lost."""
+        """Wait until the worker can draft, or is lost."""
         ...
 
     def new_answer(self) -> int:
-        """A number for a session, which no other session of the lane has.
+        """A number for a session, which no other session of the worker has.
 
         Raises:
-            LaneLostError: the lane cannot be reached.
+            WorkerLostError: the worker cannot be reached.
         """
         ...
 
@@ -40,7 +40,7 @@ class Link(Protocol):
         """Send a message.
 
         Raises:
-            LaneLostError: the lane cannot be reached.
+            WorkerLostError: the worker cannot be reached.
             TypeError, AttributeError, pickle.PicklingError: the message cannot be sent to another
                 process. Nothing was sent.
         """
@@ -58,6 +58,6 @@ class Link(Protocol):
             timeout: seconds to wait for the first one; 0 for none.
 
         Raises:
-            LaneLostError: the lane cannot be reached.
+            WorkerLostError: the worker cannot be reached.
         """
         ...

@@ -1,28 +1,30 @@
-"""The parallel schedule: the draft works in a lane of its own while the target reads and checks.
-
-The steps are those of the serial loop. The target's lane never drafts: its drafter
-(`lanes.LaneDrafter`) returns guesses that the other lane has written meanwhile.
-"""
+"""The schedule `parallel`: the serial loop with a drafter whose worker writes meanwhile."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from typing import cast
 
 from draftlens.core.result import Chunk
 from draftlens.decoding import loop as serial
-from draftlens.decoding.session import Session
+from draftlens.decoding.session import Session, SessionHooks
 from draftlens.methods.parallelvlm.cores import TARGET_SHARE
+from draftlens.methods.parallelvlm.target_side import ParallelDrafter
 
 
 def decode(session: Session) -> Iterator[Chunk]:
-    """As `decoding.loop.decode`. The lane is told when the answers have ended or the consumer
-    stops. Cores that are left to it are taken back where it is lost or not used at all."""
-    with TARGET_SHARE.held(session.cores_of_draft) as leave_cores:
+    """As `decoding.loop.decode`; closes the draft worker at the end, and leaves cores to it as long
+    as it drafts."""
+    drafter = cast(ParallelDrafter, session.drafter)
+    session.hooks = SessionHooks(drafter.announce, drafter.read, drafter.next_guesses)
+    with TARGET_SHARE.held(drafter.cores) as leave_cores:
         try:
             with closing(serial.decode(session)) as chunks:
                 for chunk in chunks:
-                    leave_cores(session.cores_of_draft)
+                    drafter.record(session.clock)
+                    leave_cores(drafter.cores)
                     yield chunk
         finally:
-            session.close()
+            drafter.close()
+            drafter.record(session.clock)

@@ -1,7 +1,7 @@
-"""What the two lanes of parallel decoding tell each other.
+"""Messages between the target's side and the draft worker.
 
-Only the target's lane judges. It sends the tokens of the answer; the drafting lane compares them
-with its hypothesis and rolls back what differs. Messages of one direction arrive in order.
+Only the target judges. It sends the tokens of the answer; the worker compares them with its own and
+rolls back what differs. Messages of one direction arrive in order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Open:
     """A session begins.
 
     Args:
-        answer: number of the session in the lane; every further message carries it.
+        answer: number of the session in the worker; every further message carries it.
         vocab_size: ids that the target has.
         pruning: which visual tokens the draft reads; None for all.
         shows_choices: whether the choices of the pruner are sent back.
@@ -47,7 +47,7 @@ class Arrive:
         batch: the rows, without any token yet.
         inputs: the output of the draft's processor; None if a `Read` brings the prompt.
         room: most tokens that an answer may gain.
-        limit: length up to which the answers may be guessed before the first `Decide`.
+        limit: length up to which the answers may be drafted before the first `Decide`.
         waits: whether the prompt may only be read after a `Read`.
     """
 
@@ -97,7 +97,7 @@ class Decision:
         row: number of the row.
         start: index in the answer of the first of `tokens`.
         tokens: the emitted ids; of these the last is the root of the next tree.
-        limit: length up to which the answer may be guessed from now on.
+        limit: length up to which the answer may be drafted from now on.
         finished: whether the answer has ended.
     """
 
@@ -143,7 +143,7 @@ class Joined:
         visual, kept: visual tokens before and after pruning.
         cache_bytes: bytes of the draft's keys and values.
         choices: of the pruner, if they are wanted.
-        spans: how the lane spent its time.
+        spans: how the worker spent its time.
     """
 
     answer: int
@@ -156,7 +156,7 @@ class Joined:
 
 @dataclass(frozen=True)
 class Guess:
-    """One guessed token.
+    """One draft token.
 
     Args:
         row: number of the row.
@@ -175,18 +175,18 @@ class Guess:
 
 
 @dataclass(frozen=True)
-class Guesses:
-    """The guesses of one forward of the draft.
+class DraftTokens:
+    """The tokens of one forward of the draft.
 
     Args:
         answer: the session.
-        guesses: at most one for each row.
+        tokens: at most one for each row.
         cache_bytes: bytes of the draft's keys and values.
         span: the time that the forward took.
     """
 
     answer: int
-    guesses: tuple[Guess, ...]
+    tokens: tuple[Guess, ...]
     cache_bytes: int
     span: Span
 
@@ -204,4 +204,4 @@ class Failed:
     error: Exception
 
 
-FromDraft = Joined | Guesses | Failed
+FromDraft = Joined | DraftTokens | Failed

@@ -7,17 +7,17 @@ import logging
 from draftlens.methods.parallelvlm.cores import usable_cores
 from draftlens.methods.parallelvlm.draft_process import process_of
 from draftlens.methods.parallelvlm.draft_thread import thread_of
-from draftlens.methods.parallelvlm.link import LaneLostError, Link
+from draftlens.methods.parallelvlm.link import Link, WorkerLostError
 from draftlens.models.adapter import Backbone
 
 logger = logging.getLogger("draftlens")
 
 
 def link_of(drafting: Backbone) -> Link | None:
-    """The way to the lane of a draft model, which is started if necessary.
+    """The way to the worker of a draft model, which is started if necessary.
 
     A model on a GPU drafts in a thread, a model on the CPU in a process of its own. None means that
-    drafting in a lane of its own is not possible; a log message says why.
+    drafting in a worker of its own is not possible; a log message says why.
 
     Args:
         drafting: the model that drafts; the target itself if it drafts for itself.
@@ -29,7 +29,7 @@ def link_of(drafting: Backbone) -> Link | None:
         try:
             with drafting.alone():  # its weights may move
                 return process_of(drafting.model)
-        except LaneLostError as error:
+        except WorkerLostError as error:
             why = str(error)
     logger.warning("the schedule is serial: %s", why)
     return None

@@ -1,340 +1,148 @@
-"""When the target takes guesses, and how far the draft may run ahead."""
+"""How far the draft runs ahead: the lock-step of ParallelVLM (Algorithm 1)."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
-from math import log
 from statistics import median
-from typing import Protocol
-
-RECENT = 32
-"""Timings and guesses that an estimate is made from."""
-
-LONGEST_WAIT = 8
-"""Most guesses that the target waits for behind a correction."""
 
 LONGEST_WINDOW = 16
-"""Most guesses in one check where the caller names no number."""
+"""Largest γ that is chosen by measured times."""
 
 FIRST_WINDOW = 4
-"""Most guesses in one check before anything is measured."""
+"""γ before anything is measured."""
+
+RECENT = 32
+"""Rounds, and steps of the draft, that medians are taken of; eight times as many verdicts."""
 
 TRIAL_AFTER = 12
-"""Passes after which it is asked whether the draft pays; twice as many after each time it does."""
+"""Rounds after which plain decoding may be tried; twice as many after each trial."""
 
 TRIAL = 3
-"""Passes for which the draft rests to see how fast plain decoding is."""
+"""Rounds of a trial."""
 
-REST = 60
-"""Passes for which it rests where plain decoding is faster."""
-
-SELDOM_RIGHT = 1.8
-"""Tokens a pass below which plain decoding might be faster: passes beside a draft take longer."""
-
-WORTH_FILLING = 1.5
-"""c from which on the target waits for a full window; a slower draft would hold it up."""
-
-LONG = 8
-"""Length of a window from which on all of its guesses must be right with the chance `WHOLE`."""
-WHOLE = 0.3
-
-LIKELY = 0.62
-"""The target waits behind a correction only for guesses that are all right with this chance: misses
-cluster, so another one is likelier there than β says."""
-
-
-class Pace(Protocol):
-    """Decides when the target takes guesses and how far the draft runs ahead."""
-
-    @property
-    def meets(self) -> bool:
-        """Whether the lanes wait for each other at the end of every round."""
-        ...
-
-    @property
-    def ahead(self) -> int:
-        """Guesses that the draft may make before the target's first token."""
-        ...
-
-    @property
-    def longest(self) -> int:
-        """Most guesses that there will ever be in one check."""
-        ...
-
-    @property
-    def window(self) -> int:
-        """Most guesses in the next check."""
-        ...
-
-    def guesses_to_wait_for(self, is_new: bool) -> int:
-        """Guesses that the target waits for before it checks a row.
-
-        Args:
-            is_new: whether no guess of the row has been checked since its last correction.
-        """
-        ...
-
-    def limit(self, known: int, written: int) -> int:
-        """The length up to which a row may be guessed after a decision.
-
-        Args:
-            known: length of the answer.
-            written: length of answer and guesses that agree with it.
-        """
-        ...
-
-    def passed(self, seconds: float, waited: float, tokens: float) -> None:
-        """The target has made a pass.
-
-        Args:
-            seconds: of the pass.
-            waited: seconds of the wait for guesses before it.
-            tokens: that it emitted, mean of the running rows.
-        """
-        ...
-
-    def guessed(self, seconds: float) -> None:
-        """The draft has made a guess."""
-        ...
-
-    def judged(self, is_right: bool) -> None:
-        """A guess was compared with the answer."""
-        ...
-
-
-@dataclass
-class _Rates:
-    """Passes of the target with what they took and gave."""
-
-    passes: int = 0
-    seconds: float = 0.0
-    tokens: float = 0.0
-
-    def add(self, seconds: float, tokens: float) -> None:
-        """Count a pass."""
-        self.passes += 1
-        self.seconds += seconds
-        self.tokens += tokens
-
-    @property
-    def tokens_a_pass(self) -> float:
-        """Mean number of tokens."""
-        return self.tokens / max(self.passes, 1)
-
-    @property
-    def tokens_a_second(self) -> float:
-        """Tokens by time."""
-        return self.tokens / max(self.seconds, 1e-9)
+DOUBTFUL = 1.5
+"""Gain over one token per pass beside the draft below which plain decoding is tried. Without the
+draft a pass takes less time, but not so much less."""
 
 
 @dataclass(frozen=True)
-class LockStep:
-    """Both lanes do their share of a round and then meet (ParallelVLM, algorithm 1). The tokens,
-    the passes and the guesses do not depend on time.
+class Round:
+    """One pass of the target and what it gave.
 
     Args:
-        length: γ, guesses of the draft in one round.
+        pass_seconds: of the pass.
+        seconds: of the whole round, with the wait for the draft.
+        width: tokens of a row in the pass; 1 for an empty window.
+        tokens: emitted, mean of the running rows.
     """
 
-    length: int
-    meets: bool = True
-
-    @property
-    def ahead(self) -> int:
-        """The first window is written while the target reads the prompt."""
-        return self.length
-
-    @property
-    def longest(self) -> int:
-        """All guesses of a round."""
-        return self.length
-
-    @property
-    def window(self) -> int:
-        """All guesses of a round."""
-        return self.length
-
-    def guesses_to_wait_for(self, is_new: bool) -> int:
-        """None: the lanes meet at the end of a round."""
-        return 0
-
-    def limit(self, known: int, written: int) -> int:
-        """One window more."""
-        return written + self.length
-
-    def passed(self, seconds: float, waited: float, tokens: float) -> None:
-        """Times do not matter."""
-
-    def guessed(self, seconds: float) -> None:
-        """Times do not matter."""
-
-    def judged(self, is_right: bool) -> None:
-        """Verdicts do not matter."""
+    pass_seconds: float
+    seconds: float
+    width: int
+    tokens: float
 
 
-class Eager:
-    """A target that is free takes the guesses that are there.
+class Schedule:
+    """In every round the draft writes γ tokens while the target checks those of the round before;
+    then each waits for the other.
 
-    Where all guesses of the last check were right, it waits until a window is full, which the draft
-    soon has; behind a correction it goes on with the empty window unless waiting pays. Where
-    guesses are seldom right, the draft now and then rests for some passes, and stays at rest for a
-    while if plain decoding is faster: beside the draft, passes may take longer.
+    With a given γ, passes and proposals do not depend on time. Otherwise γ follows the measured
+    times, and the draft stops for good where plain decoding is measured to be faster.
 
     Args:
-        window: γ, most guesses in one check; None for as many as the draft writes beside one check,
-            by the measured times.
-        wait: s, how many guesses the target waits for behind a correction; None for the number that
-            the measured times suggest.
+        window: γ; None for a choice by measured times.
+
+    Attributes:
+        window: γ of the next round.
+        longest: largest γ that there will ever be.
+        is_fixed: whether γ was given.
+        drafts: whether the draft writes; false in a trial and after it has been stopped.
     """
 
-    meets = False
-
-    def __init__(self, window: int | None = None, wait: int | None = None) -> None:
+    def __init__(self, window: int | None = None) -> None:
+        self.is_fixed = window is not None
+        self.window = FIRST_WINDOW if window is None else window
         self.longest = LONGEST_WINDOW if window is None else window
-        self._fixed_window = window
-        self._fixed_wait = wait
-        self._passes: deque[float] = deque(maxlen=RECENT)
+        self.drafts = True
+        self._rounds: deque[Round] = deque(maxlen=RECENT)
         self._steps: deque[float] = deque(maxlen=RECENT)
         self._verdicts: deque[bool] = deque(maxlen=8 * RECENT)
-        self._drafting = _Rates()
-        self._resting = _Rates()
-        self._rest_left = 0
-        self._work_for = TRIAL_AFTER
-        self._work_left = TRIAL_AFTER
-
-    @property
-    def rests(self) -> bool:
-        """Whether the draft rests at the moment."""
-        return self._rest_left > 0
-
-    @property
-    def ahead(self) -> int:
-        """The guesses that are being checked, the one in place of the bonus token, and the next
-        window."""
-        return 2 * self.window + 1
-
-    @property
-    def window(self) -> int:
-        """γ at the moment."""
-        if self._fixed_window is not None:
-            return self._fixed_window
-        if self.ratio is None:
-            return FIRST_WINDOW
-        return best_window(self.ratio, self.rate, self.longest)
-
-    @property
-    def ratio(self) -> float | None:
-        """c, seconds of a pass of the target over seconds of a guess of the draft; None before both
-        were measured."""
-        if not self._passes or not self._steps:
-            return None
-        return median(self._passes) / self.step_seconds
-
-    def guesses_to_wait_for(self, is_new: bool) -> int:
-        """s behind a correction, else γ."""
-        if self.rests:
-            return 0
-        if not is_new:
-            is_soon_full = self.ratio is not None and self.ratio >= WORTH_FILLING
-            return self.window if is_soon_full else 0
-        if self._fixed_wait is not None:
-            return min(self._fixed_wait, self.window)
-        return 0 if self.ratio is None else best_wait(self.rate, self.ratio, self.window)
-
-    @property
-    def step_seconds(self) -> float:
-        """Median of recent guesses."""
-        return median(self._steps) if self._steps else 0.0
+        self._plain_rounds: list[Round] = []
+        self._period = TRIAL_AFTER
+        self._rounds_left = TRIAL_AFTER
 
     @property
     def rate(self) -> float:
-        """β, the share of recent guesses that were right; 0.5 before there are any."""
+        """β, the share of recent draft tokens that were accepted; 0.5 before there are any."""
         return (sum(self._verdicts) + 1) / (len(self._verdicts) + 2)
 
-    def limit(self, known: int, written: int) -> int:
-        """As far ahead of the answer as always; a draft that rests writes nothing."""
-        return known if self.rests else known + self.ahead
+    def drafted(self, seconds: float) -> None:
+        """Count a step of the draft, T_q."""
+        self._steps.append(seconds)
 
-    def passed(self, seconds: float, waited: float, tokens: float) -> None:
-        """Count time and tokens, and decide whether the draft rests."""
-        if self.rests:
-            self._resting.add(seconds + waited, tokens)
-            self._rest_left -= 1
-            if not self._rest_left:
-                self._end_rest()
+    def judged(self, accepted: bool) -> None:
+        """Count the verdict on a draft token."""
+        self._verdicts.append(accepted)
+
+    def finish(self, finished: Round) -> None:
+        """Count a round, and choose how the next one is drafted."""
+        if self.is_fixed:
             return
-        self._passes.append(seconds)
-        self._drafting.add(seconds + waited, tokens)
-        self._work_left -= 1
-        if self._work_left <= 0:
-            self._work_left = self._work_for
-            if self._drafting.tokens_a_pass < SELDOM_RIGHT:
-                self._resting = _Rates()
-                self._rest_left = TRIAL
-            else:
-                self._drafting = _Rates()
-
-    def _end_rest(self) -> None:
-        """After a trial, rest on if plain decoding is faster; after a long rest, draft again."""
-        is_trial = self._resting.passes <= TRIAL
-        if is_trial and self._resting.tokens_a_second > self._drafting.tokens_a_second:
-            self._rest_left = REST
-            self._work_for = TRIAL_AFTER
+        if not self.drafts:
+            self._plain_rounds.append(finished)
+            if len(self._plain_rounds) == TRIAL:
+                self._end_trial()
             return
-        if is_trial:
-            self._work_for = min(2 * self._work_for, REST)
-        self._drafting = _Rates()
-        self._work_left = self._work_for
+        self._rounds.append(finished)
+        if self._steps:
+            self.window = self._best_window()
+        self._rounds_left -= 1
+        if self._rounds_left <= 0:
+            self._rounds_left = self._period
+            self.drafts = _speed(self._rounds) * self._pass_seconds(1) >= DOUBTFUL
+            self._plain_rounds.clear()
 
-    def guessed(self, seconds: float) -> None:
-        """Count the time."""
-        self._steps.append(max(seconds, 1e-9))
+    def _end_trial(self) -> None:
+        self.drafts = _speed(self._rounds) >= _speed(self._plain_rounds)
+        self._period *= 2
+        self._rounds_left = self._period
 
-    def judged(self, is_right: bool) -> None:
-        """Count the verdict."""
-        self._verdicts.append(is_right)
+    def _best_window(self) -> int:
+        """The γ that takes the fewest seconds a token.
+
+        Between two rejections there is one empty window and, on average, β / (1 - β^γ) full ones. A
+        round takes as long as the slower of pass and draft, so a token takes
+        (1 - β)(max(T_p(1), γ·T_q) + max(T_p(γ), γ·T_q)·β / (1 - β^γ)) seconds.
+        """
+        rate = self.rate
+        step = median(self._steps)
+        single = self._pass_seconds(1)
+        slope = self._slope(single)
+
+        def seconds(window: int) -> float:
+            drafting = window * step
+            full = max(single + slope * (window - 1), drafting)
+            return max(single, drafting) + full * rate / (1 - rate**window)
+
+        return min(range(1, self.longest + 1), key=seconds)
+
+    def _pass_seconds(self, width: int) -> float:
+        """T_p of passes with this width; of all where there was none."""
+        times = [done.pass_seconds for done in self._rounds if done.width == width]
+        return median(times or [done.pass_seconds for done in self._rounds])
+
+    def _slope(self, single: float) -> float:
+        """Seconds that each further token of a row adds to a pass."""
+        wide = [done for done in self._rounds if done.width > 1]
+        if not wide:
+            return 0.0
+        more = median(done.pass_seconds for done in wide) - single
+        return max(0.0, more / median(done.width - 1 for done in wide))
 
 
-def best_window(ratio: float, rate: float, longest: int) -> int:
-    """The window that the draft fills beside one check of the target.
-
-    Window and bonus token take the c guesses of one pass, so it is c - 1; but a long window is no
-    longer than is likely to be right as a whole (`benchmarks/results/parallel_rule.md`).
-
-    Args:
-        ratio: c, seconds of a pass of the target over seconds of a guess of the draft.
-        rate: β, the probability that a guess is right.
-        longest: the largest window.
-    """
-    certainty = -log(min(max(rate, 0.01), 0.999))
-    reach = max(LONG, int(-log(WHOLE) / certainty))
-    return max(1, min(longest, reach, round(ratio) - 1))
-
-
-def best_wait(rate: float, ratio: float, window: int) -> int:
-    """How many guesses to wait for behind a correction.
-
-    One token of the answer costs (1 - β)(1 + w(s) / c + β^(s + 1) / (1 - β^γ)) passes, where the
-    terms are the pass that corrects, the wait w(s), and the passes until the next correction. The
-    wait for s guesses takes s + 1/2 steps of the draft, which notices a correction at the end of a
-    step; without guesses to wait for there is none.
-
-    Args:
-        rate: β, the probability that a guess is right.
-        ratio: c, seconds of a pass of the target over seconds of a guess of the draft.
-        window: γ, most guesses in one check.
-
-    Returns:
-        s, from 0 to `LONGEST_WAIT` and at most `window`.
-    """
-    rate = min(rate, 0.999)
-
-    def passes(wait: int) -> float:
-        waited = wait + 0.5 if wait else 0.0
-        later = rate ** (wait + 1) / (1 - rate ** max(window, 1))
-        return waited / max(ratio, 1e-9) + later
-
-    longest = min(LONGEST_WAIT, window)
-    waits = [wait for wait in range(longest + 1) if rate**wait >= LIKELY]
-    return min(waits, key=passes)
+def _speed(rounds: Iterable[Round]) -> float:
+    """Tokens a second."""
+    done = list(rounds)
+    return sum(one.tokens for one in done) / max(sum(one.seconds for one in done), 1e-9)

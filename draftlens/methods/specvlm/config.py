@@ -1,15 +1,19 @@
-"""SpecVLM: the draft reads only the visual tokens that the target attends to."""
+"""SpecVLM: the draft reads only the visual tokens that the target attends to.
+
+The scores are in `pruning.attention`, the pruned prompt in `drafting.pruning`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from draftlens.core.errors import ConfigError
 from draftlens.core.tree import Topology
 from draftlens.decoding.plan import Plan
 from draftlens.drafting.disagreement import Disagreement
-from draftlens.drafting.draft_prompt import DraftModelReader, Reader, SelfReader, check_kv
+from draftlens.drafting.draft_prompt import DraftModelReader, PromptBuilder, SelfReader, check_kv
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.drafting.pruning import Pruning
 from draftlens.methods.base import Models, name_of
@@ -25,7 +29,6 @@ from draftlens.methods.parts import (
     topology_of,
     tuners_of,
 )
-from draftlens.models.prompt_subset import POSITIONS
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,8 @@ class SpecVLM:
             `SpeculativeDecoding`. The paper's tree is `"eagle"`.
         prune_ratio: r, the share of visual tokens that the draft does not read.
         pruner: which tokens these are: a name of `prune.PRUNERS`, a mapping of a name and options
-            such as ``{"name": "dycoke", "group": 4}``, or a pruner. `"uv"` is that of ParallelVLM.
-        positions: `"original"` leaves kept tokens where they were, `"compact"` closes the gaps.
+            such as ``{"name": "specvlm", "attention_mass": 0.2}``, or a pruner. `"uv"` is that of
+            ParallelVLM.
         draft: `"model"` for a draft model, `"self"` for the target's own weights, `"auto"` for the
             draft model if there is one.
         kv: for `"self"`: `"prefill"` reads the pruned prompt again, `"gather"` reuses the target's
@@ -51,16 +54,17 @@ class SpecVLM:
     Example:
 
         >>> import draftlens
-        >>> draftlens.SpecVLM(pruner={"name": "random", "seed": 3}).pruner
-        RandomPruner(seed=3)
+        >>> draftlens.SpecVLM(pruner={"name": "specvlm", "attention_mass": 0.2}).pruner
+        SpecVLMPruner(attention_mass=0.2)
     """
+
+    removed: ClassVar[Mapping[str, str]] = {"positions": "kept tokens stay at their positions"}
 
     num_speculative_tokens: int | None = None
     tree: Tree = None
     sampling_rule: str = "coupled"
     prune_ratio: float = 0.9
     pruner: Any = "specvlm"
-    positions: str = "original"
     draft: str = "auto"
     kv: str = "prefill"
     schedule: str = "serial"
@@ -70,15 +74,14 @@ class SpecVLM:
         resolve_drafting(self)
         if not isinstance(self.prune_ratio, (int, float)) or not 0 <= self.prune_ratio <= 1:
             raise ConfigError(f"prune_ratio is a share between 0 and 1, not {self.prune_ratio!r}")
-        check_choice("positions", self.positions, POSITIONS)
         check_choice("draft", self.draft, ("auto", "model", "self"))
-        check_kv(self.kv, self.positions)
+        check_kv(self.kv)
         if self.draft == "model":
             self._check_reuse()
         if self.kv != "prefill" and self.schedule != "serial":
             raise ConfigError(
-                f"kv {self.kv!r} takes keys and values of the target's prefill, which a draft in a "
-                f"lane of its own does not wait for: use 'prefill' with schedule {self.schedule!r}"
+                f"kv {self.kv!r} takes keys and values of the target's prefill, for which a draft "
+                f"that runs ahead does not wait: use 'prefill' with schedule {self.schedule!r}"
             )
         resolve_parts(self, pruner=True)
 
@@ -95,29 +98,28 @@ class SpecVLM:
     @property
     def pruning(self) -> Pruning:
         """How the draft's prompt is pruned."""
-        return Pruning(self.pruner, self.prune_ratio, self.positions)
+        return Pruning(self.pruner, self.prune_ratio)
 
     def plan(self, models: Models) -> Plan:
-        """See `Method.plan`."""
         pruning = self.pruning
         drafts_for_itself = self.draft == "self" or (self.draft == "auto" and models.draft is None)
-        reader: Reader
+        prompts: PromptBuilder
         if drafts_for_itself:
-            reader = SelfReader(models.target, pruning, self.kv)
+            prompts = SelfReader(models.target, pruning, self.kv)
         else:
             self._check_reuse()
             described = f"method {name_of(self)!r} with draft 'model'"
-            reader = DraftModelReader(draft_of(models, described), pruning)
+            prompts = DraftModelReader(draft_of(models, described), pruning)
         settings = (drafts_for_itself, self.kv, *settings_of(pruning))
-        disagreement = None if drafts_for_itself else Disagreement(reader.backbone.name)
+        disagreement = None if drafts_for_itself else Disagreement(prompts.backbone.name)
         drafter = ModelDrafter(
-            reader,
+            prompts,
             self.topology,
             models.target.vocab_size,
-            tuners_of(self.tree, models.target, reader.backbone, settings),
+            tuners_of(self.tree, models.target, prompts.backbone, settings),
             disagreement,
         )
-        return drafting_plan(self, models, drafter, pruning, drafts_for_itself, self._wait)
+        return drafting_plan(self, models, drafter, pruning, drafts_for_itself)
 
     def _check_reuse(self) -> None:
         """Refuse to reuse the target's keys and values in a draft model, which has others."""
@@ -126,8 +128,3 @@ class SpecVLM:
                 f"kv {self.kv!r} reuses the target's keys and values, which a draft model cannot "
                 "read: use draft 'self', or kv 'prefill'"
             )
-
-    @property
-    def _wait(self) -> int | None:
-        """Guesses that the target waits for behind a correction; None for a choice by times."""
-        return None

@@ -1,5 +1,4 @@
-"""TABED: one draft reads the prompt in several ways, and the target's own words say which to
-trust."""
+"""TABED: one draft model reads the prompt in several views, weighed by the target's tokens."""
 
 from __future__ import annotations
 
@@ -13,8 +12,8 @@ from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError
 from draftlens.core.registry import Registry
 from draftlens.core.tree import Topology
-from draftlens.decoding.plan import MakeView, Plan, make_schedule
-from draftlens.drafting.tree_drafter import TreeDrafter
+from draftlens.decoding.acceptance import Acceptance
+from draftlens.decoding.plan import Plan, make_schedule
 from draftlens.media.chat_source import ChatSource
 from draftlens.media.rewriting import without_media
 from draftlens.methods.base import Models, name_of
@@ -33,6 +32,8 @@ from draftlens.methods.parts import (
 )
 from draftlens.methods.tabed.captions import Captioning, Captions, captioned, captions_of
 from draftlens.methods.tabed.ensemble import Ensemble
+from draftlens.methods.tabed.given_views import VIEWS_EXTRA, MakeView, read_views
+from draftlens.methods.tabed.prompts import ViewPrompts
 from draftlens.methods.tabed.views import VIEWS, View, make_views
 from draftlens.methods.tabed.weights import WEIGHTS, make_weighting
 from draftlens.models.adapter import Backbone
@@ -44,8 +45,8 @@ _log = logging.getLogger("draftlens")
 
 @dataclass(frozen=True)
 class TABED:
-    """The draft reads the prompt in several views, and their guesses are mixed by weights that
-    follow what the target says (TABED).
+    """The draft reads the prompt in several views, whose distributions are mixed by weights that
+    follow the target's tokens (TABED).
 
     Args:
         views: the ways to read the prompt: names of `methods.tabed.views.VIEWS` (`"multimodal"`:
@@ -75,6 +76,7 @@ class TABED:
     """
 
     parts: ClassVar[Mapping[str, Registry]] = {"views": VIEWS, "weights": WEIGHTS}
+    extras: ClassVar[tuple[str, ...]] = (VIEWS_EXTRA,)
 
     views: Any = ("multimodal", "text")
     weights: Any = "bayes"
@@ -91,7 +93,7 @@ class TABED:
             object.__setattr__(self, "num_speculative_tokens", DEFAULT_LENGTH)
         if self.schedule not in SCHEDULES:
             raise ConfigError(
-                f"the views of 'tabed' are read in the target's lane: schedule must be 'serial', "
+                f"'tabed' drafts in turn with the target: schedule must be 'serial', "
                 f"not {shown(self.schedule)}"
             )
         resolve_drafting(self)
@@ -104,7 +106,7 @@ class TABED:
         self.weights.tally([view.label for view in self.views])  # refuses numbers for other views
         for view in self.views:
             if view.rewriting == "caption":
-                _captioning(view)
+                _captioning(view)  # refuses values that make no sense
 
     @property
     def draft_use(self) -> str:
@@ -117,32 +119,29 @@ class TABED:
         return topology_of(self.tree, self.num_speculative_tokens)
 
     def plan(self, models: Models) -> Plan:
-        """See `Method.plan`."""
         check_room(self.topology, models)
         drafts_for_itself = self.draft == "self" or (self.draft == "auto" and models.draft is None)
         backbone = models.target if drafts_for_itself else self._draft(models)
         views = _readable(self.views, backbone)
-        ensemble = Ensemble(
-            backbone,
-            models.target.vocab_size,
-            views,
-            self.weights,
-            drafts_for_itself,
-            self.rest,
-            _config_of_inputs(models, backbone),
-        )
+        config = _config_of_inputs(models, backbone)
         labels = tuple(view.label for view in views)
         settings = (name_of(self), drafts_for_itself, labels, repr(self.weights))
-        tuners = tuners_of(self.tree, models.target, backbone, settings)
+        drafter = Ensemble(
+            ViewPrompts(backbone, views, drafts_for_itself, config),
+            self.topology,
+            models.target.vocab_size,
+            self.weights,
+            tuners_of(self.tree, models.target, backbone, settings),
+            self.rest,
+        )
         return Plan(
-            drafter=TreeDrafter(ensemble, self.topology, tuners),
+            drafter=drafter,
             schedule=make_schedule(self.schedule),
             prefill=self.prefill,
-            acceptance=self.sampling_rule,
-            approximate=self.prefill.approximate,
+            acceptance=Acceptance(self.sampling_rule),
             uses_draft=not drafts_for_itself,
             timed=timed_models(self.tree, models.target, backbone),
-            views=_makers(views, models, drafts_for_itself),
+            extras={VIEWS_EXTRA: partial(read_views, _makers(views, models, drafts_for_itself))},
         )
 
     def _draft(self, models: Models) -> Backbone:
@@ -163,8 +162,8 @@ def _readable(views: tuple[View, ...], backbone: Backbone) -> tuple[View, ...]:
 
 
 def _config_of_inputs(models: Models, backbone: Backbone) -> Any:
-    """The configuration that names the placeholders of pictures in a draft's inputs: callers may
-    give the target's inputs to a draft that has none."""
+    """The configuration that names the placeholders of pictures in a draft's inputs: a draft
+    without one is given the target's inputs."""
     return (backbone if _sees(backbone) else models.target).model.config
 
 
@@ -175,7 +174,6 @@ def _sees(backbone: Backbone) -> bool:
 def _makers(
     views: tuple[View, ...], models: Models, drafts_for_itself: bool
 ) -> Mapping[str, MakeView]:
-    """How the inputs of views are made of messages, by the label of the view."""
     makers: dict[str, Callable[[ChatSource], Mapping[str, Any]]] = {}
     for view in views:
         if view.rewriting == "text":
@@ -187,16 +185,10 @@ def _makers(
 
 
 def _captioning(view: Any) -> Captioning:
-    """The options of a view that is made of captions.
-
-    Raises:
-        ConfigError: a value makes no sense.
-    """
     return Captioning(view.captioner, view.prompt, view.max_tokens)
 
 
 def _text_inputs(drafts_for_itself: bool, view: Any, chat: ChatSource) -> Mapping[str, Any]:
-    """The draft's inputs with other words in place of pictures and clips."""
     chat = _for(drafts_for_itself, chat)
     return chat.process([without_media(each, view.instead) for each in chat.conversations])
 
@@ -204,7 +196,6 @@ def _text_inputs(drafts_for_itself: bool, view: Any, chat: ChatSource) -> Mappin
 def _caption_inputs(
     drafts_for_itself: bool, captions: Captions, chat: ChatSource
 ) -> Mapping[str, Any]:
-    """The draft's inputs with captions in place of pictures and clips."""
     return captioned(captions, _for(drafts_for_itself, chat))
 
 

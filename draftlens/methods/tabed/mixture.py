@@ -29,11 +29,6 @@ def log_mixture(log_probs: Tensor, log_weights: Tensor) -> Tensor:
     return weighted.logsumexp(1)
 
 
-def normalized(log_weights: Tensor) -> Tensor:
-    """Log weights ``[..., m]`` whose weights sum to 1."""
-    return log_weights.log_softmax(-1)
-
-
 def kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
     """KL(p || q) in nats, ``[...]``, of log probabilities ``[..., V]``.
 
@@ -47,7 +42,7 @@ def kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
 def total_variation(log_p: Tensor, log_q: Tensor) -> Tensor:
     """TV(p, q) = sum of |p - q| / 2, from 0 to 1, ``[...]``, of log probabilities ``[..., V]``.
 
-    1 - TV is the chance that rejection sampling accepts a guess drawn from q.
+    1 - TV is the chance that rejection sampling accepts a token drawn from q.
     """
     return (log_p.exp() - log_q.exp()).abs().sum(-1) / 2
 

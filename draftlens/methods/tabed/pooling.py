@@ -65,7 +65,6 @@ def _first_of(blocks: Tensor) -> tuple[int, Tensor]:
 
 
 def _averaged(prompt: Prompt, blocks: list[Tensor]) -> Prompt:
-    """The prompt with the mean of its block in place of each visual token."""
     embeds = prompt.embeds.clone()
     for row, row_blocks in enumerate(blocks):
         visual = _visual(prompt, row)

@@ -1,4 +1,4 @@
-"""The prompts of an ensemble: each of its views as the drafting model reads it."""
+"""The prompts of an ensemble: the views as the draft model reads them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
+from draftlens.core.prefill_readings import NO_READINGS
 from draftlens.decoding.drafter import TargetContext
-from draftlens.decoding.plan import VIEW_INPUTS
 from draftlens.drafting.draft_prompt import DraftPrompt
 from draftlens.media.chat_source import CaptionError
-from draftlens.methods.tabed.packed_views import Present
+from draftlens.methods.tabed.given_views import VIEWS_EXTRA
+from draftlens.methods.tabed.view_rows import Present
 from draftlens.methods.tabed.views import Source, View, ViewError
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prompt
@@ -28,6 +29,9 @@ class ViewPrompts:
         views: the views.
         is_target: whether the target drafts for itself.
         config: of the model whose processor makes the draft's inputs; None for the draft itself.
+
+    Attributes:
+        readings: the readings of the target's prefill that the views need.
     """
 
     def __init__(
@@ -41,22 +45,24 @@ class ViewPrompts:
         self.views = tuple(views)
         self.is_target = is_target
         self.config = config
+        self.readings = NO_READINGS
+        for view in self.views:
+            self.readings = self.readings | view.readings
         self._causes: dict[int, str] = {}
 
     def source(self, encoded: Mapping[str, Any], context: TargetContext) -> Source:
         """What views of rows that join are made of.
 
         Args:
-            encoded: the draft's inputs, with what makes further views under `views`.
-            context: the target's side of the rows.
+            encoded: the draft's inputs.
+            context: the target's side of the rows, with what makes further views.
         """
-        inputs = {key: value for key, value in encoded.items() if key != VIEW_INPUTS}
-        made = encoded.get(VIEW_INPUTS, {})
-        return Source(self.backbone, inputs, made, context, self.is_target, self.config)
+        made = context.extras.get(VIEWS_EXTRA, {})
+        return Source(self.backbone, encoded, made, context, self.is_target, self.config)
 
     def read(self, chosen: Sequence[int], source: Source) -> list[DraftPrompt | None]:
-        """The prompt of each chosen view; None where it repeats another one, as most do where
-        nothing is shown, or where it cannot be read, which a warning says once."""
+        """The prompt of each chosen view; None where it repeats another one, as most do without
+        pictures, or where it cannot be read, which is logged once."""
         shows_nothing = not bool(source.context.prompt.visual.any())
         drafts: list[DraftPrompt | None] = []
         for view in chosen:
@@ -94,7 +100,6 @@ def present_views(drafts: Sequence[DraftPrompt | None], row: int) -> Present:
 
 
 def _are_equal(prompt: Prompt, other: Prompt, row: int) -> bool:
-    """Whether two prompts are the same in a row."""
     length = prompt.lengths[row]
     if length != other.lengths[row]:
         return False

@@ -27,7 +27,7 @@ class Span:
 
     Args:
         first: index of the first one.
-        end: index behind the last one.
+        end: index after the last one.
     """
 
     first: int
@@ -45,7 +45,7 @@ def text_ids(
     attention_mask: Tensor | None = None,
     line_break: int | None = None,
 ) -> dict[str, Tensor] | None:
-    """The inputs of a draft that is not shown the pictures and clips of a prompt.
+    """The inputs of a draft without the pictures and clips of a prompt.
 
     Markers around pictures go with them. Pictures that follow each other immediately without
     markers, as in LLaVA's prompts, become one line break.
@@ -84,7 +84,6 @@ def _placeholders(config: Any) -> frozenset[int]:
 
 
 def _rows(input_ids: Tensor, attention_mask: Tensor | None) -> list[list[int]]:
-    """The tokens of each row without padding."""
     if attention_mask is None:
         attention_mask = torch.ones_like(input_ids)
     pairs = zip(input_ids, attention_mask, strict=True)
@@ -92,7 +91,6 @@ def _rows(input_ids: Tensor, attention_mask: Tensor | None) -> list[list[int]]:
 
 
 def _replaced(row: Sequence[int], spans: Sequence[Span], line_break: int | None) -> list[int]:
-    """The row with a line break in place of each span."""
     text: list[int] = []
     position = 0
     for span in spans:
@@ -115,7 +113,6 @@ def _left_padded(rows: Sequence[Sequence[int]], device: torch.device) -> dict[st
 
 
 def _runs(row: Sequence[int], placeholders: frozenset[int]) -> list[Span]:
-    """The runs of one and the same placeholder."""
     spans = []
     position = 0
     for token, run in groupby(row):
@@ -151,7 +148,7 @@ def _find_marked(
 def _find_marked_frames(
     row: Sequence[int], placeholders: frozenset[int], config: Any
 ) -> list[Span] | None:
-    """Qwen3-VL: each frame of a clip has its own start and end, behind words that tell its time.
+    """Qwen3-VL: each frame of a clip has its own start and end, after words that tell its time.
 
     transformers 5 writes all this between another start and end. Older processors do not, and then
     the words cannot be told from the user's own.
@@ -204,7 +201,6 @@ def _regions(row: Sequence[int], start: int, end: int) -> list[Span] | None:
 
 
 def _hold_all(spans: Sequence[Span], row: Sequence[int], placeholders: frozenset[int]) -> bool:
-    """Whether each span holds placeholders, and all placeholders are in spans."""
     inside = [[token in placeholders for token in row[span.first : span.end]] for span in spans]
     number = sum(token in placeholders for token in row)
     return all(map(any, inside)) and sum(map(sum, inside)) == number

@@ -1,9 +1,9 @@
-"""What the answers of a batch have shown about the views of their prompts."""
+"""Updates the weights of views by the tokens of the answers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import exp, inf, nan
 
 import torch
@@ -15,30 +15,17 @@ from draftlens.core.rows import replace_by_last
 from draftlens.core.sampling import gumbel
 from draftlens.core.tree import EMPTY, ROOT
 from draftlens.core.view_record import Weighed
-from draftlens.decoding.drafter import ignore
+from draftlens.decoding.observer import ignore
 from draftlens.drafting.growth import Nodes
-from draftlens.methods.tabed.weights import Seen, Tally, Weighting
-from draftlens.methods.tabed.weights.logs import log_sum
+from draftlens.methods.tabed.weights import Seen, Tally, Weighting, log_sum
 
 LEAST = -9.21
-"""The log likelihood of a token counts as no smaller than this (one in 10,000) where weights go on
-along a path of guesses: a view can be believed again after top-k or
-top-p left a token no chance."""
+"""The log likelihood of a draft token counts as no smaller than this (one in 10,000) where weights
+are updated along its path: a view can recover after top-k or top-p left a token no chance."""
 
 Asked = Sequence[int | None]
-"""For each view that a forward has read, its index among all views, or None if the row in question
-does not have it."""
-
-
-@dataclass
-class TalliedRow:
-    """A row of the batch.
-
-    Args:
-        tally: of its answer.
-    """
-
-    tally: Tally
+"""For each view that a forward has scored, its index among all views; None if a row does not have
+it."""
 
 
 class ViewTallies:
@@ -49,19 +36,19 @@ class ViewTallies:
         weighting: the rule.
 
     Attributes:
-        rows: of the batch, in its order.
+        rows: the tally of each row of the batch.
         report: receives what each token shows.
     """
 
     def __init__(self, names: Sequence[str], weighting: Weighting) -> None:
         self.names = tuple(names)
         self.weighting = weighting
-        self.rows: list[TalliedRow] = []
+        self.rows: list[Tally] = []
         self.report: Callable[[Weighed], None] = ignore
 
     def add(self, count: int) -> None:
         """Begin with further rows."""
-        self.rows += [TalliedRow(self.weighting.tally(self.names)) for _ in range(count)]
+        self.rows += [self.weighting.tally(self.names) for _ in range(count)]
 
     def remove(self, row: int) -> None:
         """Drop a row; the last row takes its place."""
@@ -83,20 +70,19 @@ class ViewTallies:
             row: of the batch.
             history: of this row.
             first: index of the first of the P tokens in its answer.
-            log_probs: log q_v of the views that were asked in front of each token, ``[a, P, V]``.
+            log_probs: log q_v of the views in `asked` before each token, ``[a, P, V]``.
             tokens: P tokens.
             asked: these views.
             log_targets: log p there, ``[P, V]``, if the weighting needs it and it is known.
 
         Returns:
-            How many of the tokens the view with the largest weight would have guessed.
+            How many of the tokens the view with the largest weight would have proposed.
         """
         index = torch.tensor(tokens, device=log_probs.device)
         likelihoods = log_probs.gather(-1, index.expand(len(asked), -1)[..., None])[..., 0].tolist()
         noise = _noise(history, first, log_probs)
         ranking = log_probs if noise is None else log_probs + noise
         is_right = (ranking.argmax(-1) == index).tolist()
-        state = self.rows[row]
         views = [(slot, view) for slot, view in enumerate(asked) if view is not None]
         right = 0
         for place, token in enumerate(tokens):
@@ -116,7 +102,7 @@ class ViewTallies:
                     log_target=log_targets[place],
                     noise=None if noise is None else noise[place],
                 )
-            state.tally.observe(seen)
+            self.rows[row].observe(seen)
         return right
 
     def count(self, row: int, index: int, token: int, hits: Sequence[bool | None]) -> bool:
@@ -126,13 +112,12 @@ class ViewTallies:
             row: of the batch.
             index: of the token in its answer.
             token: the target's.
-            hits: of each view whether it would have guessed it; None if it was not asked.
+            hits: of each view whether it would have proposed it; None if it has no scores there.
 
         Returns:
-            Whether the asked view with the largest weight is right.
+            Whether the view with the largest weight, of those with scores, would have proposed it.
         """
-        state = self.rows[row]
-        log_weights = state.tally.log_weights
+        log_weights = self.rows[row].log_weights
         asked = [view for view, hit in enumerate(hits) if hit is not None]
         total = log_sum([log_weights[view] for view in asked])
         weights = [0.0] * len(hits)
@@ -143,10 +128,10 @@ class ViewTallies:
         return bool(hits[best])
 
     def _by_view(self, log_probs: Tensor, views: Sequence[tuple[int, int]]) -> Tensor:
-        """log q_v of all views, ``[m, V]``, with NaN where a view was not asked.
+        """log q_v of all views, ``[m, V]``, with NaN for views without scores.
 
         Args:
-            log_probs: of the views that were asked, ``[a, V]``.
+            log_probs: of the views with scores, ``[a, V]``.
             views: pairs of a row of these and the view that it belongs to.
         """
         table = log_probs.new_full((len(self.names), log_probs.shape[-1]), nan)
@@ -155,13 +140,13 @@ class ViewTallies:
         return table
 
 
-def log_probs_behind(history: History, first: int, logits: Tensor) -> Tensor:
+def log_probs_before(history: History, first: int, logits: Tensor) -> Tensor:
     """Log probabilities of tokens of an answer, after the logits processors of its row.
 
     Args:
-        history: holds at least the tokens in front of each of them.
+        history: holds at least the tokens before each of them.
         first: index of the first of the P tokens.
-        logits: in front of each of them, of some views, ``[a, P, V]``.
+        logits: before each of them, of some views, ``[a, P, V]``.
 
     Returns:
         ``[a, P, V]``.
@@ -176,7 +161,7 @@ def log_probs_behind(history: History, first: int, logits: Tensor) -> Tensor:
 
 
 def _noise(history: History, first: int, log_probs: Tensor) -> Tensor | None:
-    """What the draft adds to log probabilities ``[a, P, V]`` to choose its guesses, ``[P, V]``;
+    """What the draft adds to log probabilities ``[a, P, V]`` to choose its tokens, ``[P, V]``;
     None where it takes the likeliest, or draws with noise of its own."""
     if not history.sampling.do_sample or history.sampling.rejects:
         return None

@@ -49,7 +49,6 @@ class AttentionProbe:
         mask: Tensor | None,
         **kwargs: Any,
     ) -> Any:
-        """See `AttentionPass.attend`."""
         scaling = kwargs.get("scaling")
         self.add(query, key, query.shape[-1] ** -0.5 if scaling is None else scaling)
         return sdpa_attention_forward(module, query, key, value, mask, **kwargs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from draftlens.core.errors import ConfigError
 from draftlens.models.adapter import Backbone
@@ -13,13 +14,11 @@ from draftlens.prefill.base import PrefillOutput
 from draftlens.prefill.reading import Reading
 from draftlens.prefill.spava.kv_placement import check_decode, new_cache
 from draftlens.prefill.spava.one_process import check_directed, read_in_blocks
-from draftlens.prefill.spava.passing_keys import ByChance, ByQuery, Choice, Evenly
 from draftlens.prefill.spava.ring_chunks import Length, check_length
-from draftlens.prefill.spava.rows import Division, rows_of
+from draftlens.prefill.spava.rows import Division, Row, rows_of
 from draftlens.prefill.spava.several import SeveralProcesses
 
-SELECTS = ("query", "random", "uniform", "none")
-"""How passing keys are chosen."""
+ABLATIONS = "the prefill 'spava-ablation' of draftlens-lab has it"
 
 
 @dataclass(frozen=True)
@@ -28,9 +27,9 @@ class SpavaPrefill(SeveralProcesses):
 
     The context, which ends with the last visual token, is divided into an anchor and `blocks`
     blocks. A block attends to the anchor, to itself, and to the few keys that the blocks before it
-    pass on, chosen anew in every layer and for every head of the keys. The query behind the context
-    attends to everything. What is computed depends on these options and the prompt alone, never on
-    the number of processes.
+    pass on: those that the question scores highest, in every layer and for every head of the keys.
+    The query after the context attends to everything. What is computed depends on these options and
+    the prompt alone, never on the number of processes.
 
     Rows that are too short for this are read exactly; `rows_of` states the rule, and
     `Result.notes` names them.
@@ -41,12 +40,6 @@ class SpavaPrefill(SeveralProcesses):
         passing: l_p, keys that each block passes on, in the same forms. At least the length of a
             block makes the prefill exact.
         blocks: number of blocks; twice the number of hosts in the paper.
-        select: how passing keys are chosen: `"query"` by the question, `"random"`, `"uniform"` at
-            equal distances, `"none"` passes none.
-        rounding: `anchor` and `passing` are rounded up to a multiple of it; 128 in the paper's
-            code.
-        pool: number of neighbouring keys whose greatest score counts for the one in their middle,
-            odd; for `select="query"`.
         zigzag: whether each process reads blocks from the front and from the back, so that all have
             equal work. It changes no token.
         decode: where keys and values are while the answer is decoded, with several processes:
@@ -62,12 +55,11 @@ class SpavaPrefill(SeveralProcesses):
         ('spava prefill: 8 blocks, anchor n/64, passing n/128',)
     """
 
+    removed: ClassVar[Mapping[str, str]] = dict.fromkeys(("select", "pool", "rounding"), ABLATIONS)
+
     anchor: Length = "n/64"
     passing: Length = "n/128"
     blocks: int = 16
-    select: str = "query"
-    rounding: int = 1
-    pool: int = 5
     zigzag: bool = True
     decode: str = "auto"
 
@@ -76,54 +68,23 @@ class SpavaPrefill(SeveralProcesses):
         check_length("anchor", self.anchor)
         check_length("passing", self.passing)
         check_whole("blocks", self.blocks)
-        check_whole("rounding", self.rounding)
-        check_whole("pool", self.pool)
-        if self.pool % 2 == 0:
-            raise ConfigError(f"pool must be odd, so that it has a middle, not {self.pool}")
-        if self.select not in SELECTS:
-            raise ConfigError(f"unknown select {self.select!r}; known: {', '.join(SELECTS)}")
         if not isinstance(self.zigzag, bool):
             raise ConfigError(f"zigzag must be true or false, not {self.zigzag!r}")
 
     @property
     def approximate(self) -> tuple[str, ...]:
-        """See `Prefill.approximate`."""
         return (f"spava prefill: {self.described()}",)
 
     def described(self) -> str:
         """The options that change tokens, in words for the user."""
-        words = [f"{self.blocks} blocks", f"anchor {self.anchor}"]
-        if self.select == "none":
-            words.append("nothing passed")
-        else:
-            words.append(f"passing {self.passing}")
-        if self.select in ("random", "uniform"):
-            words.append(f"{self.select} selection")
-        if self.select == "query" and self.pool != 5:
-            words.append(f"pool {self.pool}")
-        if self.rounding != 1:
-            words.append(f"rounded to {self.rounding}")
-        return ", ".join(words)
+        passing = f"passing {self.passing}" if self.passing else "nothing passed"
+        return f"{self.blocks} blocks, anchor {self.anchor}, {passing}"
 
-    @property
-    def division(self) -> Division:
-        """How rows are divided."""
-        passing = 0 if self.select == "none" else self.passing
-        return Division(self.blocks, self.anchor, passing, self.rounding)
-
-    @property
-    def choice(self) -> Choice:
-        """What chooses the passing keys."""
-        choices: Mapping[str, Choice] = {
-            "query": ByQuery(self.pool),
-            "random": ByChance(),
-            "uniform": Evenly(),
-            "none": Evenly(),
-        }
-        return choices[self.select]
+    def rows(self, prompt: Prompt) -> list[Row]:
+        """How each row of a prompt is divided."""
+        return rows_of(prompt, Division(self.blocks, self.anchor, self.passing))
 
     def check(self, backbone: Backbone) -> None:
-        """See `Prefill.check`."""
         check_directed(backbone)
 
     def new_cache(self, backbone: Backbone, prompt: Prompt, room: int) -> KVCache:
@@ -140,8 +101,8 @@ class SpavaPrefill(SeveralProcesses):
         Raises:
             UnsupportedModelError: as `Prefill.check`.
         """
-        rows = rows_of(reading.prompt, self.division)
-        return read_in_blocks(backbone, reading, rows, self.choice, self.approximate, self.zigzag)
+        rows = self.rows(reading.prompt)
+        return read_in_blocks(backbone, reading, rows, self.approximate, self.zigzag)
 
 
 def check_whole(option: str, value: object) -> None:

@@ -4,7 +4,6 @@ prompt."""
 from __future__ import annotations
 
 import time
-import weakref
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,6 +14,7 @@ from draftlens.core.errors import ConfigError
 from draftlens.core.process_group import Hosts
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import BLOCK, KVCache
+from draftlens.models.model_state import Slot
 from draftlens.models.prompt import Prompt
 from draftlens.prefill.spava.kernels import attend
 from draftlens.prefill.spava.sharded_cache import ShardedCache
@@ -146,20 +146,20 @@ class KeepingCosts:
         return passes * self.layers * (self.message + tokens / self.size * self.attention)
 
 
-_COSTS: weakref.WeakKeyDictionary[Hosts, KeepingCosts] = weakref.WeakKeyDictionary()
-"""Of each group, so that it is measured once."""
+_COSTS = Slot[KeepingCosts]("costs of decoding with several ranks")
 
 
 def costs_of(backbone: Backbone, shape: Shape) -> KeepingCosts:
-    """The costs of a group, measured when they are first needed, in some milliseconds.
+    """The costs of a model's group, measured when they are first needed, in some milliseconds.
 
     Raises:
         HostError: a host is lost.
     """
-    hosts = backbone.hosts
-    if hosts not in _COSTS:
-        _COSTS[hosts] = _measured(backbone, shape)
-    return _COSTS[hosts]
+    costs = _COSTS.get(backbone.model)
+    if costs is None or costs.size != backbone.hosts.size:
+        costs = _measured(backbone, shape)
+        _COSTS.set(backbone.model, costs)
+    return costs
 
 
 def free_bytes(device: torch.device) -> int:

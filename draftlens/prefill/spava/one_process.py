@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from draftlens.core.errors import UnsupportedModelError
 from draftlens.core.prefill_readings import Readings
-from draftlens.core.process_group import Hosts
 from draftlens.models.adapter import Backbone
 from draftlens.models.attention.scores import AttentionProbe
+from draftlens.models.model_state import Slot
 from draftlens.models.prompt import Prompt
 from draftlens.prefill.base import PrefillOutput
 from draftlens.prefill.collector import ReadingCollector
@@ -21,39 +18,21 @@ from draftlens.prefill.full import FullPrefill
 from draftlens.prefill.reading import Reading
 from draftlens.prefill.spava.blocks import Share
 from draftlens.prefill.spava.one_process_attention import BlockAttention
-from draftlens.prefill.spava.passing_keys import Choice, Evenly
-from draftlens.prefill.spava.rank_attention import ShardAttention
+from draftlens.prefill.spava.passing_keys import Choose, keys_by_query
+from draftlens.prefill.spava.rank_attention import InShards
 from draftlens.prefill.spava.rank_zero import Hand, Held, OnRankZero, read_by_hosts
 from draftlens.prefill.spava.rows import Row, notes_of
 
-_CHECKED: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Models that passed `check_directed`, so that a model used in many calls pays for it once."""
-
-
-@dataclass(frozen=True)
-class InShards:
-    """Makes the attention of one rank that reads rows in blocks.
-
-    Args:
-        shares: what the rank holds of each row; None for rows that rank 0 reads alone.
-        choice: chooses passing keys.
-    """
-
-    shares: tuple[Share | None, ...]
-    choice: Choice
-
-    def make(self, lengths: Sequence[int], hosts: Hosts) -> ShardAttention:
-        """See `PassMaker.make`."""
-        return ShardAttention(self.shares, lengths, self.choice, hosts)
+_CHECKED = Slot[bool]("passed check_directed")
 
 
 def read_in_blocks(
     backbone: Backbone,
     reading: Reading,
     rows: Sequence[Row],
-    choice: Choice,
     approximate: tuple[str, ...],
     zigzag: bool = True,
+    choose: Choose = keys_by_query,
 ) -> PrefillOutput:
     """Read a prompt, by all hosts of the backbone.
 
@@ -61,9 +40,9 @@ def read_in_blocks(
         backbone: reads.
         reading: what.
         rows: how each row is read.
-        choice: chooses passing keys.
         approximate: what differs from the model's own prefill if a row is read in blocks.
         zigzag: how blocks are dealt to several hosts (`prefill.spava.blocks.dealt`).
+        choose: chooses passing keys in one process; several choose them by the question.
 
     Raises:
         HostError: a host is lost.
@@ -75,23 +54,21 @@ def read_in_blocks(
         return PrefillOutput(output.logits, output.readings, notes=notes)
     if backbone.hosts.size > 1:
         size = backbone.hosts.size
-        hands = [_hand(prompt, rows, choice, size, rank, zigzag) for rank in range(size)]
+        hands = [_hand(prompt, rows, size, rank, zigzag) for rank in range(size)]
         output = read_by_hosts(backbone, backbone.hosts, reading, hands)
         return PrefillOutput(output.logits, output.readings, approximate, notes)
     num_layers = backbone.text_config.num_hidden_layers
     collector = ReadingCollector(reading.spec, prompt, num_layers, reading.early)
     probe = AttentionProbe(prompt.visual, prompt.lengths) if reading.spec.attention else None
     divisions = [row.blocks for row in rows]
-    attention = BlockAttention(divisions, prompt.lengths, choice, probe)
+    attention = BlockAttention(divisions, prompt.lengths, choose, probe)
     with backbone.alone(), backbone.watching(collector.layers, collector.receive):
         logits = backbone.prefill(prompt, reading.cache, attention)
     readings = collector.readings(probe) if reading.spec else Readings()
     return PrefillOutput(logits, readings, approximate, notes)
 
 
-def _hand(
-    prompt: Prompt, rows: Sequence[Row], choice: Choice, size: int, rank: int, zigzag: bool
-) -> Hand:
+def _hand(prompt: Prompt, rows: Sequence[Row], size: int, rank: int, zigzag: bool) -> Hand:
     """The share of one of several ranks."""
     shares: list[Share | None] = []
     held: list[Held] = []
@@ -103,7 +80,7 @@ def _hand(
             share = Share(row.blocks, rank, size, zigzag)
             shares.append(share)
             held.append(share)
-    return Hand(held, InShards(tuple(shares), choice))
+    return Hand(held, InShards(tuple(shares)))
 
 
 @torch.no_grad()
@@ -114,12 +91,12 @@ def check_directed(backbone: Backbone) -> None:
         UnsupportedModelError: the model does not pass its attention on, or asks for more than a
             softmax of scaled products.
     """
-    if backbone.model in _CHECKED:
+    if _CHECKED.get(backbone.model):
         return
     ids = torch.tensor([[1, 2, 3, 4]], device=backbone.device) % backbone.vocab_size
     prompt = backbone.text_prompt(ids)
     own = backbone.prefill(prompt, backbone.new_cache(prompt, 1))
-    attention = BlockAttention([None], [4], Evenly())
+    attention = BlockAttention([None], [4])
     directed = backbone.prefill(prompt, backbone.new_cache(prompt, 1), attention)
     relative = 1e-3 if own.dtype == torch.float32 else 5e-2
     bound = relative * float(own.abs().max().clamp_min(1e-6))
@@ -129,4 +106,4 @@ def check_directed(backbone: Backbone) -> None:
             f"the attention of {backbone.name} is no softmax of scaled products in every layer, or "
             "it cannot be directed elsewhere: use prefill 'full'"
         )
-    _CHECKED.add(backbone.model)
+    _CHECKED.set(backbone.model, True)

@@ -18,7 +18,7 @@ from draftlens.models.attention.scores import AttentionProbe
 from draftlens.prefill.spava.blocks import Blocks
 from draftlens.prefill.spava.flops import Attend, Work
 from draftlens.prefill.spava.lse_merge import merge, merge_running
-from draftlens.prefill.spava.passing_keys import Choice
+from draftlens.prefill.spava.passing_keys import Choose, keys_by_query
 
 UNKNOWN_TERMS = ("sliding_window", "softcap", "s_aux", "position_bias", "block_mask")
 """Arguments by which transformers asks an attention function for something else than a softmax of
@@ -31,7 +31,7 @@ class BlockAttention:
     Args:
         rows: the division of each row; None for rows that are read exactly.
         lengths: tokens of each row; padding comes behind them.
-        choice: chooses the passing keys.
+        choose: chooses the passing keys.
         probe: reads attention scores beside the pass, as if all tokens saw all earlier ones; the
             query does.
 
@@ -44,13 +44,13 @@ class BlockAttention:
         self,
         rows: Sequence[Blocks | None],
         lengths: Sequence[int],
-        choice: Choice,
+        choose: Choose = keys_by_query,
         probe: AttentionProbe | None = None,
     ) -> None:
         self.work = Work()
         self._rows = list(rows)
         self._lengths = list(lengths)
-        self._choice = choice
+        self._choose = choose
         self._probe = probe
         self.num_layers = 0
 
@@ -63,7 +63,6 @@ class BlockAttention:
         mask: Tensor | None,
         **kwargs: Any,
     ) -> Any:
-        """See `AttentionPass.attend`."""
         scaling = scaling_of(query, kwargs)
         if self._probe is not None:
             self._probe.add(query, key, scaling)
@@ -76,7 +75,7 @@ class BlockAttention:
                 output[row, :, real] = attend(*states, causal=True).out
             else:
                 output[row, :, real] = attend_in_blocks(
-                    *states, blocks, attend, self._choice, self.num_layers
+                    *states, blocks, attend, self.num_layers, self._choose
                 )
         self.num_layers += 1
         return output.transpose(1, 2), None
@@ -108,8 +107,8 @@ def attend_in_blocks(
     value: Tensor,
     blocks: Blocks,
     attend: Attend,
-    choice: Choice,
     layer: int,
+    choose: Choose = keys_by_query,
 ) -> Tensor:
     """One layer of one row: what all hosts compute together.
 
@@ -122,8 +121,8 @@ def attend_in_blocks(
         value: ``[H', L, E]``.
         blocks: of the row.
         attend: attention with its log-sum-exp (`prefill.spava.kernels.attend` without its scaling).
-        choice: chooses the passing keys.
         layer: number of the layer, from 0.
+        choose: chooses the passing keys.
 
     Returns:
         ``[H, L, E]`` in the dtype of `query`.
@@ -143,7 +142,7 @@ def attend_in_blocks(
         output[:, span] = merge_running(earlier, own).out
         count = blocks.passed(block)
         if count:
-            places = choice.places(asked, key[:, span], count, layer, block)
+            places = choose(asked, key[:, span], count, layer, block)
             shared.add(taken(key[:, span], places), taken(value[:, span], places))
 
     # The query, and the answer where it is read together with the prompt.

@@ -77,12 +77,10 @@ class Pictures:
 
     @property
     def units(self) -> int:
-        """See `Shares.units`."""
         return len(self.sizes)
 
     @property
     def groups(self) -> int:
-        """See `Shares.groups`."""
         return sum(self.sizes)
 
     def _span(self, first: int, last: int) -> slice:
@@ -90,7 +88,6 @@ class Pictures:
         return slice(ends[first], ends[last])
 
     def arguments(self, first: int, last: int) -> dict[str, Any]:
-        """See `Shares.arguments`."""
         span = self._span(first, last)
         arguments = dict(self.given)
         for name in ("pixel_values", "image_sizes"):
@@ -102,12 +99,10 @@ class Pictures:
         return arguments
 
     def groups_of(self, first: int, last: int) -> list[int]:
-        """See `Shares.groups_of`."""
         span = self._span(first, last)
         return list(range(span.start, span.stop))
 
     def dropped(self, last: int) -> int:
-        """See `Shares.dropped`."""
         return 0
 
 
@@ -123,12 +118,10 @@ class Frames:
 
     @property
     def units(self) -> int:
-        """See `Shares.units`."""
         return int(self.given["pixel_values_videos"].shape[1])
 
     @property
     def groups(self) -> int:
-        """See `Shares.groups`."""
         return len(self.given["pixel_values_videos"])
 
     @property
@@ -137,12 +130,10 @@ class Frames:
         return self.units * self.groups
 
     def arguments(self, first: int, last: int) -> dict[str, Any]:
-        """See `Shares.arguments`."""
         frames = self.given["pixel_values_videos"][:, first:last]
         return {**self.given, "pixel_values_videos": frames.contiguous()}
 
     def groups_of(self, first: int, last: int) -> list[int]:
-        """See `Shares.groups_of`."""
         return list(range(self.groups))
 
     def dropped(self, last: int) -> int:
@@ -176,12 +167,10 @@ class Grids:
 
     @property
     def units(self) -> int:
-        """See `Shares.units`."""
         return int(self.given[self.grid][:, 0].sum())
 
     @property
     def groups(self) -> int:
-        """See `Shares.groups`."""
         return len(self.given[self.grid])
 
     def _pieces(self, first: int, last: int) -> list[tuple[int, int]]:
@@ -197,7 +186,6 @@ class Grids:
         return pieces
 
     def arguments(self, first: int, last: int) -> dict[str, Any]:
-        """See `Shares.arguments`."""
         grid = self.given[self.grid]
         patches = (grid[:, 1] * grid[:, 2]).repeat_interleave(grid[:, 0])  # of each unit
         begin = int(patches[:first].sum())
@@ -208,11 +196,9 @@ class Grids:
         return {**self.given, self.pixels: self.given[self.pixels][begin:end], self.grid: cut}
 
     def groups_of(self, first: int, last: int) -> list[int]:
-        """See `Shares.groups_of`."""
         return [video for video, _ in self._pieces(first, last)]
 
     def dropped(self, last: int) -> int:
-        """See `Shares.dropped`."""
         return 0
 
 
@@ -238,16 +224,13 @@ class PaddedPictures:
 
     @property
     def units(self) -> int:
-        """See `Shares.units`."""
         return len(self.real)
 
     @property
     def groups(self) -> int:
-        """See `Shares.groups`."""
         return len(self.given["pixel_values"])
 
     def arguments(self, first: int, last: int) -> dict[str, Any]:
-        """See `Shares.arguments`."""
         prompts, places = self.real[first:last].unbind(1)
         arguments = dict(self.given)
         for name in ("pixel_values", "pixel_attention_mask"):
@@ -256,12 +239,10 @@ class PaddedPictures:
         return arguments
 
     def groups_of(self, first: int, last: int) -> list[int]:
-        """See `Shares.groups_of`."""
         prompts: list[int] = self.real[first:last, 0].tolist()
         return prompts
 
     def dropped(self, last: int) -> int:
-        """See `Shares.dropped`."""
         return 0
 
 

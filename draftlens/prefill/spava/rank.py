@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,29 +12,15 @@ from torch import Tensor
 from draftlens.core.errors import UnsupportedModelError
 from draftlens.core.process_group import Hosts
 from draftlens.models.adapter import Backbone
-from draftlens.models.attention.dispatch import AttentionPass
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
-from draftlens.prefill.spava.flops import Work
+from draftlens.prefill.spava.rank_attention import InShards, ShardAttention
+from draftlens.prefill.spava.ring_attention import InRing, RingAttention
 from draftlens.prefill.spava.sharded_attention import HeldRow
 from draftlens.prefill.spava.sharded_scores import Local, Readers, probe_by_hosts
 
-
-class ShardAttentionPass(AttentionPass, Protocol):
-    """The attention of one rank's pass (`prefill.spava.rank_attention`,
-    `prefill.spava.ring_attention`)."""
-
-    work: Work
-    num_layers: int
-    scalings: list[float]
-
-
-class PassMaker(Protocol):
-    """Makes the attention of a rank's pass, in the process of that rank."""
-
-    def make(self, lengths: Sequence[int], hosts: Hosts) -> ShardAttentionPass:
-        """The attention of a pass over rows of these lengths."""
-        ...
+ShardAttentionPass = ShardAttention | RingAttention
+"""The attention of one rank's pass."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +39,7 @@ class Shard:
     """
 
     prompt: Prompt
-    maker: PassMaker
+    maker: InShards | InRing
     owned: tuple[Tensor, ...]
     places: tuple[Tensor, ...]
     readers: tuple[Readers, ...]
@@ -160,7 +146,6 @@ class _Recorder:
         mask: Tensor | None,
         **kwargs: Any,
     ) -> Any:
-        """See `AttentionPass.attend`."""
         kept = [query[row][:, places] for row, places in enumerate(self._readers)]
         self.queries.append(kept)
         return self._attention.attend(module, query, key, value, mask, **kwargs)

@@ -20,7 +20,7 @@ from draftlens.prefill.spava.blocks import Share
 from draftlens.prefill.spava.flops import Attend, Work
 from draftlens.prefill.spava.lse_merge import Part, merge, merge_running
 from draftlens.prefill.spava.one_process_attention import scaling_of, taken
-from draftlens.prefill.spava.passing_keys import Choice
+from draftlens.prefill.spava.passing_keys import keys_by_query
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,6 @@ class ShardAttention:
     Args:
         shares: what this rank holds of each row; None for rows that rank 0 reads alone.
         lengths: tokens of each row on this rank; padding comes behind them.
-        choice: chooses the passing keys.
         hosts: the group.
 
     Attributes:
@@ -70,7 +69,6 @@ class ShardAttention:
         self,
         shares: Sequence[Share | None],
         lengths: Sequence[int],
-        choice: Choice,
         hosts: Hosts,
     ) -> None:
         self.work = Work()
@@ -78,7 +76,6 @@ class ShardAttention:
         self.scalings: list[float] = []
         self._shares = list(shares)
         self._lengths = list(lengths)
-        self._choice = choice
         self._hosts = hosts
 
     def attend(
@@ -90,7 +87,6 @@ class ShardAttention:
         mask: Tensor | None,
         **kwargs: Any,
     ) -> Any:
-        """See `AttentionPass.attend`."""
         scaling = scaling_of(query, kwargs)
         attend = partial(self.work.attend, scaling=scaling)
         output = query.new_zeros(*query.shape[:3], value.shape[-1])
@@ -126,7 +122,7 @@ class ShardAttention:
                 count = blocks.passed(block)
                 if count:
                     own = local.key[:, span]
-                    places = self._choice.places(local.asked, own, count, self.num_layers, block)
+                    places = keys_by_query(local.asked, own, count, self.num_layers, block)
                     pieces.append(taken(own, places).flatten())
                     pieces.append(taken(local.value[:, span], places).flatten())
         per_key = key.shape[1] * (key.shape[-1] + value.shape[-1])
@@ -244,3 +240,18 @@ def _write(
             )
         output[:, span] = part.out
     output[:, local.behind] = behind
+
+
+@dataclass(frozen=True)
+class InShards:
+    """Makes the attention of one rank that reads rows in blocks.
+
+    Args:
+        shares: what the rank holds of each row; None for rows that rank 0 reads alone.
+    """
+
+    shares: tuple[Share | None, ...]
+
+    def make(self, lengths: Sequence[int], hosts: Hosts) -> ShardAttention:
+        """The attention of a pass over rows of these lengths."""
+        return ShardAttention(self.shares, lengths, hosts)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -22,21 +21,11 @@ from draftlens.models.prompt_subset import gather
 from draftlens.prefill.base import PrefillOutput
 from draftlens.prefill.collector import ReadingCollector
 from draftlens.prefill.reading import Reading
-from draftlens.prefill.spava.rank import Outcome, PassMaker, Shard, read_shard
+from draftlens.prefill.spava.blocks import Share
+from draftlens.prefill.spava.rank import Outcome, Shard, read_shard
+from draftlens.prefill.spava.rank_attention import InShards
+from draftlens.prefill.spava.ring_attention import Chunks, InRing
 from draftlens.prefill.spava.sharded_scores import Readers
-
-
-class Held(Protocol):
-    """What one rank holds of a row (`prefill.spava.blocks.Share`,
-    `prefill.spava.ring_attention.Chunks`)."""
-
-    def indices(self) -> Tensor:
-        """Places in the row of the rank's tokens, int64, rising."""
-        ...
-
-    def owned(self) -> Tensor:
-        """Which of them it answers for, bool; every token of the row belongs to one rank."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -53,12 +42,16 @@ class OnRankZero:
     rank: int
 
     def indices(self) -> Tensor:
-        """See `Held.indices`."""
+        """Places in the row of the rank's tokens, int64, rising."""
         return torch.arange(1 if self.rank else self.length)
 
     def owned(self) -> Tensor:
-        """See `Held.owned`."""
+        """Which of them it answers for, bool; every token of the row belongs to one rank."""
         return torch.full((len(self.indices()),), self.rank == 0)
+
+
+Held = Share | Chunks | OnRankZero
+"""What one rank holds of a row: the places of its tokens, and which of them it answers for."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +64,7 @@ class Hand:
     """
 
     held: Sequence[Held]
-    maker: PassMaker
+    maker: InShards | InRing
 
 
 def read_by_hosts(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from draftlens.core.process_group import Hosts
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
@@ -15,23 +14,8 @@ from draftlens.prefill.reading import Reading
 from draftlens.prefill.spava.kv_placement import check_decode, new_cache
 from draftlens.prefill.spava.one_process import check_directed
 from draftlens.prefill.spava.rank_zero import Hand, Held, OnRankZero, read_by_hosts
-from draftlens.prefill.spava.ring_attention import Chunks, RingAttention
+from draftlens.prefill.spava.ring_attention import Chunks, InRing
 from draftlens.prefill.spava.several import SeveralProcesses
-
-
-@dataclass(frozen=True)
-class InRing:
-    """Makes the attention of one rank of a ring.
-
-    Args:
-        rows: what the rank holds of each row; None for rows that rank 0 reads alone.
-    """
-
-    rows: tuple[Chunks | None, ...]
-
-    def make(self, lengths: Sequence[int], hosts: Hosts) -> RingAttention:
-        """See `PassMaker.make`."""
-        return RingAttention(self.rows, lengths, hosts)
 
 
 @dataclass(frozen=True)
@@ -66,7 +50,6 @@ class RingPrefill(SeveralProcesses):
         return ()
 
     def check(self, backbone: Backbone) -> None:
-        """See `Prefill.check`."""
         check_directed(backbone)
 
     def new_cache(self, backbone: Backbone, prompt: Prompt, room: int) -> KVCache:

@@ -113,7 +113,6 @@ class RingAttention:
         mask: Tensor | None,
         **kwargs: Any,
     ) -> Any:
-        """See `AttentionPass.attend`."""
         scaling = scaling_of(query, kwargs)
         attend = partial(self.work.attend, scaling=scaling)
         output = query.new_zeros(*query.shape[:3], value.shape[-1])
@@ -205,3 +204,18 @@ class RingAttention:
                         parts[row, mine] = Part(part.out.float(), part.lse)
                     else:
                         parts[row, mine] = merge_running(before, part)
+
+
+@dataclass(frozen=True)
+class InRing:
+    """Makes the attention of one rank of a ring.
+
+    Args:
+        rows: what the rank holds of each row; None for rows that rank 0 reads alone.
+    """
+
+    rows: tuple[Chunks | None, ...]
+
+    def make(self, lengths: Sequence[int], hosts: Hosts) -> RingAttention:
+        """The attention of a pass over rows of these lengths."""
+        return RingAttention(self.rows, lengths, hosts)

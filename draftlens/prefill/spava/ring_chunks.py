@@ -28,21 +28,19 @@ def check_length(option: str, value: Any) -> None:
     )
 
 
-def tokens_of(length: Length, context: int, rounding: int = 1) -> int:
+def tokens_of(length: Length, context: int) -> int:
     """The number of tokens of a length.
 
     Args:
         length: checked by `check_length`.
         context: n.
-        rounding: the result is rounded up to a multiple of it.
 
     Example:
 
-        >>> tokens_of("n/64", 4097), tokens_of("n/64", 4097, rounding=128)
-        (64, 128)
+        >>> tokens_of("n/64", 4097)
+        64
     """
-    tokens = length if isinstance(length, int) else context // _denominator(length)
-    return -(-tokens // rounding) * rounding
+    return length if isinstance(length, int) else context // _denominator(length)
 
 
 def vanishes(length: Length, context: int) -> bool:

@@ -18,13 +18,11 @@ class Division:
         blocks: number of blocks behind the anchor.
         anchor: l_a.
         passing: l_p.
-        rounding: both are rounded up to a multiple of it.
     """
 
     blocks: int
     anchor: Length
     passing: Length
-    rounding: int = 1
 
 
 @dataclass(frozen=True)
@@ -80,8 +78,8 @@ def _row(division: Division, length: int, last_visual: int) -> Row:
             f"the {length - context} tokens behind the last visual one are more than the "
             f"{context} up to it",
         )
-    anchor = tokens_of(division.anchor, context, division.rounding)
-    passing = tokens_of(division.passing, context, division.rounding)
+    anchor = tokens_of(division.anchor, context)
+    passing = tokens_of(division.passing, context)
     too_small = vanishes(division.anchor, context) or vanishes(division.passing, context)
     if too_small or context - anchor < division.blocks:
         return Row(

@@ -16,13 +16,11 @@ class SeveralProcesses:
     """
 
     def check_hosts(self, hosts: Any) -> None:
-        """See `Prefill.check_hosts`."""
         from draftlens.prefill.spava.processes.rendezvous import check_hosts
 
         check_hosts(hosts)
 
     def own_device(self, device: str | None) -> str | None:
-        """See `Prefill.own_device`."""
         from draftlens.prefill.spava.processes.torchrun import own_device
 
         return own_device(device)
@@ -30,7 +28,6 @@ class SeveralProcesses:
     def meet(
         self, backbone: Backbone, hosts: int | None = None, inputs: Mapping[str, Any] = NO_INPUTS
     ) -> None:
-        """See `Prefill.meet`."""
         from draftlens.prefill.spava.processes.rendezvous import meet
 
         meet(backbone, hosts, inputs)

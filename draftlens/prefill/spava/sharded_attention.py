@@ -88,7 +88,6 @@ class OnOtherRank:
     def seen(
         self, layer: int, row: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
     ) -> Part:
-        """See `Source.seen`."""
         held = self.rows[row]
         if held is None:
             return nothing_seen(query, value)
@@ -120,7 +119,6 @@ class SpreadAttention:
         mask: Tensor | None,
         **kwargs: Any,
     ) -> Any:
-        """See `AttentionPass.attend`."""
         scaling = scaling_of(query, kwargs)
         joined = []
         for row in range(query.shape[0]):

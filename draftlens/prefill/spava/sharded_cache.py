@@ -41,12 +41,10 @@ class ShardedCache(KVCache):
         self.spread = [SpreadRow(hosts) for _ in range(rows)]
 
     def join(self, rows: KVCache) -> None:
-        """See `KVCache.join`."""
         super().join(rows)
         self.spread = [*self.spread, *rows.spread]
 
     def remove(self, row: int) -> None:
-        """See `KVCache.remove`."""
         super().remove(row)
         self.spread = list(self.spread)
         self.spread[row] = self.spread[-1]

@@ -24,14 +24,8 @@ LAYERS = (5, 10, 15, 20)
 
 
 @dataclass(frozen=True)
-class Subject:
-    """What a calibration chooses.
-
-    Args:
-        option: of the method, as for `methods.with_option`.
-        name, plural: of its values.
-        values: those that are tried.
-    """
+class CalibratedOption:
+    """What a calibration chooses."""
 
     option: str
     name: str
@@ -41,12 +35,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Acceptance by value.
-
-    Args:
-        values: those that were tried.
-        lengths: for each of them, the mean acceptance length of every clip.
-    """
+    """Acceptance by value."""
 
     values: tuple[Any, ...]
     lengths: tuple[tuple[float, ...], ...]
@@ -66,7 +55,7 @@ class Calibration:
     @property
     def intervals(self) -> list[tuple[float, float]]:
         """The 95% bootstrap interval over the clips of each value's mean acceptance length; empty
-        with a single clip, which says nothing about others."""
+        with a single clip."""
         if len(self.lengths[0]) < 2:
             return []
         draws = resamples(len(self.lengths[0]), seed=0)
@@ -87,16 +76,11 @@ class Calibration:
         return True
 
 
-def check(method: Method, pruners: Sequence[str] = ()) -> None:
+def check_calibration(method: Method, pruners: Sequence[str] = ()) -> None:
     """Refuse what cannot be calibrated.
 
     Args:
-        method: to be calibrated.
         pruners: names of pruners to choose from; none to choose an option of the method's own.
-
-    Raises:
-        ConfigError: the method has no such option, it prunes no token or every token, or there is
-            no such pruner.
     """
     if not has_option(method, "pruner"):
         raise _nothing_to_choose()
@@ -112,43 +96,31 @@ def check(method: Method, pruners: Sequence[str] = ()) -> None:
         )
 
 
-def subject_of(method: Method, num_layers: int, pruners: Sequence[str] = ()) -> Subject:
-    """What is calibrated, and the values to try.
-
-    Args:
-        method, pruners: as for `check`.
-        num_layers: of the target. Of layers that are the same to it one is tried.
-
-    Raises:
-        ConfigError: the method's pruner has no option to choose.
-    """
+def subject_of(method: Method, num_layers: int, pruners: Sequence[str] = ()) -> CalibratedOption:
+    """What is calibrated, and the values to try."""
     if pruners:
-        return Subject("pruner", "pruner", "pruners", tuple(pruners))
+        return CalibratedOption("pruner", "pruner", "pruners", tuple(pruners))
     option = _option_of_pruner(method)
     if option == "pruner.attention_mass":
-        return Subject(option, "attention_mass", "masses", MASSES)
+        return CalibratedOption(option, "attention_mass", "masses", MASSES)
     layers = sorted({early_layer(layer, num_layers) for layer in LAYERS})
-    return Subject(option, "layer", "layers", tuple(layers))
+    return CalibratedOption(option, "layer", "layers", tuple(layers))
 
 
 def calibrate(
     engine: Engine,
     clips: Sequence[Inputs],
     method: Method,
-    subject: Subject,
+    subject: CalibratedOption,
     max_new_tokens: int = 256,
     on_answer: Callable[[], None] = lambda: None,
 ) -> Calibration:
     """Answer every clip greedily with every value.
 
     Args:
-        engine: a pair, or a target alone.
         clips: two to four prompts that are not used for measurements afterwards.
         method: all its fields but the subject are used as they are. Instead of the automatic tree,
             which depends on measured times, EAGLE's is used.
-        subject: what is tried.
-        max_new_tokens: longest answer in tokens.
-        on_answer: called after each answer.
     """
     if to_dict(method)["tree"] == "auto":
         method = with_option(method, "tree", "eagle")
@@ -167,11 +139,7 @@ def calibrate(
 
 
 def _option_of_pruner(method: Method) -> str:
-    """The option that is calibrated: λ or L, whichever the method's pruner has.
-
-    Raises:
-        ConfigError: it has neither.
-    """
+    """The option that is calibrated: λ or L, whichever the method's pruner has."""
     for option in ("pruner.attention_mass", "pruner.layer"):
         if has_option(method, option):
             return option

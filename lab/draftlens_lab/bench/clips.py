@@ -13,6 +13,7 @@ from draftlens.core.errors import MediaError
 from draftlens.media import Video, load_image
 from draftlens.media.conversation import Conversation, ask, read
 from draftlens.media.sampling import midpoints
+from draftlens_lab.evaluate.answers import conversation
 
 if TYPE_CHECKING:
     from draftlens_lab.world.samples import Sample
@@ -32,10 +33,6 @@ class Media(Protocol):
     def prepare(self, prompt: str, frames: int) -> Reader:
         """Do all work that is not to be timed.
 
-        Args:
-            prompt: the question about the media.
-            frames: number of frames that a video is sampled to.
-
         Returns:
             A function that reads the media. It raises MediaError if they cannot be read.
         """
@@ -54,11 +51,7 @@ class Clip:
     """One prompt of a benchmark.
 
     Args:
-        name: unique in the run.
-        prompt: the question about the media.
         media: source of the pixels.
-        frames: number of frames that a video is sampled to.
-        group: clips of one group are summarized together.
     """
 
     name: str
@@ -68,11 +61,9 @@ class Clip:
     group: str
 
     def prepare(self) -> Reader:
-        """See `Media.prepare`."""
         return self.media.prepare(self.prompt, self.frames)
 
     def files(self) -> Sequence[Path]:
-        """See `Media.files`."""
         return self.media.files()
 
 
@@ -83,11 +74,9 @@ class VideoFile:
     path: Path
 
     def prepare(self, prompt: str, frames: int) -> Reader:
-        """See `Media.prepare`."""
         return lambda: read(ask(prompt, video=self.path), frames)
 
     def files(self) -> Sequence[Path]:
-        """The video."""
         return [self.path]
 
 
@@ -98,11 +87,9 @@ class ImageFiles:
     paths: tuple[Path, ...]
 
     def prepare(self, prompt: str, frames: int) -> Reader:
-        """See `Media.prepare`."""
         return lambda: read(ask(prompt, images=list(self.paths)), frames)
 
     def files(self) -> Sequence[Path]:
-        """The images."""
         return self.paths
 
 
@@ -111,7 +98,6 @@ class FrameFolder:
     """A video that is published as a folder of pictures, in the order of their names.
 
     Args:
-        path: the folder.
         rate: pictures per second of video.
     """
 
@@ -159,7 +145,6 @@ class WorldScene:
     """A scene of the procedural world, which is rendered before the measurement.
 
     Args:
-        sample: the scene with one question.
         side: pixels a side of the frames.
     """
 
@@ -168,21 +153,17 @@ class WorldScene:
 
     def prepare(self, prompt: str, frames: int) -> Reader:
         """See `Media.prepare`. The sample already holds the prompt."""
-        from draftlens_lab.evaluate.answers import conversation
-
         chat = conversation(self.sample, frames, self.side)
         return lambda: chat
 
     def files(self) -> Sequence[Path]:
-        """Empty: the seed determines the frames."""
         return []
 
 
-def spread(items: list[Clip], count: int | None) -> list[Clip]:
+def select_clips(items: list[Clip], count: int | None) -> list[Clip]:
     """Select items at equal distances from first to last, since datasets are often sorted by task.
 
     Args:
-        items: all items.
         count: number of items to select; None selects all.
     """
     if count is None or count >= len(items):

@@ -19,7 +19,7 @@ from draftlens.methods.plain import PlainDecoding
 from draftlens.verify import assistant_settings, run_stock
 from draftlens_lab.bench.clips import Reader
 from draftlens_lab.bench.lossy import DROPPINGS, Dropping, accepted_tokens, answer_lossily
-from draftlens_lab.bench.options import Options
+from draftlens_lab.bench.options import BenchOptions
 
 REFERENCE = "hf-generate"
 """The peer that is always measured: speedups are relative to its time, and answers are compared
@@ -51,16 +51,14 @@ COUNTERS = (
 
 
 @dataclass(frozen=True)
-class Answer:
+class TimedAnswer:
     """One whole call.
 
     Args:
-        tokens: new token ids.
         e2e: seconds from before the clip is read to the last token.
         ttft: seconds from the same moment to the first token.
         phases: seconds by phase (`draftlens.core.stats.PHASES`); fewer phases for the library's own
-            generation, whose loop cannot be timed from outside.
-        prompt_tokens: length of the target's prompt.
+            generation: its loop cannot be timed from outside.
         counters: `COUNTERS` by name; empty for the library's own generation.
         views: `ViewStats` as numbers, by the name of the view; empty unless the draft reads the
             prompt in several views.
@@ -84,36 +82,21 @@ class Way(Protocol):
 
     @property
     def method(self) -> Method | None:
-        """The method of draftlens, whose options can be swept; None if it is none."""
+        """The method of draftlens for sweeps of its options; None for other ways."""
         ...
 
     def settings(self) -> dict[str, Any]:
         """All settings as JSON values; different ways have different settings."""
         ...
 
-    def answer(self, engine: Engine, read_clip: Reader, max_new_tokens: int) -> Answer:
-        """Read the clip, process it and answer greedily.
-
-        Args:
-            engine: the models.
-            read_clip: returns the conversation.
-            max_new_tokens: longest answer in tokens.
-
-        Raises:
-            MediaError: the clip cannot be read, or a processor refuses it.
-            DraftlensError: the way does not support the engine's models.
-        """
+    def answer(self, engine: Engine, read_clip: Reader, max_new_tokens: int) -> TimedAnswer:
+        """Read the clip, process it and answer greedily."""
         ...
 
     def accepted(self, engine: Engine, read_clip: Reader, tokens: Sequence[int]) -> int | None:
         """How many tokens of an answer the full target accepts (`lossy.accepted_tokens`), for the
         metric A; None if the way is lossless, so that it accepts all. Called outside of
-        measurements.
-
-        Args:
-            engine, read_clip: as for `answer`.
-            tokens: the answer.
-        """
+        measurements."""
         ...
 
 
@@ -122,10 +105,7 @@ class Contestant:
     """A way of generating with its name.
 
     Args:
-        name: as in the report.
-        way: generates the answers.
         base: name of the method that this one is a variant of; None if it is no variant.
-        varied: name and value of the field in which a variant differs from its base.
     """
 
     name: str
@@ -141,10 +121,9 @@ class Ours:
     method: Method
 
     def settings(self) -> dict[str, Any]:
-        """Name and fields of the method."""
         return to_dict(self.method)
 
-    def answer(self, engine: Engine, read_clip: Reader, max_new_tokens: int) -> Answer:
+    def answer(self, engine: Engine, read_clip: Reader, max_new_tokens: int) -> TimedAnswer:
         """See `Way.answer`. A method that does not use the draft model is measured without
         processing its input."""
         plan = engine.plan(self.method)
@@ -159,7 +138,7 @@ class Ours:
         )
         result = stream.run()
         stats = result.stats
-        return Answer(
+        return TimedAnswer(
             tokens=result.tokens[0],
             e2e=stats.e2e,
             ttft=stats.ttft,
@@ -186,15 +165,12 @@ class HfGenerate:
     method: ClassVar[None] = None
 
     def settings(self) -> dict[str, Any]:
-        """The name: there are no options."""
         return {"peer": "hf-generate"}
 
-    def answer(self, engine: Engine, read_clip: Reader, max_new_tokens: int) -> Answer:
-        """See `Way.answer`."""
+    def answer(self, engine: Engine, read_clip: Reader, max_new_tokens: int) -> TimedAnswer:
         return _stock_answer(engine, read_clip, max_new_tokens)
 
     def accepted(self, engine: Engine, read_clip: Reader, tokens: Sequence[int]) -> int | None:
-        """See `Way.accepted`: it is the reference."""
         return None
 
 
@@ -206,7 +182,6 @@ class HfAssisted:
 
     Args:
         num_assistant_tokens: guesses per round.
-        num_assistant_tokens_schedule: `constant`, `heuristic` or `heuristic_transient`.
         assistant_confidence_threshold: the draft stops guessing below this probability; 0 disables
             this rule.
     """
@@ -221,12 +196,7 @@ class HfAssisted:
         """The name and the options that differ from None."""
         return {"peer": "hf-assisted", **self._options()}
 
-    def answer(self, engine: Engine, read_clip: Reader, max_new_tokens: int) -> Answer:
-        """See `Way.answer`.
-
-        Raises:
-            ConfigError: the engine has no draft model.
-        """
+    def answer(self, engine: Engine, read_clip: Reader, max_new_tokens: int) -> TimedAnswer:
         if engine.draft is None:
             raise ConfigError("hf-assisted needs a draft model")
         draft = engine.draft.backbone.model
@@ -243,11 +213,7 @@ class HfAssisted:
 
 @dataclass(frozen=True)
 class Lossy:
-    """A published method that drops visual tokens of the target, which may change the answer.
-
-    Args:
-        dropping: what is dropped.
-    """
+    """A published method that drops visual tokens of the target, which may change the answer."""
 
     dropping: Dropping
 
@@ -258,14 +224,9 @@ class Lossy:
         options = describe(DROPPINGS, self.dropping)
         return {"peer": options.pop("name"), **options}
 
-    def answer(self, engine: Engine, read_clip: Reader, max_new_tokens: int) -> Answer:
+    def answer(self, engine: Engine, read_clip: Reader, max_new_tokens: int) -> TimedAnswer:
         """See `Way.answer`. Of the counters there are `visual`, the visual tokens counted once for
-        each layer, and `kept`, those that the last step reads.
-
-        Raises:
-            ConfigError: the model has no such layers.
-            UnsupportedModelError: its tokens cannot be dropped.
-        """
+        each layer, and `kept`, those that the last step reads."""
         engine = _target_alone(engine)
         backbone = engine.target.backbone
         clock = Clock(Stats())
@@ -275,7 +236,7 @@ class Lossy:
             prepared = backbone.prepare(inputs, max_new_tokens=max_new_tokens, do_sample=False)
             prompt = backbone.encode(prepared)
         answer = answer_lossily(backbone, prepared, prompt, self.dropping, clock)
-        return Answer(
+        return TimedAnswer(
             tokens=answer.tokens,
             e2e=clock.stats.e2e,
             ttft=clock.stats.ttft,
@@ -286,17 +247,15 @@ class Lossy:
         )
 
     def accepted(self, engine: Engine, read_clip: Reader, tokens: Sequence[int]) -> int | None:
-        """See `Way.accepted`."""
         return _count_accepted(engine, read_clip, tokens)
 
 
 def _target_alone(engine: Engine) -> Engine:
-    """The engine without its draft, whose input then need not be processed."""
+    """The engine without its draft, so that its input need not be processed."""
     return Engine(engine.target, None, PlainDecoding())
 
 
 def _count_accepted(engine: Engine, read_clip: Reader, tokens: Sequence[int]) -> int:
-    """How many tokens of a greedy answer the target accepts, with the whole prompt."""
     engine = _target_alone(engine)
     backbone = engine.target.backbone
     inputs = _read(engine, read_clip).target
@@ -305,12 +264,6 @@ def _count_accepted(engine: Engine, read_clip: Reader, tokens: Sequence[int]) ->
 
 
 def _read(engine: Engine, read_clip: Reader) -> Inputs:
-    """The processors' output for a clip.
-
-    Raises:
-        MediaError: the clip cannot be read, or a processor refuses it, which is independent of the
-            method.
-    """
     try:
         return engine.process([read_clip()])
     except InputError as error:
@@ -319,9 +272,7 @@ def _read(engine: Engine, read_clip: Reader) -> Inputs:
 
 def _stock_answer(
     engine: Engine, read_clip: Reader, max_new_tokens: int, assistant: Any = None
-) -> Answer:
-    """A call of the library that reads the clip in the same way as our methods; its vision encoder
-    counts as prefill."""
+) -> TimedAnswer:
     start = time.perf_counter()
     inputs = _read(_target_alone(engine), read_clip).target
     reading = time.perf_counter() - start
@@ -335,16 +286,12 @@ def _stock_answer(
     e2e = time.perf_counter() - start
     ttft = e2e - run.decode
     phases = {"frames": reading, "target_prefill": ttft - reading, "verify": run.decode}
-    return Answer(run.tokens[0], e2e, ttft, phases, int(inputs["input_ids"].shape[1]))
+    return TimedAnswer(run.tokens[0], e2e, ttft, phases, int(inputs["input_ids"].shape[1]))
 
 
-def line_up(options: Options) -> list[Contestant]:
+def line_up(options: BenchOptions) -> list[Contestant]:
     """All contestants that the options name, the reference first, and their variants for sweeps and
-    contexts.
-
-    Raises:
-        ConfigError: a name is unknown or occurs twice, or no method has the field of a sweep.
-    """
+    contexts."""
     peers = [REFERENCE, *(name for name in options.peers if name != REFERENCE)]
     _check_unique([*peers, *options.methods, *options.extra])
     settings_by_name: dict[str, Mapping[str, Any]] = {name: {"peer": name} for name in peers}
@@ -367,9 +314,6 @@ def spread_out(
 
     A variant that equals another contestant is not added: `report.swept` finds that one, whatever
     its name is.
-
-    Raises:
-        ConfigError: no method has the field, or a value is not valid.
     """
     methods = [
         contestant
@@ -389,11 +333,6 @@ def spread_out(
 
 
 def _check_unique(names: Sequence[str]) -> None:
-    """Refuse names that occur twice.
-
-    Raises:
-        ConfigError: a name does.
-    """
     counts = Counter(names)
     repeated = sorted(name for name, count in counts.items() if count > 1)
     if repeated:
@@ -408,11 +347,6 @@ def _has_field(contestant: Contestant, field_name: str) -> bool:
 
 
 def _way(name: str, settings: Mapping[str, Any]) -> Way:
-    """The way of generating that these settings describe.
-
-    Raises:
-        ConfigError: the settings are no mapping, or name something unknown.
-    """
     if not isinstance(settings, Mapping):
         raise ConfigError(f"the settings of {name!r} must be an object, not {settings!r}")
     if "peer" in settings:
@@ -424,11 +358,6 @@ def _way(name: str, settings: Mapping[str, Any]) -> Way:
 
 
 def _peer(settings: Mapping[str, Any]) -> Way:
-    """The library's own way of generating, or the lossy peer, that these settings describe.
-
-    Raises:
-        ConfigError: the peer or one of its fields is unknown, or a value makes no sense.
-    """
     name = settings["peer"]
     options = {key: value for key, value in settings.items() if key != "peer"}
     if name in DROPPINGS:

@@ -21,7 +21,7 @@ from draftlens_lab.bench.clips import (
     FrameFolder,
     Media,
     VideoFile,
-    spread,
+    select_clips,
     unique_names,
 )
 from draftlens_lab.bench.workloads import WorkloadRequest
@@ -63,14 +63,10 @@ TVQA_RATE = 3.0
 
 
 @dataclass(frozen=True)
-class Entry:
+class VideoRow:
     """A row of annotations in a common form.
 
     Args:
-        name: name of the clip.
-        video: name of its file, which may lack the suffix, or of its folder of frames.
-        prompt: the question.
-        folder: name of a folder above the video, which distinguishes files of equal names.
         frame_rate: frames per second of a folder of frames.
     """
 
@@ -86,8 +82,8 @@ def video_detail_caption(request: WorkloadRequest) -> list[Clip]:
 
     Columns: `video_name` without suffix, `question`.
     """
-    rows = rows_of(request.source or "lmms-lab/VideoDetailCaption", "test")
-    entries = (Entry(row["video_name"], row["video_name"], row["question"]) for _, row in rows)
+    rows = dataset_rows(request.source or "lmms-lab/VideoDetailCaption", "test")
+    entries = (VideoRow(row["video_name"], row["video_name"], row["question"]) for _, row in rows)
     return _clips(request, entries)
 
 
@@ -98,12 +94,12 @@ def mvbench(request: WorkloadRequest) -> list[Clip]:
     also where the row has a `start` and an `end`.
     """
 
-    def entry(task: str, row: Row) -> Entry:
+    def entry(task: str, row: Row) -> VideoRow:
         name = f"{task}/{row['video']}"
         prompt = multiple_choice(row["question"], row["candidates"])
-        return Entry(name, row["video"], prompt, MVBENCH.get(task, ""), TVQA_RATE)
+        return VideoRow(name, row["video"], prompt, MVBENCH.get(task, ""), TVQA_RATE)
 
-    rows = rows_of(request.source or "OpenGVLab/MVBench", "train", all_configurations=True)
+    rows = dataset_rows(request.source or "OpenGVLab/MVBench", "train", all_configurations=True)
     return _clips(request, (entry(task, row) for task, row in rows))
 
 
@@ -115,12 +111,12 @@ def mlvu(request: WorkloadRequest) -> list[Clip]:
     the question includes the candidates. Open questions (summary, sub_scene) have no candidates.
     """
 
-    def entry(task: str, row: Row) -> Entry:
+    def entry(task: str, row: Row) -> VideoRow:
         video = row.get("video") or row["video_name"]
         prompt = multiple_choice(row["question"], row.get("candidates") or ())
-        return Entry(f"{task}/{video}", video, prompt, task)
+        return VideoRow(f"{task}/{video}", video, prompt, task)
 
-    rows = rows_of(request.source or "sy1998/MLVU_dev", "test")
+    rows = dataset_rows(request.source or "sy1998/MLVU_dev", "test")
     return _clips(request, (entry(task, row) for task, row in rows))
 
 
@@ -131,13 +127,13 @@ def long_video_bench(request: WorkloadRequest) -> list[Clip]:
     `option4` (Parquet), where "N/A" fills missing options.
     """
 
-    def entry(row: Row) -> Entry:
+    def entry(row: Row) -> VideoRow:
         options = [row.get(f"option{number}") for number in range(5)]
         valid_options = [option for option in options if option not in (None, "N/A")]
         prompt = multiple_choice(row["question"], row.get("candidates") or valid_options)
-        return Entry(row["id"], row["video_path"], prompt)
+        return VideoRow(row["id"], row["video_path"], prompt)
 
-    rows = rows_of(request.source or "longvideobench/LongVideoBench", "validation")
+    rows = dataset_rows(request.source or "longvideobench/LongVideoBench", "validation")
     return _clips(request, (entry(row) for _, row in rows))
 
 
@@ -147,11 +143,11 @@ def video_mme(request: WorkloadRequest) -> list[Clip]:
     Columns: `videoID`, `question_id`, `question`, and `options` that begin with their letters.
     """
 
-    def entry(row: Row) -> Entry:
+    def entry(row: Row) -> VideoRow:
         prompt = "\n".join([row["question"], *row["options"], INSTRUCTION])
-        return Entry(row["question_id"], row["videoID"], prompt)
+        return VideoRow(row["question_id"], row["videoID"], prompt)
 
-    rows = rows_of(request.source or "lmms-lab/Video-MME", "test")
+    rows = dataset_rows(request.source or "lmms-lab/Video-MME", "test")
     return _clips(request, (entry(row) for _, row in rows))
 
 
@@ -164,24 +160,18 @@ def multiple_choice(question: str, choices: Sequence[str]) -> str:
     return "\n".join([question, *lettered, INSTRUCTION])
 
 
-def rows_of(
+def dataset_rows(
     source: str, split: str, all_configurations: bool = False, configuration: str | None = None
 ) -> Iterator[tuple[str, Row]]:
     """Load the rows of a dataset. Pictures stay encoded: a dictionary with `bytes` and `path`.
 
     Args:
-        source: a file of annotations (JSON, JSON lines or Parquet), a folder with such files, or a
-            dataset on the Hub.
-        split: split of a dataset on the Hub.
         all_configurations: whether to load all configurations of a dataset on the Hub instead of
             the first.
         configuration: the configuration of a dataset on the Hub; None for the first.
 
     Yields:
         Each row with the name of its file or configuration.
-
-    Raises:
-        ConfigError: the rows cannot be loaded, or the package `datasets` is missing.
     """
     if find_spec("datasets") is None:
         raise ConfigError(
@@ -243,9 +233,6 @@ def _annotations(path: Path, split: str) -> list[Path]:
 
     If some files are named after the split, only these are used. If there are JSON and Parquet
     files, which hold the same rows, the JSON files are used.
-
-    Raises:
-        ConfigError: the file has another suffix, or the folder holds no annotations.
     """
     if path.is_file():
         if path.suffix not in FORMATS:
@@ -261,12 +248,7 @@ def _annotations(path: Path, split: str) -> list[Path]:
     raise ConfigError(f"{path} holds no annotations (.json, .jsonl or .parquet)")
 
 
-def _clips(request: WorkloadRequest, rows: Iterable[Entry]) -> list[Clip]:
-    """Find the videos of the rows and select `Options.clips` of them.
-
-    Raises:
-        ConfigError: the rows lack a column, there are none, or the folder of videos is unknown.
-    """
+def _clips(request: WorkloadRequest, rows: Iterable[VideoRow]) -> list[Clip]:
     options = request.options
     dataset = options.workload.partition(":")[0]
     finder = Finder(media_root(request))
@@ -282,19 +264,11 @@ def _clips(request: WorkloadRequest, rows: Iterable[Entry]) -> list[Clip]:
     for name, entry in zip(unique_names(e.name for e in entries), entries, strict=True):
         prompt = options.prompt or entry.prompt
         clips.append(Clip(name, prompt, finder.find(entry), options.frames, dataset))
-    return spread(clips, options.clips)
+    return select_clips(clips, options.clips)
 
 
 def media_root(request: WorkloadRequest, kind: str = "videos") -> Path:
-    """The folder of a dataset's videos or pictures.
-
-    Args:
-        request: the request.
-        kind: what the folder holds, for messages.
-
-    Raises:
-        ConfigError: it does not exist, or it is not named and the annotations are on the Hub.
-    """
+    """The folder of a dataset's videos or pictures."""
     root = request.options.media
     if root is not None:
         if not root.is_dir():
@@ -310,15 +284,11 @@ def media_root(request: WorkloadRequest, kind: str = "videos") -> Path:
 
 @dataclass(frozen=True)
 class Finder:
-    """Finds videos at any depth of a folder, since unpacked archives nest them differently.
-
-    Args:
-        root: the folder.
-    """
+    """Finds videos at any depth of a folder, since unpacked archives nest them differently."""
 
     root: Path
 
-    def find(self, entry: Entry) -> Media:
+    def find(self, entry: VideoRow) -> Media:
         """The video of an entry. A missing video raises an error only when it is read."""
         name = entry.video.rstrip("/")
         path = self.root / name
@@ -333,8 +303,6 @@ class Finder:
         return folder in path.relative_to(self.root).parts
 
     def _candidates(self, name: str) -> list[Path]:
-        """Videos of this name, which may lack the suffix; those in the folders of the name if there
-        are any."""
         file_name = name.rsplit("/", 1)[-1]
         paths = self._index.get(file_name) or self._index.get(f"{file_name}.*") or []
         matches = []

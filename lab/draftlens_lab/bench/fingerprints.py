@@ -30,9 +30,6 @@ def fingerprint(files: Sequence[Path]) -> str:
 def model_files(name: str, role: str) -> dict[str, str]:
     """Fingerprints of a model's files.
 
-    Args:
-        name, role: as for `draftlens.models.known_pairs.path_of`.
-
     Returns:
         Name to fingerprint; empty for a model on the Hub, which its name identifies.
     """

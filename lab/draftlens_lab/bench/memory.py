@@ -42,9 +42,6 @@ class Usage:
 class Peak:
     """Highest memory between `start` and `stop`.
 
-    Args:
-        devices: the devices of the models.
-
     Attributes:
         kind: what is measured: CUDA, RESIDENT or SINCE_START.
     """
@@ -119,7 +116,6 @@ def _resident_bytes(name: str, process: str) -> int:
 
 
 def _descendants() -> list[str]:
-    """The processes that this one has started, and those that they have started."""
     found: list[str] = []
     waiting = [SELF]
     while waiting:

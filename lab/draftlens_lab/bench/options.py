@@ -15,27 +15,16 @@ DEFAULT_PEERS = ("hf-generate", "hf-assisted")
 
 
 @dataclass(frozen=True)
-class Options:
+class BenchOptions:
     """Options of a benchmark.
 
     Args:
         workload: `world:8,64`, a file or folder, or `dataset:where` (`workloads.WORKLOADS`).
         clips: largest number of clips, for the world at each length; None uses 4 of the world and
             all clips of other workloads.
-        frames: number of frames to sample from each file.
         prompt: question about every clip; None uses the workload's own.
         media: folder with a dataset's videos; None searches the folder of its annotations.
-        methods: names of our methods.
-        extra: further methods and peers: name to options.
-        peers: names of the library's own ways of generating.
-        sweep: fields of methods, each with its values (`contestants.spread_out`).
         context: numbers of frames at which the draft's step is timed, with and without pruning.
-        repeats: number of measurements of each clip by each method.
-        max_new_tokens: longest answer in tokens.
-        seed: seed of the order of measurements and of the world's scenes.
-
-    Raises:
-        ConfigError: a number is less than 1.
     """
 
     workload: str = "world:8,64"
@@ -67,5 +56,4 @@ class Options:
                 raise ConfigError(f"{name} must be at least 1, not {number}")
 
     def plain(self) -> dict[str, Any]:
-        """The options as JSON values."""
         return options_to_json(self)

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from draftlens.core.errors import ConfigError
 from draftlens_lab.bench.clips import Clip, Reader
-from draftlens_lab.bench.options import Options
+from draftlens_lab.bench.options import BenchOptions
+from draftlens_lab.evaluate.answers import dialogue, render_side
+from draftlens_lab.evaluate.parts import part_samples
 from draftlens_lab.measure.options import frame_counts
 
 if TYPE_CHECKING:
@@ -31,16 +33,15 @@ class Request(Protocol):
     """The arguments of a workload, see `draftlens_lab.bench.workloads.WorkloadRequest`."""
 
     source: str
-    options: Options
+    options: BenchOptions
     processor: Any
 
 
 @dataclass(frozen=True)
 class PartScene:
-    """A scene with a dialogue whose last question is answered; earlier ones have right answers.
+    """A scene with a dialogue: the model answers the last question; earlier answers are given.
 
     Args:
-        sample: the scene and the dialogue.
         side: pixels a side of frames and pictures.
     """
 
@@ -49,13 +50,10 @@ class PartScene:
 
     def prepare(self, prompt: str, frames: int) -> Reader:
         """See `Media.prepare`. The sample already holds the prompt."""
-        from draftlens_lab.evaluate.answers import dialogue
-
         chat = dialogue(self.sample, frames, self.side)
         return lambda: chat
 
     def files(self) -> Sequence[Path]:
-        """Empty: the seed determines the frames."""
         return []
 
 
@@ -75,28 +73,20 @@ def chat(request: Request) -> list[Clip]:
 
 
 def pairs(request: Request) -> list[Clip]:
-    """Held-out pairs of pictures; see `part_clips`."""
     return part_clips("pairs", request)
 
 
 def part_clips(family: str, request: Request) -> list[Clip]:
-    """Held-out scenes with a question of one family, at each length.
-
-    Raises:
-        ConfigError: the lengths are not valid or too small for a reel; or matplotlib, whose fonts
-            the world uses, is missing.
-    """
+    """Held-out scenes with a question of one family, at each length."""
     if find_spec("matplotlib") is None:
         raise ConfigError(
             'the world draws its letters with matplotlib: pip install "draftlens-lab"'
         )
-    from draftlens_lab.evaluate.answers import render_side
-    from draftlens_lab.evaluate.parts import part_samples
 
     options = request.options
     side = render_side(request.processor)
     clips = []
-    for frames in lengths_of(family, request.source):
+    for frames in part_lengths(family, request.source):
         group = f"{family}, {frames} frames" if family != "pairs" else family
         for sample in part_samples(family, options.clips or CLIPS, options.seed, frames):
             last = sample.turns[-1]
@@ -108,12 +98,8 @@ def part_clips(family: str, request: Request) -> list[Clip]:
     return clips
 
 
-def lengths_of(family: str, source: str) -> tuple[int, ...]:
-    """The numbers of frames of a workload.
-
-    Raises:
-        ConfigError: they are not valid, or given for pairs of pictures, which have none.
-    """
+def part_lengths(family: str, source: str) -> tuple[int, ...]:
+    """The numbers of frames of a workload."""
     if family == "pairs" and source:
         raise ConfigError(f"pairs of pictures have no number of frames: pairs, not pairs:{source}")
     return frame_counts(source or LENGTHS[family])

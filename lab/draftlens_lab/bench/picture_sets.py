@@ -19,8 +19,8 @@ from PIL import Image
 
 from draftlens.core.errors import ConfigError, MediaError
 from draftlens.media.conversation import read
-from draftlens_lab.bench.clips import IMAGE_SUFFIXES, Clip, Reader, spread, unique_names
-from draftlens_lab.bench.datasets import Row, media_root, rows_of
+from draftlens_lab.bench.clips import IMAGE_SUFFIXES, Clip, Reader, select_clips, unique_names
+from draftlens_lab.bench.datasets import Row, dataset_rows, media_root
 from draftlens_lab.bench.workloads import WorkloadRequest
 
 PLACE = "<image>"
@@ -50,15 +50,8 @@ MOST_PICTURES = 16
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A row in a common form.
-
-    Args:
-        name: name of the clip.
-        prompt: the question, with `PLACE` where a picture is.
-        pictures: for each picture an encoded file or the name of a file.
-        before: questions and answers of earlier turns, of which the first shows the pictures.
-    """
+class PictureRow:
+    """A row in a common form."""
 
     name: str
     prompt: str
@@ -68,12 +61,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Dialogue:
-    """A prompt with pictures between its words.
-
-    Args:
-        pictures: the pictures in order: encoded files, or paths of files.
-        before: questions and answers of earlier turns.
-    """
+    """A prompt with pictures between its words."""
 
     pictures: tuple[bytes | Path, ...]
     before: tuple[tuple[str, str], ...] = ()
@@ -91,17 +79,12 @@ class Dialogue:
         return read_pictures
 
     def files(self) -> Sequence[Path]:
-        """The pictures that are files."""
         return [picture for picture in self.pictures if isinstance(picture, Path)]
 
 
 @dataclass(frozen=True)
 class Pictures:
-    """Finds pictures at any depth of a folder.
-
-    Args:
-        root: the folder.
-    """
+    """Finds pictures at any depth of a folder."""
 
     root: Path
 
@@ -130,8 +113,6 @@ class _Source:
     """Where the rows of a set are on the Hub.
 
     Args:
-        name: name of the dataset.
-        split: its split.
         configuration: its configuration; None for the first.
     """
 
@@ -150,7 +131,7 @@ class _Set:
     """
 
     source: _Source
-    entry: Callable[[Row, int], Entry | None] = field(repr=False)
+    entry: Callable[[Row, int], PictureRow | None] = field(repr=False)
 
 
 def llava_w(request: WorkloadRequest) -> list[Clip]:
@@ -222,10 +203,12 @@ def conv_bench(request: WorkloadRequest) -> list[Clip]:
     `The_second_turn_instruction`.
     """
 
-    def entry(row: Row, number: int) -> Entry:
+    def entry(row: Row, number: int) -> PictureRow:
         first = (row["The_first_turn_instruction"], row["first_turn_answer"])
         name = str(row.get("ID", number))
-        return Entry(name, row["The_second_turn_instruction"], _encoded(row["image_id"]), (first,))
+        return PictureRow(
+            name, row["The_second_turn_instruction"], _encoded(row["image_id"]), (first,)
+        )
 
     if not request.source:
         raise ConfigError(
@@ -256,11 +239,7 @@ def placed(texts: Sequence[str], num_pictures: int) -> list[str]:
     """Questions of which each picture has its place.
 
     Args:
-        texts: the questions of all turns.
         num_pictures: number of pictures. Those without a `PLACE` are put before the first question.
-
-    Raises:
-        ConfigError: the questions have places for more pictures than there are.
     """
     missing = num_pictures - sum(text.count(PLACE) for text in texts)
     if missing < 0:
@@ -277,38 +256,35 @@ def _interleaved(request: WorkloadRequest, task: str, prompt: Callable[[str], st
     does not need are empty.
 
     Args:
-        request: the request.
         task: value of `sub_task`; a file without this column holds the task alone.
-        prompt: makes the prompt of the row's question.
     """
 
-    def entry(row: Row, number: int) -> Entry | None:
+    def entry(row: Row, number: int) -> PictureRow | None:
         if row.get("sub_task", task) != task:
             return None
         columns = [f"image_{index}" for index in range(MOST_PICTURES)]
         shown = [row[name] for name in columns if row.get(name) is not None]
         name = str(row.get("sample_id", number))
-        return Entry(name, prompt(row["question"]), tuple(_encoded(*shown)))
+        return PictureRow(name, prompt(row["question"]), tuple(_encoded(*shown)))
 
     return _clips(request, _Set(_Source(INTERLEAVE, "test", "in_domain"), entry))
 
 
 def _instructed(instruction: str, question: str) -> str:
-    """A question from its first picture on, after another instruction."""
     start = question.find(PLACE)
     if start < 0:
         return f"{instruction} {question}"
     return f"{instruction} {question[start:]}"
 
 
-def _reasoning_entry(row: Row, number: int) -> Entry:
+def _reasoning_entry(row: Row, number: int) -> PictureRow:
     identity = row.get("question_id", row.get("questionId", number))
     prompt = f"{PLACE} {REASONING} {row['question']}"
-    return Entry(str(identity), prompt, _encoded(row["image"]))
+    return PictureRow(str(identity), prompt, _encoded(row["image"]))
 
 
-def _text_entry(row: Row, number: int) -> Entry:
-    return Entry(str(number), row["question"])
+def _text_entry(row: Row, number: int) -> PictureRow:
+    return PictureRow(str(number), row["question"])
 
 
 def _encoded(*values: Any) -> tuple[bytes | str, ...]:
@@ -327,12 +303,6 @@ def _encoded(*values: Any) -> tuple[bytes | str, ...]:
 
 
 def _clips(request: WorkloadRequest, chosen: _Set) -> list[Clip]:
-    """Select `Options.clips` rows of a set.
-
-    Raises:
-        ConfigError: the rows lack a column, there are none, or a folder of pictures is needed and
-            unknown.
-    """
     options = request.options
     dataset = options.workload.partition(":")[0]
     entries = _entries(request, chosen)
@@ -349,15 +319,15 @@ def _clips(request: WorkloadRequest, chosen: _Set) -> list[Clip]:
         prompt = options.prompt or entry.prompt
         media = Dialogue(tuple(pictures), entry.before)
         clips.append(Clip(name, prompt, media, options.frames, dataset))
-    return spread(clips, options.clips)
+    return select_clips(clips, options.clips)
 
 
-def _entries(request: WorkloadRequest, chosen: _Set) -> list[Entry]:
+def _entries(request: WorkloadRequest, chosen: _Set) -> list[PictureRow]:
     source = chosen.source
     place = request.source or source.name
     entries = []
     try:
-        rows = rows_of(place, source.split, configuration=source.configuration)
+        rows = dataset_rows(place, source.split, configuration=source.configuration)
         for number, (_, row) in enumerate(rows):
             entry = chosen.entry(row, number)
             if entry is not None:
@@ -378,9 +348,7 @@ def _messages(
     """The chat up to the last question.
 
     Args:
-        texts: the questions, with a `PLACE` for each picture.
         answers: the answers to all but the last.
-        pictures: paths or open pictures in order.
     """
     remaining = list(pictures)
     messages: list[dict[str, Any]] = []
@@ -400,11 +368,6 @@ def _messages(
 
 
 def _opened(picture: bytes | Path) -> Any:
-    """A path, or the open picture of an encoded file.
-
-    Raises:
-        MediaError: the file is not a picture.
-    """
     if isinstance(picture, Path):
         return picture
     try:

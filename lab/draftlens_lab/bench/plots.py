@@ -27,12 +27,8 @@ CONTEXT_RATIO = 1.5
 """The draft's step is drawn by context if prompt lengths differ by at least this factor."""
 
 
-def plot(summary: Figures, folder: Path) -> list[Path]:
+def bench_plots(summary: Figures, folder: Path) -> list[Path]:
     """Draw the figures of a run.
-
-    Args:
-        summary: of `summarize`, with the description of the run as `run`.
-        folder: an existing folder.
 
     Returns:
         The written files: `speedup.png`, `breakdown.png`, `acceptance_by_FIELD.png` for each field
@@ -141,10 +137,6 @@ def _draw_speedups(
     """Draw the bars of one of SPEEDUPS.
 
     Args:
-        axes: the panel.
-        names: methods by row.
-        methods: figures by method.
-        key: the speedup.
         number: place of the bars in their rows, 0 or 1.
     """
     places = []
@@ -161,14 +153,12 @@ def _draw_speedups(
 
 
 def _is_numeric_sweep(summary: Figures, groups: Figures, field: str) -> bool:
-    """Whether there are lines for a field, all with numbers for values."""
     lines = [line for group in groups for line in swept(summary, group, field).values()]
     values = [value for line in lines for value, _ in line]
     return bool(values) and all(isinstance(value, int | float) for value in values)
 
 
 def _has_contexts(groups: Figures) -> bool:
-    """Whether drafts were measured with prompts of clearly different lengths."""
     rows = [row for group in groups.values() for row in group["methods"].values()]
     if not any(row["draft_step"] for row in rows):
         return False
@@ -177,7 +167,6 @@ def _has_contexts(groups: Figures) -> bool:
 
 
 def _acceptance_lengths(points: Sequence[Point]) -> tuple[list[Any], list[float]]:
-    """Values of a field and acceptance lengths of the points that have one."""
     values = []
     lengths = []
     for value, row in points:
@@ -188,14 +177,12 @@ def _acceptance_lengths(points: Sequence[Point]) -> tuple[list[Any], list[float]
 
 
 def _rows_by_context(groups: Figures, name: str) -> list[Figures]:
-    """Figures of a method in each group with draft steps, by length of the prompt."""
     rows = [group["methods"][name] for group in groups.values() if name in group["methods"]]
     rows = [row for row in rows if row["draft_step"]]
     return sorted(rows, key=lambda row: row["prompt_tokens"]["median"])
 
 
 def _is_on_context_plot(summary: Figures, name: str) -> bool:
-    """Whether a method is no variant, or the variant that prunes nothing."""
     variant = summary["variants"].get(name)
     if variant is None:
         return True
@@ -203,12 +190,10 @@ def _is_on_context_plot(summary: Figures, name: str) -> bool:
 
 
 def _names(groups: Figures) -> list[str]:
-    """Names of all methods."""
     return list(dict.fromkeys(name for group in groups.values() for name in group["methods"]))
 
 
 def _bases(summary: Figures, groups: Figures) -> list[str]:
-    """Names of the methods that are no variants."""
     return [name for name in _names(groups) if name not in summary["variants"]]
 
 
@@ -218,7 +203,6 @@ def _phase_milliseconds(row: Figures | None, phase: str) -> float:
 
 
 def _quartile_whiskers(values: Sequence[Figures]) -> list[list[float]]:
-    """Lengths of error bars from medians to quartiles."""
     medians = [value["median"] for value in values]
     return whiskers(medians, [value["q1"] for value in values], [value["q3"] for value in values])
 
@@ -228,7 +212,6 @@ def _scaled(value: Figures, factor: float) -> Figures:
 
 
 def _line_style(colour: int, kind: int) -> dict[str, Any]:
-    """Style of a line; lines that overlap differ in marker and dashes."""
     return {
         "color": SERIES[colour % len(SERIES)],
         "linewidth": 1.5,
@@ -240,7 +223,6 @@ def _line_style(colour: int, kind: int) -> dict[str, Any]:
 
 
 def _label_rows(axes: Axes, title: str, names: Sequence[str]) -> None:
-    """Title of a panel, and a label for each row of bars, the first at the top."""
     axes.set(title=title, ylim=(len(names) - 0.5, -0.5))
     axes.set_yticks(range(len(names)), names)
     axes.grid(axis="x", alpha=0.3)
@@ -249,7 +231,6 @@ def _label_rows(axes: Axes, title: str, names: Sequence[str]) -> None:
 def _panels(
     groups: Figures, height: float, share_x: bool = False
 ) -> tuple[Figure, dict[str, Axes]]:
-    """A figure with one panel for each group below another, and room for a legend above them."""
     figure = new_figure(WIDTH, height * len(groups) + 0.6)
     grid = figure.subplots(len(groups), 1, squeeze=False, sharex=share_x)
     panels: Iterator[Axes] = iter(grid[:, 0])

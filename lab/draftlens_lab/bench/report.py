@@ -18,12 +18,8 @@ Point = tuple[Any, Figures]
 MIB = 2**20
 
 
-def tables(summary: Figures) -> Iterator[Table]:
-    """All tables of the report, in its order.
-
-    Args:
-        summary: of `summarize`, with the description of the run as `run`.
-    """
+def bench_tables(summary: Figures) -> Iterator[Table]:
+    """All tables of the report, in its order."""
     for group, figures in summary["groups"].items():
         if figures["methods"]:
             yield _speed_table(group, figures)
@@ -50,17 +46,11 @@ def tables(summary: Figures) -> Iterator[Table]:
         yield _failure_table(summary["failed"])
 
 
-def markdown(summary: Figures, pictures: Sequence[str] = ()) -> str:
-    """The report as a Markdown page.
-
-    Args:
-        summary: as for `tables`.
-        pictures: file names of plots in the folder of the page.
-    """
-    return markdown_page("Benchmark", about(summary), tables(summary), pictures)
+def bench_page(summary: Figures, pictures: Sequence[str] = ()) -> str:
+    return markdown_page("Benchmark", about_run(summary), bench_tables(summary), pictures)
 
 
-def about(summary: Figures) -> str:
+def about_run(summary: Figures) -> str:
     """One paragraph on models, options and environment of the run."""
     run = summary["run"]
     environment = run["environment"]
@@ -80,7 +70,7 @@ def about(summary: Figures) -> str:
 
 
 def swept_fields(summary: Figures) -> list[str]:
-    """Fields of methods that vary in the run, because of `Options.sweep` or `Options.context`."""
+    """Fields of methods that vary in the run, by `BenchOptions.sweep` or `context`."""
     fields = list(summary["run"]["options"].get("sweep", {}))
     fields += [variant["field"] for variant in summary["variants"].values()]
     return list(dict.fromkeys(fields))
@@ -92,11 +82,6 @@ def swept(summary: Figures, group: str, field_name: str) -> dict[str, list[Point
     Methods that differ in this field alone form one line, which has the name of the first of them.
     Lines that begin with a variant are left out, since they are variants of another field and not
     part of this sweep.
-
-    Args:
-        summary: as for `tables`.
-        group: group of clips.
-        field_name: the field.
 
     Returns:
         Name of each line of two or more points to its points, in the order of numeric values.
@@ -115,7 +100,6 @@ def swept(summary: Figures, group: str, field_name: str) -> dict[str, list[Point
 
 
 def _methods_by_line(settings: Figures, field_name: str) -> dict[str, list[str]]:
-    """Name of each line to the names of its methods, which differ in one field alone."""
     lines: dict[str, list[str]] = {}
     fixed_settings: dict[str, Figures] = {}
     for name, values in settings.items():
@@ -136,7 +120,6 @@ def _methods_by_line(settings: Figures, field_name: str) -> dict[str, list[str]]
 
 
 def _sorted_points(points: list[Point]) -> list[Point]:
-    """The points by value if all values are numbers, else as they are."""
     if all(isinstance(value, int | float) for value, _ in points):
         return sorted(points, key=lambda point: point[0])
     return points
@@ -159,7 +142,6 @@ def _speed_table(group: str, figures: Figures) -> Table:
 
 
 def _marked(name: str, row: Figures) -> str:
-    """The name of a method; lossy ones are marked."""
     return f"{name} (lossy)" if row["lossy"] else name
 
 
@@ -168,7 +150,6 @@ def _has_lossy(figures: Figures) -> bool:
 
 
 def _lossy_table(group: str, figures: Figures) -> Table:
-    """How far the answers of lossy methods are from the target's, beside the lossless ones."""
     columns = ("method", "A", "identical", "visual tokens read", "speedup e2e", "speedup decode")
     rows = []
     for name, row in figures["methods"].items():
@@ -185,7 +166,6 @@ def _lossy_table(group: str, figures: Figures) -> Table:
 
 
 def _identical(row: Figures) -> str:
-    """Whether the answers are identical to the reference's."""
     if not row["compared"]:
         return ""
     if row["identical"] == row["compared"]:
@@ -225,7 +205,6 @@ def _runs_ahead(figures: Figures) -> bool:
 
 
 def _ahead_table(group: str, figures: Figures) -> Table:
-    """How long the guesses of drafts that run ahead of the target stay right."""
     rows = [
         (name, format_number(row["mean_run_length"], 2), str(row["corrections"]))
         for name, row in figures["methods"].items()

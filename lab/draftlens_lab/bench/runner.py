@@ -23,7 +23,7 @@ from draftlens_lab.bench.clips import Clip, Reader
 from draftlens_lab.bench.contestants import Contestant
 from draftlens_lab.bench.fingerprints import fingerprint, model_files
 from draftlens_lab.bench.memory import Peak
-from draftlens_lab.bench.options import Options
+from draftlens_lab.bench.options import BenchOptions
 from draftlens_lab.bench.store import Failure, Measurement, Refusal, Store
 from draftlens_lab.bench.workloads import clips_of
 from draftlens_lab.measure.environment import environment, model_facts, models_by_role
@@ -39,20 +39,13 @@ CLIP_INDEPENDENT_ERRORS = (ConfigError, IncompatiblePairError, UnsupportedModelE
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A run that is ready to begin.
-
-    Args:
-        engine: the models.
-        clips: the prompts.
-        contestants: the methods and peers, the reference first.
-        options: options of the run.
-    """
+class BenchRun:
+    """A run that is ready to begin."""
 
     engine: Engine
     clips: list[Clip]
     contestants: list[Contestant]
-    options: Options
+    options: BenchOptions
 
     def description(self) -> dict[str, Any]:
         """Everything that measurements depend on, as JSON values.
@@ -84,13 +77,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Cell:
-    """A measurement to make.
-
-    Args:
-        repeat: its number.
-        clip: the prompt.
-        contestant: the method or peer.
-    """
+    """A measurement to make."""
 
     repeat: int
     clip: Clip
@@ -107,7 +94,6 @@ class Block:
     """Measurements of all methods on one clip in one repeat, in their order.
 
     Args:
-        clip: the prompt.
         cells: the measurements, at least contestant.
     """
 
@@ -116,23 +102,18 @@ class Block:
 
     @property
     def repeat(self) -> int:
-        """Number of the repeat."""
         return self.cells[0].repeat
 
 
 def prepare(
-    engine: Engine, contestants: list[Contestant], options: Options, out: Path | None = None
-) -> Plan:
+    engine: Engine, contestants: list[Contestant], options: BenchOptions, out: Path | None = None
+) -> BenchRun:
     """Find the clips and plan the run.
 
     Args:
-        engine, contestants, options: see `Plan`.
-        out: folder of the run, whose files are not used as clips.
-
-    Raises:
-        ConfigError: there are no clips.
+        out: folder of the run; its files are not used as clips.
     """
-    return Plan(engine, clips_of(options, engine.target.processor, out), contestants, options)
+    return BenchRun(engine, clips_of(options, engine.target.processor, out), contestants, options)
 
 
 def schedule(
@@ -151,15 +132,10 @@ def schedule(
             yield Block(clip, [Cell(repeat, clip, contestant) for contestant in order])
 
 
-def run(plan: Plan, store: Store, listener: ProgressListener | None = None) -> None:
+def run(plan: BenchRun, store: Store, listener: ProgressListener | None = None) -> None:
     """Make all measurements that the store does not hold.
 
     Each measurement is stored before the next one begins.
-
-    Args:
-        plan: the run.
-        store: already begun.
-        listener: receives the progress in numbers of measurements.
     """
     listener = listener or SilentProgress()
     blocks = _missing_blocks(plan, store)
@@ -196,7 +172,7 @@ def free() -> None:
         torch.cuda.empty_cache()
 
 
-def _missing_blocks(plan: Plan, store: Store) -> list[Block]:
+def _missing_blocks(plan: BenchRun, store: Store) -> list[Block]:
     """The schedule without stored measurements and failed clips."""
     measured = {(m.clip, m.method, m.repeat) for m in store.of(Measurement)}
     failed_clips = _failed_clips(store)
@@ -225,7 +201,7 @@ def _frozen_garbage() -> Iterator[None]:
 
 
 def _measure_block(
-    plan: Plan, block: Block, store: Store, peak: Peak, listener: ProgressListener
+    plan: BenchRun, block: Block, store: Store, peak: Peak, listener: ProgressListener
 ) -> bool:
     """Measure all methods on one clip.
 
@@ -251,7 +227,7 @@ def _measure_block(
     return False
 
 
-def _measure(plan: Plan, cell: Cell, read_clip: Reader, peak: Peak) -> Measurement:
+def _measure(plan: BenchRun, cell: Cell, read_clip: Reader, peak: Peak) -> Measurement:
     gc.collect()  # so that garbage of earlier answers is not collected during this one
     peak.start()
     way = cell.contestant.way
@@ -272,7 +248,7 @@ def _measure(plan: Plan, cell: Cell, read_clip: Reader, peak: Peak) -> Measureme
 
 
 def _warm_up(
-    plan: Plan, blocks: Sequence[Block], store: Store, listener: ProgressListener
+    plan: BenchRun, blocks: Sequence[Block], store: Store, listener: ProgressListener
 ) -> set[str]:
     """Let every method that is still to be measured answer once, without counting it.
 
@@ -315,14 +291,9 @@ class _WarmUpClips:
     """The clips that methods are tried on, one block for each.
 
     A clip on which the reference fails is recorded as failed and not used again.
-
-    Args:
-        plan: the run.
-        blocks: the measurements to make.
-        store: receives failures of clips.
     """
 
-    def __init__(self, plan: Plan, blocks: Sequence[Block], store: Store) -> None:
+    def __init__(self, plan: BenchRun, blocks: Sequence[Block], store: Store) -> None:
         self.plan = plan
         self.store = store
         self.reference = plan.contestants[0]
@@ -348,7 +319,6 @@ class _WarmUpClips:
         return errors[0] if errors else None
 
     def _drop_if_reference_fails(self, contestant: Contestant, block: Block, trial: _Trial) -> bool:
-        """Record a clip as failed if the reference fails on it as well; whether it does."""
         if contestant is not self.reference:
             trial = self._try(self.reference, block)
         if trial.failure is None:
@@ -358,7 +328,6 @@ class _WarmUpClips:
         return True
 
     def _try(self, contestant: Contestant, block: Block) -> _Trial:
-        """Let a method answer a clip briefly."""
         max_new_tokens = min(WARM_UP_TOKENS, self.plan.options.max_new_tokens)
         try:
             contestant.way.answer(self.plan.engine, block.clip.prepare(), max_new_tokens)

@@ -29,13 +29,10 @@ class Measurement:
     """One answer of one method to one clip.
 
     Args:
-        clip, group, method, repeat: identify the measurement.
-        tokens, e2e, ttft, phases, prompt_tokens, counters, cache_bytes, views: see
-            `contestants.Answer`.
         peak_bytes: highest memory during the call, in bytes.
         start_bytes: memory before the call, in bytes.
         accepted: number of the answer's tokens that the full target accepts (`Way.accepted`); None
-            for a lossless method, whose tokens are the target's.
+            for a lossless method.
     """
 
     clip: str
@@ -70,9 +67,7 @@ class Failure:
     """A clip on which a method failed; it is left out of all figures.
 
     Args:
-        clip, repeat: identify the measurement.
         method: the method that failed; empty if the clip could not be read.
-        error: error message.
     """
 
     clip: str
@@ -83,12 +78,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A method that does not run on these models.
-
-    Args:
-        method: its name.
-        error: error message.
-    """
+    """A method that does not run on these models."""
 
     method: str
     error: str
@@ -101,11 +91,7 @@ KINDS: Mapping[str, type[Record]] = {"measured": Measurement, "failed": Failure,
 
 
 class Store:
-    """A folder with the description of a run and a line for each record.
-
-    Args:
-        folder: created by `begin`.
-    """
+    """A folder with the description of a run and a line for each record."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -117,10 +103,6 @@ class Store:
         Args:
             resume: whether to continue the run in the folder (True) or to replace it (False); None
                 if the user chose neither.
-
-        Raises:
-            ConfigError: the folder holds a run and `resume` is None, or it holds none and `resume`
-                is True.
         """
         exists = (self.folder / RUN).exists()
         if exists and resume is None:
@@ -131,16 +113,7 @@ class Store:
             raise ConfigError(f"there is no run in {self.folder} to resume")
 
     def begin(self, description: Mapping[str, Any], resume: bool | None) -> None:
-        """Begin a run, or continue the same one.
-
-        Args:
-            description: everything that measurements depend on, as JSON values.
-            resume: see `check`.
-
-        Raises:
-            ConfigError: see `check`; also if the run in the folder has another description (the
-                message lists the differences), or the folder cannot be written to.
-        """
+        """Begin a run, or continue the same one."""
         self.check(resume)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -185,7 +158,6 @@ class Store:
             raise ConfigError(f"{self.folder} holds another run: {listed}. --restart begins again")
 
     def _read(self) -> list[Record]:
-        """The records in the file; an incomplete last line, from an interruption, is cut off."""
         path = self.folder / MEASUREMENTS
         lines = read_lines(path, "kind")
         records = [self._record(number, values) for number, values in enumerate(lines, start=1)]

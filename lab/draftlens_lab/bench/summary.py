@@ -47,11 +47,6 @@ prefill and pruning."""
 def summarize(store: Store, contestants: Sequence[Contestant], groups: Sequence[str]) -> Figures:
     """Figures by group of clips and by method, and all failures.
 
-    Args:
-        store: holds the measurements.
-        contestants: in the order of the report.
-        groups: groups of clips, in the order of the report.
-
     Returns:
         JSON values: `groups`, `variants`, `settings`, `divergences`, `refused` (method to error
         message), `failed` and `measurements` (their number).
@@ -82,7 +77,6 @@ def figures(measurements: Sequence[Measurement], by_key: ByKey) -> Figures:
 
     Args:
         measurements: of the method, at least contestant.
-        by_key: all measurements.
 
     Returns:
         JSON values; None where a figure cannot be computed.
@@ -155,7 +149,6 @@ def _group(
 
 
 def _variants(contestants: Iterable[Contestant]) -> Figures:
-    """Base, field and value of each variant, by its name."""
     variants = {}
     for contestant in contestants:
         if contestant.varied is not None:
@@ -220,7 +213,6 @@ def _memory_figures(measurements: Sequence[Measurement]) -> Figures:
 
 
 def _reference(measurement: Measurement, by_key: ByKey) -> Measurement | None:
-    """The measurement whose answer this one is compared with."""
     clip = measurement.clip
     if measurement.method != REFERENCE:
         return by_key.get((clip, REFERENCE, measurement.repeat))
@@ -231,8 +223,6 @@ def _reference(measurement: Measurement, by_key: ByKey) -> Measurement | None:
 def _speedups(
     measurements: Iterable[Measurement], by_key: ByKey, seconds: Callable[[Measurement], float]
 ) -> list[float]:
-    """The reference's time / the method's, where both are positive: an answer of one token has no
-    decoding."""
     ratios = []
     for measurement in measurements:
         reference = by_key.get((measurement.clip, REFERENCE, measurement.repeat))

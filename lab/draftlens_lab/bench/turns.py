@@ -9,10 +9,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from PIL import Image
+
 from draftlens.core.errors import ConfigError
+from draftlens.media.conversation import Conversation
 from draftlens_lab.bench.clips import Clip, Reader
 from draftlens_lab.bench.parts import PartScene, Request
+from draftlens_lab.evaluate.answers import render_side
+from draftlens_lab.evaluate.samples import caption_samples, question_samples
+from draftlens_lab.evaluate.turns import second_turns, stories, talks
 from draftlens_lab.measure.options import frame_counts
+from draftlens_lab.world import render_still
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +53,6 @@ class StoryScene:
     """A story: each picture but the last before its caption, then the last and the question.
 
     Args:
-        story: pictures, captions and question.
         side: pixels a side of the pictures.
     """
 
@@ -55,11 +61,6 @@ class StoryScene:
 
     def prepare(self, prompt: str, frames: int) -> Reader:
         """See `Media.prepare`. The number of frames is not used."""
-        from PIL import Image
-
-        from draftlens.media.conversation import Conversation
-        from draftlens_lab.world import render_still
-
         content: list[dict[str, Any]] = []
         for caption in self.story.captions:
             content += [{"type": "image"}, {"type": "text", "text": f"{caption}\n"}]
@@ -69,29 +70,20 @@ class StoryScene:
         return lambda: chat
 
     def files(self) -> Sequence[Path]:
-        """Empty: the seed determines the pictures."""
         return []
 
 
 def picture(request: Request) -> list[Clip]:
     """Held-out pictures with a request for the caption; see `turn_clips`."""
-    from draftlens_lab.evaluate.samples import caption_samples
-
     return turn_clips(
         "picture", request, lambda count, _, seed: caption_samples("picture", count, seed)
     )
 
 
-def story(request: Request) -> list[Clip]:
-    """Held-out stories: five pictures, four captions, and a request for the fifth.
-
-    Raises:
-        ConfigError: a number of frames is given, or matplotlib is missing.
-    """
+def story_clips(request: Request) -> list[Clip]:
+    """Held-out stories: five pictures, four captions, and a request for the fifth."""
     _check_fonts()
-    lengths_of("story", request.source)
-    from draftlens_lab.evaluate.answers import render_side
-    from draftlens_lab.evaluate.turns import stories
+    turn_lengths("story", request.source)
 
     options = request.options
     side = render_side(request.processor)
@@ -105,8 +97,6 @@ def story(request: Request) -> list[Clip]:
 
 def ordering(request: Request) -> list[Clip]:
     """Held-out clips with a question about the order of what is seen; see `turn_clips`."""
-    from draftlens_lab.evaluate.samples import question_samples
-
     return turn_clips(
         "ordering", request, lambda count, _, seed: question_samples("ordering", count, seed)
     )
@@ -114,8 +104,6 @@ def ordering(request: Request) -> list[Clip]:
 
 def counting(request: Request) -> list[Clip]:
     """Held-out clips with a question about a number of things; see `turn_clips`."""
-    from draftlens_lab.evaluate.samples import question_samples
-
     return turn_clips(
         "counting", request, lambda count, _, seed: question_samples("counting", count, seed)
     )
@@ -138,8 +126,6 @@ def aside(request: Request) -> list[Clip]:
 
 def talk(request: Request) -> list[Clip]:
     """Talk without media; see `turn_clips`."""
-    from draftlens_lab.evaluate.turns import talks
-
     return turn_clips("talk", request, lambda count, _, seed: talks(count, seed))
 
 
@@ -149,24 +135,13 @@ MakeSamples = Callable[[int, bool, int], "Iterable[Sample]"]
 
 def turn_clips(kind: str, request: Request, make: MakeSamples) -> list[Clip]:
     """The samples of a kind at each length. The last question is asked; the questions before it
-    have their right answers.
-
-    Args:
-        kind: one of TURN_WORKLOADS.
-        request: number of samples, seed and lengths.
-        make: makes the samples.
-
-    Raises:
-        ConfigError: the lengths are not valid; or matplotlib, whose fonts the world uses, is
-            missing.
-    """
+    have their right answers."""
     _check_fonts()
-    from draftlens_lab.evaluate.answers import render_side
 
     options = request.options
     side = render_side(request.processor)
     clips = []
-    for frames in lengths_of(kind, request.source):
+    for frames in turn_lengths(kind, request.source):
         about_clip = is_about_clip(kind, request.source)
         group = f"{kind}, {frames} frames" if about_clip else kind
         samples = make(options.clips or SAMPLES, about_clip, options.seed)
@@ -179,15 +154,11 @@ def turn_clips(kind: str, request: Request, make: MakeSamples) -> list[Clip]:
     return clips
 
 
-def lengths_of(kind: str, source: str) -> tuple[int, ...]:
+def turn_lengths(kind: str, source: str) -> tuple[int, ...]:
     """The numbers of frames of a workload; the number of pictures if it is about pictures.
 
     Args:
-        kind: one of TURN_WORKLOADS.
         source: numbers of frames, or empty for the default.
-
-    Raises:
-        ConfigError: the numbers are not valid, or given for a workload without clips.
     """
     if kind in WITHOUT_FRAMES:
         if source:
@@ -204,8 +175,6 @@ def is_about_clip(kind: str, source: str) -> bool:
 
 
 def _second_turns(kind: str, request: Request) -> list[Clip]:
-    from draftlens_lab.evaluate.turns import second_turns
-
     def make(count: int, about_clip: bool, seed: int) -> list[Sample]:
         return second_turns(kind, "clip" if about_clip else "picture", count, seed)
 

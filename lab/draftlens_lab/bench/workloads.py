@@ -17,12 +17,14 @@ from draftlens_lab.bench.clips import (
     ImageFiles,
     VideoFile,
     WorldScene,
-    spread,
+    select_clips,
 )
-from draftlens_lab.bench.options import Options
-from draftlens_lab.bench.parts import PART_WORKLOADS, lengths_of
+from draftlens_lab.bench.options import BenchOptions
+from draftlens_lab.bench.parts import PART_WORKLOADS, part_lengths
 from draftlens_lab.bench.turns import TURN_WORKLOADS, WITHOUT_FRAMES
-from draftlens_lab.bench.turns import lengths_of as turn_lengths_of
+from draftlens_lab.bench.turns import turn_lengths as turn_lengths_of
+from draftlens_lab.evaluate.answers import render_side
+from draftlens_lab.evaluate.samples import caption_samples
 from draftlens_lab.measure.options import frame_counts
 
 WORLD_CLIPS = 4
@@ -34,20 +36,20 @@ WORLD_LENGTHS = "8,64"
 WORKLOADS = Registry(
     "workload",
     {
-        "world": "draftlens_lab.bench.workloads:world",
+        "world": "draftlens_lab.bench.workloads:world_clips",
         "focus": "draftlens_lab.bench.parts:focus",
         "needle": "draftlens_lab.bench.parts:needle",
         "chat": "draftlens_lab.bench.parts:chat",
         "pairs": "draftlens_lab.bench.parts:pairs",
         "picture": "draftlens_lab.bench.turns:picture",
-        "story": "draftlens_lab.bench.turns:story",
+        "story": "draftlens_lab.bench.turns:story_clips",
         "ordering": "draftlens_lab.bench.turns:ordering",
         "counting": "draftlens_lab.bench.turns:counting",
         "second": "draftlens_lab.bench.turns:second",
         "recall": "draftlens_lab.bench.turns:recall",
         "aside": "draftlens_lab.bench.turns:aside",
         "talk": "draftlens_lab.bench.turns:talk",
-        "folder": "draftlens_lab.bench.workloads:folder",
+        "folder": "draftlens_lab.bench.workloads:folder_clips",
         "videodetailcaption": "draftlens_lab.bench.datasets:video_detail_caption",
         "mvbench": "draftlens_lab.bench.datasets:mvbench",
         "mlvu": "draftlens_lab.bench.datasets:mlvu",
@@ -74,14 +76,11 @@ class WorkloadRequest:
     """Arguments of a workload.
 
     Args:
-        source: the part after the workload's name: numbers of frames, a path, or a dataset's name.
-        options: options of the run.
-        processor: the target's processor, whose size the world is rendered at.
-        out: folder of the run, whose files are not used as clips.
+        out: folder of the run; its files are not used as clips.
     """
 
     source: str
-    options: Options
+    options: BenchOptions
     processor: Any
     out: Path | None = None
 
@@ -89,33 +88,21 @@ class WorkloadRequest:
 Workload = Callable[[WorkloadRequest], list[Clip]]
 
 
-def clips_of(options: Options, processor: Any, out: Path | None = None) -> list[Clip]:
-    """The clips of a run: those of its workload, then those of the world for `Options.context`.
-
-    Args:
-        options: options of the run.
-        processor, out: see `WorkloadRequest`.
-
-    Raises:
-        ConfigError: the workload is unknown or holds no clips.
-    """
+def clips_of(options: BenchOptions, processor: Any, out: Path | None = None) -> list[Clip]:
+    """The clips of a run: of its workload, then of the world for `BenchOptions.context`."""
     name, source = parse_workload(options.workload)
     load: Workload = WORKLOADS[name]
     clips = list(load(WorkloadRequest(source, options, processor, out)))
     if options.context:
         names = {clip.name for clip in clips}
         lengths = ",".join(str(length) for length in options.context)
-        context_clips = world(WorkloadRequest(lengths, options, processor))
+        context_clips = world_clips(WorkloadRequest(lengths, options, processor))
         clips += [clip for clip in context_clips if clip.name not in names]
     return clips
 
 
 def parse_workload(text: str) -> tuple[str, str]:
-    """Name of a workload and the part after it; the workload of an existing path is `folder`.
-
-    Raises:
-        ConfigError: the text names neither a workload nor an existing path.
-    """
+    """Name of a workload and the part after it; the workload of an existing path is `folder`."""
     if Path(text).exists():
         return "folder", text
     name, _, source = text.partition(":")
@@ -125,22 +112,12 @@ def parse_workload(text: str) -> tuple[str, str]:
     return name, source
 
 
-def check(options: Options, out: Path, frames: int | None) -> None:
-    """Refuse options that do not go together before the models are loaded.
-
-    Args:
-        options: options of the run.
-        out: folder of the run.
-        frames: number of frames that the user named, if any.
-
-    Raises:
-        ConfigError: the workload is unknown, it does not support an option, or `out` is the folder
-            of the clips.
-    """
+def check_workload(options: BenchOptions, out: Path, frames: int | None) -> None:
+    """Refuse options that do not go together before the models are loaded."""
     name, source = parse_workload(options.workload)
     lengths = _world_lengths(name, source)
     if name == "pairs" and frames is not None:
-        lengths_of(name, str(frames))
+        part_lengths(name, str(frames))
     if name in WITHOUT_FRAMES and frames is not None:
         turn_lengths_of(name, str(frames))
     if lengths and frames is not None and lengths != (frames,):
@@ -157,29 +134,21 @@ def check(options: Options, out: Path, frames: int | None) -> None:
 
 
 def _world_lengths(name: str, source: str) -> tuple[int, ...]:
-    """The numbers of frames of a workload of the world; empty for other workloads."""
     if name == "world":
         return frame_counts(source or WORLD_LENGTHS)
     if name in PART_WORKLOADS:
-        return lengths_of(name, source)
+        return part_lengths(name, source)
     if name in TURN_WORKLOADS:
         return turn_lengths_of(name, source)
     return ()
 
 
-def world(request: WorkloadRequest) -> list[Clip]:
-    """Held-out scenes of the procedural world, the same ones at each length.
-
-    Raises:
-        ConfigError: the lengths are not valid (`frame_counts`), or matplotlib, whose fonts the
-            world uses, is missing.
-    """
+def world_clips(request: WorkloadRequest) -> list[Clip]:
+    """Held-out scenes of the procedural world, the same ones at each length."""
     if find_spec("matplotlib") is None:
         raise ConfigError(
             'the world draws its letters with matplotlib: pip install "draftlens-lab"'
         )
-    from draftlens_lab.evaluate.answers import render_side
-    from draftlens_lab.evaluate.samples import caption_samples
 
     options = request.options
     lengths = frame_counts(request.source or WORLD_LENGTHS)
@@ -195,13 +164,9 @@ def world(request: WorkloadRequest) -> list[Clip]:
     return sorted(clips, key=lambda clip: clip.frames)
 
 
-def folder(request: WorkloadRequest) -> list[Clip]:
+def folder_clips(request: WorkloadRequest) -> list[Clip]:
     """A user's own videos and images, recognized by their suffixes: each file in a folder is one
-    clip.
-
-    Raises:
-        ConfigError: there are none, or the folder is the run's own.
-    """
+    clip."""
     root = Path(request.source)
     options = request.options
     is_folder = root.is_dir()
@@ -215,10 +180,10 @@ def folder(request: WorkloadRequest) -> list[Clip]:
         raise ConfigError(
             f"{root} holds no videos or images (known by suffixes such as .mp4 and .png)"
         )
-    return spread(clips, options.clips)
+    return select_clips(clips, options.clips)
 
 
-def _file_clip(name: str, file: Path, options: Options) -> Clip | None:
+def _file_clip(name: str, file: Path, options: BenchOptions) -> Clip | None:
     """The clip of a file; None if the file is neither a video nor an image."""
     suffix = file.suffix.lower()
     if not file.is_file():
@@ -233,7 +198,7 @@ def _file_clip(name: str, file: Path, options: Options) -> Clip | None:
 
 
 def _files(root: Path, out: Path | None) -> list[Path]:
-    """All files in a folder except those of the run, whose plots are not clips."""
+    """All files in a folder except those of the run, such as plots."""
     files = sorted(root.rglob("*"))
     run_folder = None if out is None else _run_folder_inside(root, out)
     if run_folder is None:
@@ -242,11 +207,7 @@ def _files(root: Path, out: Path | None) -> list[Path]:
 
 
 def _run_folder_inside(root: Path, out: Path) -> Path | None:
-    """The run's folder as a path below the clips' folder; None if it lies elsewhere.
-
-    Raises:
-        ConfigError: both are the same folder.
-    """
+    """The run's folder as a path below the clips' folder; None if it lies elsewhere."""
     resolved_root = root.resolve()
     resolved_out = out.resolve()
     if resolved_out == resolved_root:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -14,13 +12,6 @@ from draftlens.cli import options as opt
 from draftlens.cli.model_options import PLAIN, Loading
 from draftlens.core.errors import ConfigError
 from draftlens.core.names import AUTO, EMBEDDED
-
-if TYPE_CHECKING:
-    from draftlens.cli.progress import SavingBar
-    from draftlens_lab.evaluate import Evaluation
-
-REPORT = "evaluate.json"
-PAGE = "evaluate.md"
 
 
 def evaluate(
@@ -55,95 +46,24 @@ def evaluate(
     The scenes are those of the procedural world. With a draft, the agreement between the draft and
     the target is measured too.
     """
-    from draftlens.cli.loading import load_models, make_folder
-    from draftlens.cli.show import print_json, show_files
-    from draftlens.core.files import only_writer
-    from draftlens_lab.evaluate import Evaluation, Options
-
-    options = Options(clips, parse_frames(frames), seed)
+    lengths = parse_frames(frames)
     _check_matplotlib()
-    make_folder(out)
-    target_model, draft_model = load_models(target, draft, loading, as_json)
-    with only_writer(out):
-        report = _run(Evaluation(target_model, draft_model, options), out, as_json)
-    plot_files = _plot(report, out) if plots else []
-    if as_json:
-        print_json(report)
-        return
-    _show(report)
-    show_files(out, REPORT, PAGE, *(file.name for file in plot_files))
+    from draftlens_lab.cli.evaluate_run import evaluate_models, show_report
+    from draftlens_lab.evaluate import EvaluationOptions
 
-
-def _show(report: Mapping[str, Any]) -> None:
-    from draftlens.cli.show import show_tables
-    from draftlens_lab.evaluate import about, tables
-
-    show_tables(tables(report), about(report))
+    options = EvaluationOptions(clips, lengths, seed)
+    report = evaluate_models((target, draft, loading), options, out, as_json)
+    show_report(report, out, plots, as_json)
 
 
 def parse_frames(text: str) -> tuple[int, ...]:
-    """Return the numbers of frames from the value of `--frames`, in its order.
-
-    Raises:
-        ConfigError: they are not different whole numbers of at least 1, separated by commas.
-    """
+    """Return the numbers of frames from the value of `--frames`, in its order."""
     words = [word.strip() for word in text.split(",")]
     numbers = [int(word) for word in words if word.isascii() and word.isdigit()]
     is_valid = len(numbers) == len(words) == len(set(numbers)) and min(numbers) >= 1
     if not is_valid:
-        raise ConfigError(f"--frames wants different numbers such as 8,64,256, not {text!r}")
+        raise ConfigError(f"--frames needs different numbers such as 8,64,256, not {text!r}")
     return tuple(numbers)
-
-
-@contextmanager
-def _bar(out: Path, quiet: bool) -> Iterator[SavingBar]:
-    from rich.progress import (
-        BarColumn,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    from draftlens.cli.progress import SavingBar, progress_bars
-    from draftlens_lab.evaluate import markdown, save
-
-    def save_report(report: Mapping[str, Any]) -> None:
-        save(report, out / REPORT)
-        (out / PAGE).write_text(markdown(report), encoding="utf-8")
-
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        TextColumn("remaining:"),
-        TimeRemainingColumn(),
-    )
-    with progress_bars(quiet, *columns, speed_estimate_period=300) as progress:
-        yield SavingBar(progress, save_report)
-
-
-def _run(evaluation: Evaluation, out: Path, quiet: bool) -> dict[str, Any]:
-    from draftlens.cli.show import error_console
-
-    # A report of an earlier run could be mistaken for that of this run.
-    (out / REPORT).unlink(missing_ok=True)
-    try:
-        with _bar(out, quiet) as bar:
-            return evaluation.run(bar)
-    except KeyboardInterrupt:
-        message = "stopped"
-        if (out / REPORT).exists():
-            message += f"; what was finished is in {out / REPORT}"
-        error_console.print(f"\n{message}", markup=False, soft_wrap=True)
-        raise
-
-
-def _plot(report: Mapping[str, Any], out: Path) -> list[Path]:
-    from draftlens_lab.evaluate.plots import plot
-
-    return plot(report, out)
 
 
 def _check_matplotlib() -> None:

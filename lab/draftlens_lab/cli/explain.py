@@ -1,26 +1,17 @@
 """`draftlens explain`: the visual tokens kept for the draft, as a contact sheet and a page, or
-which view of the prompt was right, as a chart and a page; and who did what when, as a chart."""
+the views of the prompt, as a chart and a page; and a timeline."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from draftlens.cli import options as opt
 from draftlens.cli.help import MODELS
 from draftlens.cli.model_options import PLAIN, Loading
-from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.names import AUTO, EMBEDDED
-
-if TYPE_CHECKING:
-    from draftlens.methods.base import Method
-    from draftlens_lab.explain import Trace, ViewTrace
-    from draftlens_lab.explain.tracing import Answered
-    from draftlens_lab.explain.views import View
 
 
 def explain(
@@ -29,16 +20,7 @@ def explain(
     ],
     images: opt.Images = False,
     target: opt.Target = EMBEDDED,
-    draft: Annotated[
-        str,
-        typer.Option(
-            "--draft",
-            "-d",
-            help="Draft model: a smaller model with the same tokenizer, `auto` for the one known "
-            "for the target, or `none`. Without a draft the target drafts for itself.",
-            rich_help_panel=MODELS,
-        ),
-    ] = AUTO,
+    draft: opt.Draft = AUTO,
     method: Annotated[
         str | None,
         typer.Option(
@@ -67,237 +49,38 @@ def explain(
     calibrate: opt.Calibrate = True,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Show which visual tokens are kept for the draft or which view was right, and who did what
-    when.
+    """Show the visual tokens kept for the draft, or the views' proposals, and a timeline.
 
     Writes pictures and an HTML page. With `specvlm`, a contact sheet and the page show the kept
     parts of each frame and what the pruner ranks them by, or else the attention of the target; the
     page also shows which tokens of the answer the draft supplied. With `tabed`, a chart and the
-    page show, token by token, the weights of the views and which of them would have guessed the
-    token. Another chart shows what target and draft did at each moment.
+    page show, token by token, the weights of the views and which of them would have proposed the
+    token. Another chart shows what target and draft did at each moment. With --draft none the
+    target drafts for itself.
     """
     opt.check_media(media, opt.parse_limits(limits))
     from draftlens.cli.loading import load_engine, make_folder, read_files
     from draftlens.cli.progress import spinner
+    from draftlens_lab.cli.explain_files import (
+        outputs_of,
+        print_answer,
+        pruning_subject,
+        views_subject,
+        write,
+    )
     from draftlens_lab.explain import has_views
 
-    chosen = opt.parse_method(method, speculative_config, default="specvlm")
-    subject = views_subject() if has_views(chosen) else pruning_subject()
-    decoding = subject.prepare(chosen)
+    named = opt.parse_method(method, speculative_config, default="specvlm")
+    subject = views_subject() if has_views(named) else pruning_subject()
+    decoding = subject.prepare(named)
     outputs = outputs_of(media, images, out, subject.suffix)
     text = opt.prompt_or_default(prompt, images)
     chat = read_files(as_json, limits, text, frames, media, images)
     make_folder(out)
     engine = load_engine(target, draft, decoding, loading, as_json, calibrate)
-    answering = {"method": chosen, "compare": compare, "max_new_tokens": max_new_tokens}
+    answering = {"method": named, "compare": compare, "max_new_tokens": max_new_tokens}
     with spinner("answering", as_json):
         answer = subject.trace(engine, chat, outputs.title, **answering)
     with spinner("drawing", as_json):
         write(subject, answer, outputs)
-    if as_json:
-        _print_json(subject, answer, outputs)
-    else:
-        _show(subject, answer, outputs)
-
-
-def _print_json(subject: Subject, answer: Any, outputs: Outputs) -> None:
-    from draftlens.cli.show import print_json
-
-    picture = outputs.written(outputs.picture)
-    files = {subject.picture: picture, "chart": outputs.written(outputs.chart)}
-    print_json({**files, "page": str(outputs.page), **answer.to_dict()})
-
-
-def _show(subject: Subject, answer: Any, outputs: Outputs) -> None:
-    from draftlens.cli.show import console, table
-    from draftlens_lab.explain.gantt import NEEDS_MATPLOTLIB
-
-    for line in subject.summary(answer):
-        console.print(line, markup=False, soft_wrap=True)
-    if subject.columns:
-        table("", subject.columns, subject.rows(answer))
-    picture = outputs.written(outputs.picture)
-    lines = [*answer.notes]
-    if picture:
-        lines.append(picture)
-    lines += [outputs.written(outputs.chart) or NEEDS_MATPLOTLIB, str(outputs.page)]
-    for line in lines:
-        console.print(line, markup=False, soft_wrap=True)
-
-
-@dataclass(frozen=True)
-class Subject:
-    """What is shown of an answer.
-
-    Args:
-        picture: name of the main picture.
-        suffix: of its file, behind the name of the media.
-        prepare: checks a method and returns the one that answers.
-        trace: answers (`explain.trace`, `explain.trace_views`).
-        draw: writes the main picture to a file, if it can be drawn.
-        page: the HTML page.
-        summary: lines for a terminal.
-        columns, rows: a table for a terminal; no columns for none.
-    """
-
-    picture: str
-    suffix: str
-    prepare: Callable[[Any], Method]
-    trace: Callable[..., Any]
-    draw: Callable[[Any, Path], None]
-    page: Callable[[Any], str]
-    summary: Callable[[Any], list[str]]
-    columns: Sequence[str] = ()
-    rows: Callable[[Any], list[list[str]]] = lambda trace: []
-
-
-def pruning_subject() -> Subject:
-    """The visual tokens that are kept for the draft."""
-    from draftlens_lab.explain import page, pruning_method, sheet, trace
-
-    def draw(answer: Trace, path: Path) -> None:
-        sheet(answer).save(path, optimize=True)
-
-    return Subject("sheet", "", pruning_method, trace, draw, page, summary)
-
-
-def views_subject() -> Subject:
-    """The views of the prompt."""
-    from draftlens_lab.explain import trace_views, viewing_method, views_chart, views_page
-    from draftlens_lab.explain.gantt import has_matplotlib
-    from draftlens_lab.explain.view_page import COLUMNS, rows_of
-
-    def draw(answer: ViewTrace, path: Path) -> None:
-        if has_matplotlib():
-            views_chart(answer).savefig(path, pil_kwargs={"optimize": True})
-
-    return Subject(
-        "views",
-        "-views",
-        viewing_method,
-        trace_views,
-        draw,
-        views_page,
-        views_summary,
-        COLUMNS,
-        rows_of,
-    )
-
-
-@dataclass(frozen=True)
-class Outputs:
-    """Where the pictures of some media are written.
-
-    Args:
-        title: name of the media.
-        picture: path of the main picture, such as the contact sheet.
-        chart: path of the chart of who did what when.
-        page: path of the page.
-    """
-
-    title: str
-    picture: Path
-    chart: Path
-    page: Path
-
-    def written(self, picture: Path) -> str | None:
-        """The path of the main picture or of the chart; None if it could not be drawn."""
-        return str(picture) if picture.exists() else None
-
-
-def outputs_of(media: list[Path], images: bool, out: Path, suffix: str = "") -> Outputs:
-    """Return the title of some media and the files to write in a folder.
-
-    Raises:
-        InputError: there are several clips, or a file would be written over one of the media.
-    """
-    if len(media) > 1 and not images:
-        raise InputError("explain takes one clip, or several images with --images")
-    title = media[0].name
-    stem = media[0].stem
-    if len(media) > 1:
-        title += f" and {len(media) - 1} more"
-        stem += f"-and-{len(media) - 1}-more"
-    outputs = Outputs(
-        title, out / f"{stem}{suffix}.png", out / f"{stem}-timeline.png", out / f"{stem}.html"
-    )
-    written = {path.resolve() for path in (outputs.picture, outputs.chart, outputs.page)}
-    for file in media:
-        if file.resolve() in written:
-            raise InputError(
-                f"a picture or the page would be written over {file}: name another folder with "
-                f"--out"
-            )
-    return outputs
-
-
-def write(subject: Subject, trace: Any, outputs: Outputs) -> None:
-    """Draw and write the main picture, the page and, if matplotlib is installed, the chart.
-
-    Raises:
-        ConfigError: a file cannot be written.
-    """
-    from draftlens_lab.explain import chart_of
-    from draftlens_lab.explain.gantt import has_matplotlib
-
-    try:
-        # What an earlier run drew must not pass for this one's.
-        outputs.picture.unlink(missing_ok=True)
-        outputs.chart.unlink(missing_ok=True)
-        subject.draw(trace, outputs.picture)
-        if has_matplotlib():
-            chart_of(trace).savefig(outputs.chart)
-        outputs.page.write_text(subject.page(trace), encoding="utf-8")
-    except OSError as error:
-        reason = error.strerror or error
-        files = f"{outputs.picture}, {outputs.chart} and {outputs.page}"
-        raise ConfigError(f"cannot write {files}: {reason}") from error
-
-
-def summary(trace: Trace) -> list[str]:
-    """Return a few lines for a terminal."""
-    counts = trace.visual.counts
-    views = trace.visual.views
-    share = counts.kept / max(1, counts.total)
-    lines = [
-        f"{trace.title}: {counts.kept} of {counts.total} visual tokens are kept for the draft "
-        f"({share * 100:.1f}%)"
-    ]
-    if len(views) > 1 and counts.kept:
-        lines.append(_spread(views))
-    return [*lines, *_speed_lines(trace)]
-
-
-def views_summary(trace: ViewTrace) -> list[str]:
-    """Return a few lines for a terminal."""
-    first = f"{trace.title}: {len(trace.names)} views of the prompt, {len(trace.tokens)} tokens"
-    return [first, *_speed_lines(trace)]
-
-
-def _speed_lines(trace: Answered) -> list[str]:
-    """Rounds and speed in words."""
-    length = trace.stats.mean_acceptance_length
-    rounds = f"{len(trace.rounds)} rounds"
-    undrafted = sum(not entry.drafted for entry in trace.rounds)
-    if undrafted:
-        rounds += f" ({undrafted} without draft tokens)"
-    lines = [f"{rounds}, mean acceptance length {length:.2f}"]
-    speedup = trace.speedup
-    if speedup and trace.plain:
-        answer = "the same answer" if trace.plain.identical else "a DIFFERENT ANSWER"
-        lines.append(
-            f"speedup over plain decoding {speedup.end_to_end:.2f}x end to end, "
-            f"{speedup.decoding:.2f}x decoding only, with {answer}"
-        )
-    return lines
-
-
-def _spread(views: Sequence[View]) -> str:
-    """The view with the largest share of kept cells, and the number of views without any."""
-    largest = max(views, key=lambda view: view.share)
-    name = f"{largest.name} ({largest.when})" if largest.when else largest.name
-    num_empty = sum(not view.kept.any() for view in views)
-    return (
-        f"largest share in {name}: {largest.counts.kept} of {largest.counts.total}; "
-        f"{num_empty} of {len(views)} views have no kept cells"
-    )
+    print_answer(subject, answer, outputs, as_json)

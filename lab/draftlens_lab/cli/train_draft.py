@@ -14,10 +14,10 @@ from draftlens.cli.logs import is_quiet
 from draftlens.cli.options import AsJson
 
 if TYPE_CHECKING:
-    from draftlens_lab.train.report import Plan, StagePlan, Trained
+    from draftlens_lab.train.report import StagePlan, Trained, TrainingPlan
 
 
-def train_draft(**options: Any) -> None:
+def train_draft_command(**options: Any) -> None:
     """Train a small draft for a target.
 
     The data are conversations in the layout of LLaVA. A run that was interrupted is resumed from
@@ -84,16 +84,15 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     )
 
 
-def register(app: typer.Typer) -> None:
+def add_train_draft(app: typer.Typer) -> None:
     """Add the command with the options of `DraftTraining`."""
-    train_draft.__signature__ = signature()  # type: ignore[attr-defined]
+    train_draft_command.__signature__ = signature()  # type: ignore[attr-defined]
     app.command("train-draft", **example("train-draft data.json --draft NAME --out OUT"))(
-        train_draft
+        train_draft_command
     )
 
 
-def show_plan(plan: Plan) -> None:
-    """Print what will be trained."""
+def show_plan(plan: TrainingPlan) -> None:
     from draftlens.cli.show import console, table
 
     parts = [f"{part} {count / 1e6:.2f}M" for part, count in plan.parameters.items()]

@@ -111,7 +111,7 @@ class SizeOptions:
     ] = 256
 
 
-def world(
+def world_command(
     out: Annotated[Path, typer.Argument(help="Folder to write to; it must be new or empty.")],
     *,
     counts: SampleCounts,

@@ -19,7 +19,7 @@ from draftlens_lab.world.samples import Sample
 from draftlens_lab.world.scene import NUMBERS, WORDS
 
 BY_WORDING = ("ordering", "counting")
-"""Families whose figures are also reported for each wording of a question."""
+"""Families with figures that are also reported for each wording of a question."""
 
 TEXT_KINDS = ("word", "number", "secret")
 
@@ -29,10 +29,6 @@ VOCABULARY = frozenset(word.upper() for word in WORDS) | frozenset(NUMBERS)
 
 def captions_right(samples: Sequence[Sample], answers: Sequence[Answer]) -> dict[str, Any]:
     """Accuracy of captions.
-
-    Args:
-        samples: scenes with their true captions.
-        answers: the model's caption of each.
 
     Returns:
         JSON values: `asked` (number of captions) and the shares `exact` (captions that are right
@@ -54,14 +50,7 @@ def captions_right(samples: Sequence[Sample], answers: Sequence[Answer]) -> dict
 
 
 def count_facts(truth: Facts, answer: Facts, right: Counter[str], total: Counter[str]) -> None:
-    """Add the facts of one caption to the counts by kind.
-
-    Args:
-        truth: facts of the true caption.
-        answer: facts of the model's caption.
-        right: number of right facts by kind; updated.
-        total: number of facts in either caption by kind; updated.
-    """
+    """Add the facts of one caption to the counts by kind."""
     total.update(fact_kind(name) for name in truth.keys() | answer.keys())
     right.update(fact_kind(name) for name, value in truth.items() if answer.get(name) == value)
 
@@ -79,10 +68,6 @@ def fact_kind(name: str) -> str:
 def texts_right(samples: Sequence[Sample], answers: Sequence[Answer]) -> dict[str, Any]:
     """Words and numbers on the screen that the captions name at any place: a measure of reading
     alone.
-
-    Args:
-        samples: scenes.
-        answers: the model's caption of each.
 
     Returns:
         Shares, as JSON values, by kind of text and of `all` texts; and `named`, the share of those
@@ -103,7 +88,6 @@ def texts_right(samples: Sequence[Sample], answers: Sequence[Answer]) -> dict[st
 
 
 def _text_kinds(sample: Sample) -> dict[str, str]:
-    """Each text on the screen to its kind."""
     texts = [text for scene in sample.scenes for text in scene.texts]
     return {shown_value(text): text.kind for text in texts}
 
@@ -118,10 +102,6 @@ def questions_right(
     """Accuracy of answers to the questions of each family.
 
     Args:
-        answerer: the model.
-        families: name of each family to its samples.
-        frames: number of frames that a clip is shown as.
-        guesses: the baseline of blind guessing.
         on_answers: called with the number of samples that were answered since the last call.
 
     Returns:
@@ -137,12 +117,6 @@ def family_right(
     family: str, samples: Sequence[Sample], answers: Sequence[Answer], guesses: Guesses
 ) -> dict[str, Any]:
     """Accuracy of answers to the questions of one family.
-
-    Args:
-        family: its name.
-        samples: scenes with a question and its true answer.
-        answers: the model's answer to each.
-        guesses: the baseline of blind guessing.
 
     Returns:
         JSON values: the shares `right` (word for word) and `chance` (of `guesses` for the same

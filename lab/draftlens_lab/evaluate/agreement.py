@@ -1,4 +1,4 @@
-"""Agreement of a draft with its target, and how much of it depends on the draft's visual tokens."""
+"""Agreement of a draft with its target, and its dependence on the draft's visual tokens."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DRAWS = 3
 """Number of random choices for each share between none and all."""
 
 TOP = 4
-"""Largest rank whose share is reported."""
+"""Largest rank that is reported."""
 
 Prune = Callable[[Prompt, Sequence[Sample]], Prompt]
 Decode = Callable[[list[int]], str]
@@ -47,14 +47,6 @@ def ranks_of(
     on_answers: OnAnswers,
 ) -> list[list[Ranks]]:
     """The draft's ranks of the target's answers.
-
-    Args:
-        answerer: with a target and a draft.
-        samples: the prompts.
-        answers: the target's answer to each.
-        frames: number of frames that a clip is shown as.
-        prunings: ways to prune the draft's prompt.
-        on_answers: called after each batch with its number of samples.
 
     Returns:
         By pruning and by sample, the ranks of the answer's tokens.
@@ -84,9 +76,6 @@ def agreement(
     """Agreement of a draft that sees all visual tokens.
 
     Args:
-        samples: clips with a request for their caption.
-        answers: the target's captions.
-        ranks: the draft's ranks of their tokens.
         decode: converts token ids to text without special tokens.
 
     Returns:
@@ -116,26 +105,11 @@ def agreement(
 
 @dataclass
 class _RightCaptions:
-    """The target's captions that are right word for word.
-
-    Args:
-        number: of these captions.
-        visible_hits: for each token that states something visible, whether the draft ranks it
-            first.
-        connecting_hits: the same for each other token with text.
-    """
-
     number: int = 0
     visible_hits: list[bool] = field(default_factory=list)
     connecting_hits: list[bool] = field(default_factory=list)
 
     def add(self, hits: Sequence[bool], kinds: Sequence[bool | None]) -> None:
-        """Add a caption.
-
-        Args:
-            hits: for each token after the first, whether the draft ranks it first.
-            kinds: for the same tokens, see `token_kinds`.
-        """
         self.number += 1
         for hit, kind in zip(hits, kinds, strict=True):
             if kind is not None:
@@ -161,7 +135,6 @@ def token_kinds(told: str, tokens: Sequence[int], decode: Decode) -> list[bool |
     """Whether each token of a caption states something visible.
 
     Args:
-        told: the caption with marks around the parts that state something visible.
         tokens: ids of the same caption without marks.
         decode: converts token ids to text without special tokens.
 
@@ -200,7 +173,6 @@ class Pruning:
 
     Args:
         kept: share of the visual tokens that remain; all text tokens remain.
-        draw: number of the random choice.
     """
 
     kept: Fraction
@@ -237,11 +209,6 @@ def visual_dependence(
 ) -> dict[str, Any]:
     """The loss of acceptance when the draft keeps fewer visual tokens.
 
-    Args:
-        tried: the prunings.
-        ranks: for each pruning the draft's ranks by clip.
-        seed: seed of the resampling of clips.
-
     Returns:
         JSON values: `gamma`, `clips`, and in `kept` a row for each share, all tokens first, with
         `removed` (share), `draws`, `agreed`, `acceptance_length` at γ and its interval
@@ -264,10 +231,6 @@ def visual_dependence(
 def acceptance_compared(ranks: Mapping[str, Sequence[Ranks]], seed: int) -> Figures:
     """The acceptance of a draft that is shown different things.
 
-    Args:
-        ranks: what it is shown to its ranks by sample; the first is what others are compared with.
-        seed: seed of the resampling of samples.
-
     Returns:
         JSON values: `gamma`, `asked`, and in `shown` the figures of a row of `visual_dependence`
         for each name.
@@ -284,12 +247,7 @@ def acceptance_compared(ranks: Mapping[str, Sequence[Ranks]], seed: int) -> Figu
 
 
 class _Acceptance:
-    """Acceptance of a draft that keeps one share of its visual tokens.
-
-    Args:
-        draws: the draft's ranks by draw and clip.
-        indices: resampled clips.
-    """
+    """Acceptance of a draft that keeps one share of its visual tokens."""
 
     def __init__(self, draws: Sequence[Sequence[Ranks]], indices: NDArray[np.int64]) -> None:
         by_clip = list(zip(*draws, strict=True))
@@ -315,5 +273,4 @@ class _Acceptance:
 
 
 def _hits(ranks: Sequence[Ranks]) -> list[list[bool]]:
-    """For each token whether the draft ranks it first."""
     return [[rank == 1 for rank in row] for row in ranks]

@@ -52,13 +52,7 @@ class Answerer(Protocol):
     """Answers samples: a model, or a substitute in tests."""
 
     def answer(self, samples: Sequence[Sample], frames: int, on_answers: OnAnswers) -> list[Answer]:
-        """Answer the last question of each sample, after answering the questions before it.
-
-        Args:
-            samples: of any kind, with equally many questions each.
-            frames: number of frames that a clip is shown as.
-            on_answers: called after each batch with its number of samples.
-        """
+        """Answer the last question of each sample, after answering the questions before it."""
         ...
 
 
@@ -75,7 +69,6 @@ class ModelAnswerer:
         self.side = side
 
     def answer(self, samples: Sequence[Sample], frames: int, on_answers: OnAnswers) -> list[Answer]:
-        """See `Answerer`."""
         max_new_tokens = self._max_new_tokens(samples)
         answers: list[Answer] = []
         for batch in self.batches(samples, frames):
@@ -110,7 +103,6 @@ class ModelAnswerer:
     def _answer_batch(
         self, samples: Sequence[Sample], frames: int, max_new_tokens: int
     ) -> list[Answer]:
-        """Answer one batch, whose samples have equally many turns."""
         chats = [conversation(sample, frames, self.side) for sample in samples]
         answers = self._answer_chats(chats, max_new_tokens)
         for turn in range(1, len(samples[0].turns)):
@@ -145,8 +137,6 @@ def conversation(sample: Sample, frames: int, side: int) -> Conversation:
     reads them from files.
 
     Args:
-        sample: of any kind.
-        frames: number of frames that a clip is shown as.
         side: pixels a side of rendered clips and pictures.
     """
     chat = Conversation()
@@ -185,14 +175,12 @@ def render_side(processor: Any) -> int:
 
 
 def _with_next_turn(chat: Conversation, answer: str, question: str) -> Conversation:
-    """The conversation, continued with the model's own answer and the next question."""
     reply = {"role": "assistant", "content": [{"type": "text", "text": answer}]}
     request = {"role": "user", "content": [{"type": "text", "text": question}]}
     return replace(chat, messages=[*chat.messages, reply, request])
 
 
 def _video(sample: Sample, frames: int, side: int) -> Video:
-    """The clip in the form in which `load_video` samples it from a file."""
     rate = max(RATE, frames / SECONDS)
     times = tuple(share * SECONDS for share in frame_times(frames))
     total = round(rate * SECONDS)

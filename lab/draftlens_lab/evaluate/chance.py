@@ -18,23 +18,12 @@ SCENES = 3000
 
 @dataclass(frozen=True)
 class _Question:
-    """A question word for word.
-
-    Args:
-        family: its family.
-        turns: the questions of the conversation up to this one.
-    """
-
     family: str
     turns: tuple[str, ...]
 
 
 class Guesses:
-    """The best constant answer to each question; for an unknown question, the best of its family.
-
-    Args:
-        scenes: number of training scenes to learn from.
-    """
+    """The best constant answer to each question; for an unknown one, the best of its family."""
 
     def __init__(self, scenes: int = SCENES) -> None:
         by_question: defaultdict[_Question, Counter[str]] = defaultdict(Counter)
@@ -57,7 +46,6 @@ class Guesses:
 
 
 def _training_samples(seed: int) -> Iterator[tuple[str, Sample]]:
-    """Families and samples of all questions about the training scenes of a seed."""
     rng = np.random.default_rng([seed, 3])
     scenes_by_kind = {kind: scenes_of(kind, seed) for kind in KINDS}
     for family, kind in FAMILIES.items():

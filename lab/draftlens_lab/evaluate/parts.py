@@ -56,21 +56,13 @@ SEEDS_PER_FAMILY = 50_000
 
 
 def part_samples(family: str, number: int, seed: int, frames: int) -> list[Sample]:
-    """Held-out scenes, each with one question of a family; a chat has the question before it, too.
-
-    Args:
-        family: one of PART_FAMILIES.
-        number: number of samples.
-        seed: different seeds give different scenes.
-        frames: number of frames of a reel, LEAST_FRAMES or more.
-    """
+    """Held-out scenes with one question of a family each; a chat has an earlier question, too."""
     place = list(PART_FAMILIES).index(family)
     first = first_seed(seed) + PARTS + SEEDS_PER_FAMILY * place
     return [_part_sample(family, first + index, index, frames) for index in range(number)]
 
 
 def _part_sample(family: str, seed: int, index: int, frames: int) -> Sample:
-    """The sample of a seed; needles and forms of focus questions take turns."""
     rng = np.random.default_rng([seed, 3])
     kind = PART_FAMILIES[family]
     if family == "pairs":
@@ -93,10 +85,6 @@ def _part_sample(family: str, seed: int, index: int, frames: int) -> Sample:
 def parts_right(samples: Sequence[Sample], answers: Sequence[Answer]) -> dict[str, Any]:
     """Accuracy of answers about parts.
 
-    Args:
-        samples: the last turn of each is a `FocusTurn`.
-        answers: the model's answer to each.
-
     Returns:
         JSON values: `asked`; the shares `exact` (answers that are right word for word) and `facts`
         (as in `captions_right`; without facts, as of a secret word, the whole answer counts as
@@ -114,13 +102,7 @@ def parts_right(samples: Sequence[Sample], answers: Sequence[Answer]) -> dict[st
 
 @dataclass(frozen=True)
 class EvidencePruning:
-    """A choice of the draft's visual tokens by where the answer can be seen.
-
-    Args:
-        shown: `evidence` for the tokens in cells that carry the answer, `frames` for all tokens of
-            the frames that do, `others` for all tokens of the other frames, and `tenth` for a
-            random tenth of all.
-    """
+    """A choice of the draft's visual tokens by where the answer can be seen."""
 
     shown: str
 
@@ -150,16 +132,11 @@ SHOWN = ("all", "frames", "evidence", "others", "tenth")
 
 
 def evidence_prunings() -> list[EvidencePruning]:
-    """The prunings of `SHOWN`."""
     return [EvidencePruning(shown) for shown in SHOWN]
 
 
 def oracle_gap(ranks: Sequence[Sequence[Ranks]], seed: int) -> dict[str, Any]:
     """How the acceptance depends on whether the draft is shown the evidence.
-
-    Args:
-        ranks: for each of SHOWN the draft's ranks by sample.
-        seed: seed of the resampling of samples.
 
     Returns:
         JSON values: `gamma`, `asked`, and in `shown` the figures of `visual_dependence` for each of
@@ -176,9 +153,7 @@ def _in_evidence(
     Args:
         cells: frame, row and column of each token, int64 ``[N, 3]``. A model may have merged frames
             and may have any number of rows.
-        frames: the frames of the evidence, of `num_frames`.
         parts: their cells, of 16.
-        num_frames: number of frames of the clip.
 
     Returns:
         Two masks, bool ``[N]``.

@@ -21,16 +21,12 @@ SIZE = (6, 3.8)
 CHANCE = "chance: best constant answer"
 
 
-def plot(report: Figures, folder: Path) -> list[Path]:
+def evaluation_plots(report: Figures, folder: Path) -> list[Path]:
     """Draw the sections that the report holds.
-
-    Args:
-        report: of `Evaluation.run`; may be unfinished.
-        folder: an existing folder.
 
     Returns:
         The written files: those of `accuracy.png`, `acceptance_by_depth.png`,
-        `acceptance_by_gamma.png` and `visual_dependence.png` whose sections were measured.
+        `acceptance_by_gamma.png` and `visual_dependence.png`, as far as measured.
     """
     figures: dict[str, Figure] = {}
     models = report.get("accuracy", {})
@@ -38,20 +34,15 @@ def plot(report: Figures, folder: Path) -> list[Path]:
         figures["accuracy"] = accuracy(models, report["arguments"]["frames"][0])
     agreement = report.get("agreement")
     if agreement and agreement["agreed"]["total"]:
-        figures["acceptance_by_depth"] = by_depth(agreement)
+        figures["acceptance_by_depth"] = acceptance_by_depth(agreement)
         figures["acceptance_by_gamma"] = by_gamma(agreement)
     if "visual" in report:
-        figures["visual_dependence"] = visual_dependence(report["visual"])
+        figures["visual_dependence"] = acceptance_by_pruning(report["visual"])
     return save_figures(figures, folder)
 
 
 def accuracy(models: Figures, frames: int) -> Figure:
-    """Bars of accuracy by family of questions, with marks for blind guessing.
-
-    Args:
-        models: section `accuracy` of the report.
-        frames: usual number of frames of a clip.
-    """
+    """Bars of accuracy by family of questions, with marks for blind guessing."""
     families = next(
         sections["questions"] for sections in models.values() if "questions" in sections
     )
@@ -72,8 +63,8 @@ def accuracy(models: Figures, frames: int) -> Figure:
     return figure
 
 
-def by_depth(agreement: Figures) -> Figure:
-    """Probability that a guess is accepted, by its depth in the chain."""
+def acceptance_by_depth(agreement: Figures) -> Figure:
+    """Probability that a draft token is accepted, by its depth in the chain."""
     depths = []
     shares = []
     for depth, share in agreement["by_depth"].items():
@@ -116,7 +107,7 @@ def by_gamma(agreement: Figures) -> Figure:
     return figure
 
 
-def visual_dependence(dependence: Figures) -> Figure:
+def acceptance_by_pruning(dependence: Figures) -> Figure:
     """Mean acceptance length by the share of visual tokens removed from the draft, as in Figure
     2(b) of SpecVLM."""
     rows = dependence["kept"]
@@ -146,7 +137,6 @@ class _Row:
     """A row of bars.
 
     Args:
-        name: label of the row.
         path: keys of its share in the section of a model.
     """
 
@@ -155,7 +145,6 @@ class _Row:
 
 
 def _accuracy_rows(families: Iterable[str], frames: int) -> list[_Row]:
-    """Rows for captions of clips of this number of frames, of pictures, and for each family."""
     clips = _Row(f"clip captions, {frames} frames: facts", ("captions", str(frames), "facts"))
     pictures = _Row("picture captions: facts", ("pictures", "facts"))
     return [clips, pictures, *(_Row(name, ("questions", name, "right")) for name in families)]
@@ -177,11 +166,7 @@ def _draw_bars(
     """Draw the bars of one model.
 
     Args:
-        axes: the plot.
-        role: of the model.
         shares: index of the row and share of each bar.
-        offset: distance of the bars from the middles of their rows.
-        height: of a bar.
     """
     places = []
     bars = []
@@ -196,7 +181,6 @@ def _draw_bars(
 
 
 def _draw_chance(axes: Axes, families: Figures, labels: Sequence[str]) -> None:
-    """Mark the accuracy of blind guessing in the rows of questions."""
     label: str | None = CHANCE
     for family, figures in families.items():
         chance = figures["chance"]["share"]
@@ -209,7 +193,6 @@ def _draw_chance(axes: Axes, families: Figures, labels: Sequence[str]) -> None:
 
 
 def _add_legend(figure: Figure, axes: Axes) -> None:
-    """Add a legend above the plot, in which the entry for chance comes last."""
     entries = list(zip(*axes.get_legend_handles_labels(), strict=True))
     entries.sort(key=lambda entry: entry[1] == CHANCE)
     handles, labels = zip(*entries, strict=True)

@@ -29,14 +29,6 @@ def draft_ranks(
 ) -> list[Ranks]:
     """Ranks of the answers' tokens in the draft's scores, each token given those before it.
 
-    Args:
-        draft: the model.
-        prompt: the draft's prompt of B rows, which may be pruned.
-        answers: B rows of the target's ids.
-        prepared: the target's call; its logits processors change the draft's scores as they do in a
-            session.
-        vocab_size: number of the target's ids. Ids that the draft lacks rank last.
-
     Returns:
         Ranks of each row's tokens after its first.
     """
@@ -77,7 +69,6 @@ def _processed(logits: Tensor, tokens: Tensor, prepared: Prepared) -> Tensor:
     Args:
         logits: float ``[B, T, V]``.
         tokens: the answers, int64 ``[B, T + 1]``.
-        prepared: the target's call.
     """
     num_rows, length = tokens.shape
     stopping = StoppingRules([], prepared.input_ids.shape[1], num_rows)

@@ -28,12 +28,8 @@ EVIDENCE_NAMES = {
 """Names of rows for `draftlens_lab.evaluate.parts.SHOWN`."""
 
 
-def tables(report: Figures) -> Iterator[Table]:
-    """Tables of all sections that the report holds.
-
-    Args:
-        report: of `Evaluation.run`; may be unfinished.
-    """
+def evaluation_tables(report: Figures) -> Iterator[Table]:
+    """Tables of all sections that the report holds."""
     for role, figures in report.get("accuracy", {}).items():
         yield from _accuracy(role, figures)
     if "agreement" in report:
@@ -44,12 +40,11 @@ def tables(report: Figures) -> Iterator[Table]:
         yield _evidence(family, figures)
 
 
-def markdown(report: Figures) -> str:
-    """The report as a Markdown page."""
-    return markdown_page("draftlens evaluate", about(report), tables(report))
+def evaluation_page(report: Figures) -> str:
+    return markdown_page("draftlens evaluate", about_evaluation(report), evaluation_tables(report))
 
 
-def about(report: Figures) -> str:
+def about_evaluation(report: Figures) -> str:
     """One paragraph on models, options and environment of the report."""
     models = ", ".join(_model(role, facts) for role, facts in report["models"].items())
     options = report["arguments"]

@@ -37,17 +37,8 @@ COST = {"target": 1.0, "draft": 0.4}
 
 
 @dataclass(frozen=True)
-class Options:
-    """Options of an evaluation.
-
-    Args:
-        clips: number of held-out scenes of each kind, and of questions of each family.
-        frames: numbers of frames that a clip is shown as. The first is the usual one: questions,
-            agreement and visual dependence use it. The others are long input, for captions of one
-            clip out of LONG_INPUT_EVERY.
-        seed: different seeds use different held-out scenes.
-        guesses: number of training scenes that blind guessing learns from.
-    """
+class EvaluationOptions:
+    """Options of an evaluation."""
 
     clips: int = 100
     frames: tuple[int, ...] = (8, 64, 256)
@@ -66,8 +57,7 @@ class EvaluationListener(ProgressListener, Protocol):
 class SilentEvaluation(SilentProgress):
     """A listener that ignores every report."""
 
-    def saved(self, report: Mapping[str, Any]) -> None:
-        """See `EvaluationListener`."""
+    def saved(self, report: Mapping[str, Any]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -75,9 +65,6 @@ class Section:
     """A section of the report.
 
     Args:
-        path: keys of the section in the report.
-        measure: returns the section; its argument is called with numbers of finished samples.
-        samples: number of samples that it processes.
         cost: work per sample, in units of one caption of a short clip.
     """
 
@@ -88,12 +75,10 @@ class Section:
 
     @property
     def name(self) -> str:
-        """The path as words."""
         return " ".join(self.path)
 
     @property
     def work(self) -> float:
-        """Work of the whole section."""
         return self.samples * self.cost
 
 
@@ -101,17 +86,15 @@ class Evaluation:
     """The evaluation of a target, alone or with its draft.
 
     Args:
-        target: the loaded model.
         draft: a model that fits the target, or None.
-        options: see `Options`.
     """
 
     def __init__(
-        self, target: Loaded, draft: Loaded | None, options: Options | None = None
+        self, target: Loaded, draft: Loaded | None, options: EvaluationOptions | None = None
     ) -> None:
         self.target = target
         self.draft = draft
-        self.options = options or Options()
+        self.options = options or EvaluationOptions()
         self.answerers = {
             "target": ModelAnswerer(Engine(target, draft), render_side(target.processor))
         }
@@ -130,9 +113,6 @@ class Evaluation:
 
     def run(self, listener: EvaluationListener | None = None) -> dict[str, Any]:
         """Measure all sections.
-
-        Args:
-            listener: receives the progress and, after each section, the report.
 
         Returns:
             The report as JSON values, which depends only on the models and options, apart from
@@ -273,12 +253,7 @@ class Evaluation:
         }
 
 
-def save(report: Mapping[str, Any], file: Path) -> None:
-    """Write the report as JSON, atomically.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+def save_evaluation(report: Mapping[str, Any], file: Path) -> None:
     write_json(file, report)
 
 

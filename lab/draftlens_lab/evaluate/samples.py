@@ -57,13 +57,7 @@ SEEDS_PER_FAMILY = 50_000
 
 
 def caption_samples(kind: str, number: int, seed: int) -> list[Sample]:
-    """Held-out scenes, each with the request for its caption in the first wording.
-
-    Args:
-        kind: `clip` or `picture`.
-        number: number of samples.
-        seed: different seeds give different scenes.
-    """
+    """Held-out scenes, each with the request for its caption in the first wording."""
     first = first_seed(seed)
     if kind == "clip":
         return [_clip_caption(sample_scene(first + index)) for index in range(number)]
@@ -71,13 +65,7 @@ def caption_samples(kind: str, number: int, seed: int) -> list[Sample]:
 
 
 def question_samples(family: str, number: int, seed: int) -> list[Sample]:
-    """Held-out scenes, each with one question of a family; scenes that allow none are skipped.
-
-    Args:
-        family: one of FAMILIES.
-        number: number of samples.
-        seed: different seeds give different scenes.
-    """
+    """Held-out scenes, each with one question of a family; scenes that allow none are skipped."""
     place = list(FAMILIES).index(family)
     first = first_seed(seed) + QUESTIONS + SEEDS_PER_FAMILY * place
     return list(islice(_random_questions(family, first), number))
@@ -87,13 +75,7 @@ def possible_samples(
     family: str, scenes: tuple[Scene, ...], rng: np.random.Generator
 ) -> list[Sample]:
     """Every question of a family about the scenes, a sample each. A follow-up question comes with
-    the question before it.
-
-    Args:
-        family: one of FAMILIES.
-        scenes: as `scenes_of` returns them for the family's kind.
-        rng: draws a question that needs no picture.
-    """
+    the question before it."""
     kind = FAMILIES[family]
     dialogues: list[tuple[Turn, ...]]
     if kind == "talk":

@@ -28,8 +28,8 @@ from draftlens_lab.world.samples import Sample
 SECOND_KINDS = ("second", "recall", "aside")
 """Kinds of second turns.
 
-`second`: a question about one thing, then a request for the caption, which takes another look.
-`recall`: the caption, then a question whose answer follows from it.
+`second`: a question about one thing, then a request for the caption.
+`recall`: the caption, then a question that it answers.
 `aside`: the caption, then a question that has nothing to do with it.
 """
 
@@ -49,12 +49,6 @@ def second_turns(kind: str, about: str, number: int, seed: int) -> list[Sample]:
 
     Args:
         kind: one of SECOND_KINDS.
-        about: `picture` or `clip`.
-        number: number of samples.
-        seed: different seeds give different scenes.
-
-    Raises:
-        ConfigError: the kind is unknown, or it is about something else.
     """
     if kind not in SECOND_KINDS:
         raise ConfigError(f"there is no second turn {kind!r}; there are {', '.join(SECOND_KINDS)}")
@@ -66,12 +60,7 @@ def second_turns(kind: str, about: str, number: int, seed: int) -> list[Sample]:
 
 
 def talks(number: int, seed: int) -> list[Sample]:
-    """Talks without media, of TALK_TURNS different questions each; no two are equal.
-
-    Args:
-        number: number of samples.
-        seed: different seeds give different talks.
-    """
+    """Talks without media, of TALK_TURNS different questions each; no two are equal."""
     first = _first_seed(seed, len(_PLACES) * len(SECOND_KINDS))
     found: dict[tuple[Turn, ...], Sample] = {}
     seeds = count(first)
@@ -82,12 +71,7 @@ def talks(number: int, seed: int) -> list[Sample]:
 
 
 def stories(number: int, seed: int) -> list[Story]:
-    """Held-out stories of five pictures with four captions.
-
-    Args:
-        number: number of stories.
-        seed: different seeds give different stories.
-    """
+    """Held-out stories of five pictures with four captions."""
     first = _first_seed(seed, len(_PLACES) * len(SECOND_KINDS) + 1)
     return [story(first + index) for index in range(number)]
 

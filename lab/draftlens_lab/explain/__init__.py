@@ -1,5 +1,5 @@
 """Pictures of an answer: the visual tokens that a pruned draft keeps, as a contact sheet and an
-HTML page; which view of the prompt was right, as a chart and a page; and who did what when."""
+HTML page; the views of the prompt, as a chart and a page; and a timeline."""
 
 from draftlens_lab.explain.contact_sheet import sheet
 from draftlens_lab.explain.gantt import chart, chart_of

@@ -22,7 +22,6 @@ class Bar:
     """A rectangle of a column.
 
     Args:
-        kind: its CSS class.
         top: distance from the top of the chart, in SVG units.
         height: in SVG units.
     """
@@ -42,7 +41,6 @@ class Column:
     """The bars of one round or view, from top to bottom.
 
     Args:
-        number: of the round or view in the page's data.
         left, width: in SVG units.
         bars: they share left edge and width.
     """
@@ -71,10 +69,6 @@ class BarChart:
     """Bars over a scale.
 
     Args:
-        kind: `round` or `view`: which of the page's data the columns' numbers count.
-        noun: of a column, for the labels of the axis.
-        columns: from left to right.
-        scale: lines behind the bars.
         mean: a dashed line; None for none.
     """
 
@@ -133,7 +127,6 @@ def _mark(label: str, height: float) -> Mark:
 
 
 def _spacing(count: int) -> tuple[float, float]:
-    """The distance between the left edges of two columns, and the width of a column."""
     pitch = min(WIDTH / max(1, count), MAX_PITCH)
     width = pitch * 0.82 if pitch > 5 else pitch
     return pitch, width

@@ -74,7 +74,6 @@ def select_views(views: Sequence[View]) -> list[View]:
 
 
 def footnotes(trace: Trace) -> list[str]:
-    """Return the sentences below the sheet."""
     num_views = len(trace.visual.views)
     if num_views <= MAX_VIEWS:
         return list(trace.notes)
@@ -108,7 +107,6 @@ def _write(
     letters: Any,
     anchor: str = "ls",
 ) -> None:
-    """Draw a text with its baseline at a place; `anchor` is Pillow's."""
     draw.text(place, text, colour, letters, anchor)
 
 
@@ -150,7 +148,6 @@ def _draw_card(
 def _draw_label(
     draw: ImageDraw.ImageDraw, view: View, corner: tuple[int, int], width: int, points: int
 ) -> None:
-    """Draw the name of a view and its number of kept cells on one line."""
     left, top = corner
     letters = paint.font(points)
     name = view.when or view.name
@@ -164,13 +161,11 @@ def _draw_label(
 
 
 def _count_text(counts: Counts, letters: Any, room: float) -> str:
-    """The numbers of kept and of all cells, or the first alone if both have no room."""
     text = f"{counts.kept} of {counts.total}"
     return text if letters.getlength(text) <= room else str(counts.kept)
 
 
 def _draw_legend(image: Image.Image, top: int, has_heatmaps: bool) -> None:
-    """Draw a swatch for kept cells, one for pruned cells, and one for kept cells of heatmaps."""
     draw = ImageDraw.Draw(image)
     letters = paint.font(17)
     draw.line((MARGIN, top - 22, _RIGHT, top - 22), paint.LINE)
@@ -192,7 +187,6 @@ def _draw_legend(image: Image.Image, top: int, has_heatmaps: bool) -> None:
 
 
 def _draw_ramp(image: Image.Image, top: int, scale: paint.Scale, caption: str) -> None:
-    """Draw the colour scale of the scores, with a mark at the mean."""
     draw = ImageDraw.Draw(image)
     small = paint.font(15)
     left = _RIGHT - RAMP_WIDTH
@@ -240,11 +234,7 @@ def _shares_title(views: Sequence[View]) -> str:
 def _draw_bar(
     draw: ImageDraw.ImageDraw, corner: tuple[float, float], width: float, height: float
 ) -> None:
-    """Draw a bar on a short line, which also shows where a bar of height 0 is.
-
-    Args:
-        corner: bottom left of the bar.
-    """
+    """Draw a bar on a short line, which also shows where a bar of height 0 is."""
     left, floor = corner
     right = left + width - 1
     draw.rectangle((left, floor - 1, right, floor), paint.LINE)

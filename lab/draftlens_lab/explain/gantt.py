@@ -1,4 +1,4 @@
-"""A Gantt chart of several answers to one prompt: who did what when.
+"""A Gantt chart of several answers to one prompt.
 
 Every answer has a row for each lane: the target, which decides, and the draft. All answers stand on
 one time axis. A second panel shows the first rounds, where the first panel is too coarse for them.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.timeline import DISCARDED, Timeline
-from draftlens_lab.explain.gantt_layout import LANE, first_rounds, rows_of, whole
+from draftlens_lab.explain.gantt_layout import LANE, first_rounds, lane_rows, whole
 from draftlens_lab.explain.gantt_panel import Panel
 from draftlens_lab.explain.gantt_style import (
     COLOURS,
@@ -59,7 +59,6 @@ NEEDS_MATPLOTLIB = 'the chart of who did what when needs matplotlib: pip install
 
 
 def has_matplotlib() -> bool:
-    """Whether a chart can be drawn."""
     return find_spec("matplotlib") is not None
 
 
@@ -70,15 +69,6 @@ def chart(
 
     Every collection of bars has the id ``"run: lane: kind"`` (``": discarded"`` follows where the
     guesses were thrown away), so that it can be found and restyled.
-
-    Args:
-        timelines: by name, from top to bottom. Speeds are relative to the first.
-        title, subtitle: above the chart; the subtitle may be empty.
-        theme: `LIGHT` or `DARK`.
-
-    Raises:
-        ConfigError: matplotlib is not installed.
-        InputError: there are no timelines, or one has no spans.
 
     Example:
 
@@ -98,7 +88,7 @@ def chart(
     closer = first_rounds(timelines)
     if closer is not None and closer.length <= ZOOM_BELOW * windows[0].length:
         windows.append(closer)
-    rows = rows_of(timelines)
+    rows = lane_rows(timelines)
     panel_height = rows[-1].middle + LANE / 2
     height = HEAD + len(windows) * panel_height + (len(windows) - 1) * PANEL_HEAD + FOOT
     figure = Figure(figsize=(WIDTH, height), dpi=DPI, facecolor=theme.paper)
@@ -145,7 +135,6 @@ def _axes(figure: Figure, top: float, height: float) -> Axes:
 def _draw_head(
     figure: Figure, timelines: Mapping[str, Timeline], title: str, subtitle: str, theme: Theme
 ) -> None:
-    """The title, how to read the chart, and the legend."""
     height = figure.get_figheight()
     left = 0.4 / WIDTH
     style: dict[str, Any] = {"va": "top", "parse_math": False}
@@ -174,7 +163,6 @@ def _draw_head(
 
 
 def _legend_handles(timelines: Mapping[str, Timeline], theme: Theme) -> list[Any]:
-    """A patch for each kind that occurs, and the marks."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

@@ -18,13 +18,7 @@ ZOOM_ROUNDS = 10
 
 @dataclass(frozen=True)
 class Row:
-    """One lane of one answer.
-
-    Args:
-        run: name of the answer.
-        lane: name of the lane.
-        middle: of its bars, in inches below the top of the panel.
-    """
+    """One lane of one answer."""
 
     run: str
     lane: str
@@ -38,7 +32,6 @@ class Window:
     Args:
         starts: for each answer the moment at the left edge, in seconds since its call.
         length: seconds from the left to the right edge.
-        unit: of the axis.
     """
 
     starts: Mapping[str, float]
@@ -83,7 +76,7 @@ def first_rounds(timelines: Mapping[str, Timeline]) -> Window | None:
 
 
 def first_round_start(timeline: Timeline) -> float:
-    """When the first round begins: with the draft's guesses, if they begin behind the first token,
+    """When the first round begins: with the draft's guesses, if they begin after the first token,
     else with the first token or the first verification; 0 without rounds."""
     if not timeline.rounds:
         return 0.0
@@ -96,7 +89,7 @@ def first_round_start(timeline: Timeline) -> float:
     return drafted[-1] if drafted else max(min(timeline.first_token, checked), 0.0)
 
 
-def rows_of(timelines: Mapping[str, Timeline]) -> list[Row]:
+def lane_rows(timelines: Mapping[str, Timeline]) -> list[Row]:
     """The rows of a panel from top to bottom."""
     rows = []
     top = 0.0

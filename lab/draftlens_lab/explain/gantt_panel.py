@@ -31,7 +31,7 @@ WAIT_BAR = 0.08
 BAR = 0.36
 """Height of a bar in inches."""
 END_ROOM = 0.11
-"""Share of the axis behind the longest answer, for its duration."""
+"""Share of the axis after the longest answer, for the label of its duration."""
 TEXT_ASPECT = 0.62
 """Width / height of a digit."""
 DENSE = 10.0
@@ -49,23 +49,14 @@ SMALLEST_LABEL = 5.5
 COUNTED = ("draft", "verify")
 """Kinds of bars with counts of draft tokens."""
 DARK_LABELS = ("draft", "frames")
-"""Kinds whose labels are dark, since their bars are light."""
+"""Kinds with light bars, and so with dark labels."""
 DARK_LABEL = "#15171c"
 LIGHT_LABEL = "#ffffff"
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes with the lanes of all answers; one unit of its y axis is an inch, downwards.
-
-    Args:
-        figure: the chart.
-        axes: the panel's place in it.
-        timelines: of the answers, by name. Speeds are relative to the first.
-        rows: the lanes, from top to bottom.
-        window: what the panel shows.
-        theme: colours.
-    """
+    """Axes with the lanes of all answers; one unit of the y axis is an inch, downwards."""
 
     figure: Figure
     axes: Axes
@@ -102,7 +93,6 @@ class Panel:
         return min(sizes) if min(sizes) >= SMALLEST_LABEL else 0.0
 
     def _size_for(self, text: str, span: Span) -> float:
-        """Points of the largest text that a bar has room for."""
         inches = span.seconds * self.window.unit.per_second * self.inches_per_unit
         return inches * 72 / ((len(text) + 0.4) * TEXT_ASPECT)
 
@@ -148,7 +138,6 @@ class Panel:
                 self.axes.add_patch(box)
 
     def draw_title(self, title: str) -> None:
-        """A title above the panel."""
         height = self.axes.get_ylim()[0]
         self.axes.text(
             (0.4 - LEFT) / (WIDTH - LEFT - RIGHT),
@@ -161,7 +150,7 @@ class Panel:
         )
 
     def label_axis(self, label: str) -> None:
-        """The time axis and the look of both axes."""
+        """Labels, ticks and limits of both axes."""
         self.axes.set_xlabel(f"{label}, {self.window.unit.name}", size=11, color=self.theme.muted)
         self.axes.tick_params(axis="x", colors=self.theme.muted, labelsize=10.5, length=4)
         self.axes.tick_params(axis="y", length=0, labelsize=12.5, labelcolor=self.theme.ink, pad=8)
@@ -217,7 +206,6 @@ class Panel:
         bars.set_snap(not is_dense)
 
     def _label(self, row: Row, span: Span, count_size: float) -> None:
-        """The label of a bar, if it fits."""
         text = label_of(span)
         unit = self.window.unit
         size = count_size if span.kind in COUNTED else LABEL_SIZE
@@ -242,12 +230,10 @@ class Panel:
         )
 
     def _extent(self, run: str) -> tuple[float, float]:
-        """Top and bottom of the bars of an answer."""
         middles = [row.middle for row in self.rows if row.run == run]
         return middles[0] - BAR / 2, middles[-1] + BAR / 2
 
     def _draw_name(self, run: str) -> None:
-        """The name of an answer, to the left of the names of its lanes."""
         top, bottom = self._extent(run)
         self.axes.text(
             (0.4 - LEFT) / (WIDTH - LEFT - RIGHT),
@@ -268,7 +254,6 @@ class Panel:
         )
 
     def _write_duration(self, run: str, timeline: Timeline, middle: float) -> None:
-        """How long an answer took, and how fast it was relative to the first one."""
         text = self.window.unit.text(timeline.end)
         reference = next(iter(self.timelines))
         if run != reference and timeline.end > 0:
@@ -288,7 +273,6 @@ class Panel:
         )
 
     def _write_right(self, middle: float, text: str, colour: str) -> None:
-        """A text in the column to the right of the axis."""
         self.axes.text(
             1 + (RIGHT - 0.4) / (WIDTH - LEFT - RIGHT),
             middle,

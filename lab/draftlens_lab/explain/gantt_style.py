@@ -55,13 +55,7 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours of everything but the bars.
-
-    Args:
-        paper: the background.
-        ink, muted: text.
-        track: the line along which the bars of a lane stand.
-    """
+    """Colours of everything but the bars."""
 
     paper: str
     ink: str
@@ -79,8 +73,7 @@ class Unit:
     """A unit of time.
 
     Args:
-        name: as on the axis.
-        per_second: how many of it make a second.
+        per_second: units per second.
     """
 
     name: str
@@ -110,7 +103,7 @@ def shortened(text: str, length: int) -> str:
 
 
 def discarded_style(kind: str, theme: Theme) -> dict[str, Any]:
-    """The look of a bar whose guesses were thrown away."""
+    """Style of a bar with draft tokens that were discarded."""
     return {
         "facecolor": pale(kind, theme),
         "edgecolor": COLOURS[kind],
@@ -120,7 +113,7 @@ def discarded_style(kind: str, theme: Theme) -> dict[str, Any]:
 
 
 def pale(kind: str, theme: Theme) -> str:
-    """The colour behind the hatches of discarded work."""
+    """The background of the hatches of discarded work."""
     return mixed(COLOURS[kind], theme.paper, 0.3)
 
 

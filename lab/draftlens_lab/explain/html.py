@@ -13,7 +13,7 @@ from draftlens_lab.explain import paint
 from draftlens_lab.explain.charts import shares_chart
 from draftlens_lab.explain.contact_sheet import subtitle
 from draftlens_lab.explain.layout import fit_inside
-from draftlens_lab.explain.markup import render
+from draftlens_lab.explain.markup import render_page
 from draftlens_lab.explain.sections import DRAFTED_KEY, Account, figures_of
 from draftlens_lab.explain.tracing import Trace
 from draftlens_lab.explain.views import View, clamp_aspect
@@ -35,10 +35,6 @@ class Card:
     """A picture of the page with the cells of its view.
 
     Args:
-        name: of the view, with its time.
-        kept, total: numbers of cells.
-        aspect: width / height.
-        is_broad: whether it has a row of its own.
         max_width: pixels, of a narrow picture; None for no limit.
         address: data URL of the picture; empty where there is none.
     """
@@ -70,7 +66,7 @@ def page(trace: Trace) -> str:
     views = trace.visual.views
     scale = paint.Scale.of(views)
     side, column_width = _view_size(len(views))
-    return render(
+    return render_page(
         "kept.html",
         trace=trace,
         lead=subtitle(trace),
@@ -88,7 +84,6 @@ def page(trace: Trace) -> str:
 
 
 def _look(trace: Trace, scale: paint.Scale | None) -> dict[str, Any]:
-    """The colours and the scale that the script draws with."""
     drawn = scale or paint.Scale(0.5, 2.0)
     return {
         "ramp": paint.RAMP,
@@ -101,7 +96,6 @@ def _look(trace: Trace, scale: paint.Scale | None) -> dict[str, Any]:
 
 
 def _figures(trace: Trace) -> list[tuple[str, str]]:
-    """Values and names of the figures at the top of the page."""
     counts = trace.visual.counts
     kept = (f"{counts.kept:,} of {counts.total:,}", "visual tokens kept for the draft")
     return [kept, *figures_of(trace)]
@@ -116,7 +110,6 @@ def _view_size(num_views: int) -> tuple[int, int]:
 
 
 def _modes(has_scores: bool, quantity: str) -> list[tuple[str, str]]:
-    """What the pictures can show: names in the script, and on the buttons."""
     modes = [("kept", "Kept"), ("score", quantity.title()), ("picture", "Picture")]
     if not has_scores:
         del modes[1]

@@ -32,9 +32,7 @@ class Layout:
     """A grid of cards, each with a line of text, a picture and its heatmap.
 
     Args:
-        columns, rows: numbers of cards.
         beside: whether the heatmap is to the right of its picture; otherwise it is below.
-        size: width and height of each picture's box.
         gap: pixels between cards.
     """
 
@@ -72,10 +70,6 @@ def fit(aspects: Sequence[float], heatmaps: bool = True) -> Layout:
     """Return the layout with the height nearest to that of a slide and a well-filled last row.
 
     If the cards would be higher than `MAX_HEIGHT`, the pictures are made smaller.
-
-    Args:
-        aspects: width / height of each picture.
-        heatmaps: whether each picture has a heatmap.
     """
     count = len(aspects)
     aspect = median(aspects)
@@ -125,7 +119,6 @@ def _layout(count: int, columns: int, beside: bool, aspect: float) -> Layout:
 
 
 def _limit_height(layout: Layout, aspect: float) -> Layout:
-    """The same layout with smaller pictures if it is higher than `MAX_HEIGHT`."""
     excess = layout.height - MAX_HEIGHT
     if excess <= 0:
         return layout

@@ -18,16 +18,7 @@ POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-s
 _JSON = {"ensure_ascii": False, "separators": (",", ":"), "allow_nan": False}
 
 
-def render(template: str, **values: Any) -> str:
-    """Return a page.
-
-    Args:
-        template: name of a file in `templates`.
-        values: what the template prints, by name.
-
-    Raises:
-        jinja2.UndefinedError: the template prints a value that is not given.
-    """
+def render_page(template: str, **values: Any) -> str:
     return _environment().get_template(template).render(values)
 
 
@@ -46,6 +37,5 @@ def _environment() -> Environment:
 
 
 def _asset(name: str) -> Markup:
-    """A stylesheet or script of the package, as it is."""
     folder = files("draftlens_lab.explain") / "templates"
     return Markup((folder / name).read_text(encoding="utf-8"))

@@ -28,7 +28,7 @@ RAMP = ("#0d0b24", "#3a1463", "#7b1f74", "#bd3a68", "#ee6a4c", "#fdae5f", "#fdf0
 NO_SCORE = "#e6e4de"
 """Colour of cells without a token or without a score."""
 NO_PICTURE = "#c3c6cd"
-"""Colour of views whose cells have no known place in a picture."""
+"""Colour of views with cells that have no place in a picture."""
 PRUNED_BRIGHTNESS = 0.27
 PRUNED_GREY = 0.75
 """Share of the colour that pruned cells lose, 0 to 1."""
@@ -41,11 +41,7 @@ _Box = tuple[int, int, int, int]  # left, top, right and bottom
 
 @dataclass(frozen=True)
 class Scale:
-    """The colour scale that all views share: logarithmic, relative to the mean of all cells.
-
-    Args:
-        low, high: scores at the two ends of the ramp; scores beyond have the colour of the end.
-    """
+    """The colour scale that all views share: logarithmic, relative to the mean of all cells."""
 
     low: float
     high: float
@@ -158,7 +154,6 @@ def outline(pixels: Pixels, kept: Mask, colour: str = KEPT) -> Image.Image:
     Args:
         pixels: float32 ``[h, w, 3]``, 0 to 255.
         kept: bool ``[H, W]``.
-        colour: of the line.
     """
     image = Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
     draw = ImageDraw.Draw(image)
@@ -176,7 +171,6 @@ def outline(pixels: Pixels, kept: Mask, colour: str = KEPT) -> Image.Image:
 
 
 def _edges(kept: Mask, row: int, column: int) -> list[str]:
-    """The edges of a kept cell beyond which the cell is pruned or the picture ends."""
     rows, columns = kept.shape
     edges = []
     if column == 0 or not kept[row, column - 1]:
@@ -191,7 +185,6 @@ def _edges(kept: Mask, row: int, column: int) -> list[str]:
 
 
 def _strip(box: _Box, edge: str, thickness: int) -> _Box:
-    """The part of a box along one of its edges; boxes include their last row and column."""
     left, top, right, bottom = box
     if edge == "left":
         return left, top, left + thickness - 1, bottom

@@ -47,10 +47,7 @@ def locate_pictures(
     """Return the picture under each frame, picture or tile of a prompt, in their order.
 
     Args:
-        chat: the conversation with its media already read.
-        inputs: what the processor returned for the conversation.
         processor: gives the mean and standard deviation with which pixels were normalised.
-        views_per_run: number of frames, pictures or tiles in each run of visual tokens.
         whole_pictures: view index to picture index, for views that show a picture whole
             (`views.whole_pictures`).
     """
@@ -97,7 +94,6 @@ def _frame_name(first: int, last: int) -> str:
 
 
 def _name_tiles(names: Sequence[str], tiles: Sequence[Image.Image]) -> list[Picture]:
-    """Views with their tiles as pictures, if there is one tile for each."""
     if len(tiles) != len(names):
         return [Picture(name) for name in names]
     return [Picture(name, image=tile) for name, tile in zip(names, tiles, strict=True)]
@@ -106,7 +102,6 @@ def _name_tiles(names: Sequence[str], tiles: Sequence[Image.Image]) -> list[Pict
 def _single_pictures(
     images: Sequence[Image.Image], tiles: Sequence[Image.Image | None]
 ) -> list[Picture]:
-    """One view for each picture."""
     pairs = zip(images, tiles, strict=True)
     return [
         Picture(f"picture {number}", image=_sharper(image, tile))

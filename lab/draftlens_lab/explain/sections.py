@@ -40,10 +40,7 @@ class Drawn:
     """A chart as a picture for each of the system's modes.
 
     Args:
-        title: of the chart.
-        caption: how to read it.
         light, dark: data URLs; empty where matplotlib is not installed.
-        missing: what a page says in place of the pictures.
     """
 
     title: str
@@ -64,14 +61,7 @@ class Lanes:
 
 @dataclass(frozen=True)
 class Phase:
-    """The time of one phase of an answer.
-
-    Args:
-        name: of the phase.
-        seconds: of the phase.
-        percent: of all phases together.
-        colour: of its part of the bar.
-    """
+    """The time of one phase of an answer."""
 
     name: str
     seconds: float
@@ -81,13 +71,10 @@ class Phase:
 
 @dataclass(frozen=True)
 class Account:
-    """What is told of every answer below its text.
+    """Figures and notes below the text of each answer.
 
     Args:
-        rounds: the bars of the rounds.
-        lanes: who did what when; None if that was not recorded.
-        phases: those that took time.
-        times, method, run: rows of tables.
+        lanes: the timeline; None if it was not recorded.
     """
 
     rounds: BarChart
@@ -100,7 +87,6 @@ class Account:
 
     @classmethod
     def of(cls, trace: Answered) -> Account:
-        """The account of an answer."""
         method = [(_spaced(name), _value_text(value)) for name, value in trace.method.items()]
         return cls(
             rounds=rounds_chart(trace.rounds),
@@ -113,7 +99,6 @@ class Account:
 
     @property
     def phase_keys(self) -> Rows:
-        """The legend of the phases."""
         return [
             (phase.colour, f"{_spaced(phase.name)} {phase.seconds:.3f} s") for phase in self.phases
         ]
@@ -137,13 +122,7 @@ def figures_of(trace: Answered) -> list[tuple[str, str]]:
 
 
 def drawn(title: str, caption: str, draw: Callable[[Theme], Figure]) -> Drawn:
-    """A chart in the colours of both modes, if matplotlib is installed.
-
-    Args:
-        title: of the chart.
-        caption: how to read it.
-        draw: draws it in a mode's colours.
-    """
+    """A chart in the colours of both modes, if matplotlib is installed."""
     if not has_matplotlib():
         return Drawn(title, caption)
     return Drawn(title, caption, _inline(draw(LIGHT)), _inline(draw(DARK)))

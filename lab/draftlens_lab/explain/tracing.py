@@ -18,7 +18,7 @@ from draftlens.core.text import TextDecoder
 from draftlens.core.timeline import Timeline
 from draftlens.core.version import __version__
 from draftlens.drafting.pruning import Pruning
-from draftlens.engine import Engine, Inputs, Stream
+from draftlens.engine import Engine, Inputs
 from draftlens.media.conversation import Conversation
 from draftlens.methods.base import (
     Method,
@@ -30,6 +30,7 @@ from draftlens.methods.base import (
     with_option,
 )
 from draftlens.pruning import PRUNERS, Choice
+from draftlens.streaming import Stream
 from draftlens_lab.explain.pictures import locate_pictures
 from draftlens_lab.explain.views import (
     MAX_ASPECT,
@@ -51,8 +52,6 @@ class Round:
     """One verification pass of the target.
 
     Args:
-        drafted: number of draft tokens that the target verified.
-        accepted: number of draft tokens that became part of the answer.
         emitted: number of tokens that the answer gained: the accepted ones and the target's bonus
             token, unless the answer ended before it.
     """
@@ -68,7 +67,6 @@ class Piece:
 
     Args:
         text: never empty.
-        drafted: whether the draft supplied it.
         round: number of the verification pass, from 1; 0 for the token from prefill.
     """
 
@@ -84,7 +82,6 @@ class PlainRun:
     Args:
         e2e: seconds from the call to the last token.
         decode: seconds from the first token to the last.
-        identical: whether it returned the same tokens.
     """
 
     e2e: float
@@ -94,12 +91,7 @@ class PlainRun:
 
 @dataclass(frozen=True)
 class Speedup:
-    """Seconds of plain decoding / seconds of the traced answer.
-
-    Args:
-        end_to_end: from the call to the last token.
-        decoding: from the first token to the last.
-    """
+    """Seconds of plain decoding / seconds of the traced answer."""
 
     end_to_end: float
     decoding: float
@@ -137,23 +129,7 @@ class Answered(Protocol):
 
 @dataclass(frozen=True)
 class Trace:
-    """One explained answer.
-
-    Args:
-        title: name of the clip or pictures.
-        prompt: the text of the prompt.
-        method: the decoding method.
-        visual: the draft's visual tokens.
-        pieces: the text of the answer.
-        rounds: the verification passes in order.
-        stats: counters and times.
-        plain: the times of plain decoding, if it was measured.
-        settings: models, media and versions, by name.
-        notes: sentences that a reader of the pictures needs.
-        timelines: who did what when, by name: plain decoding if it was measured (`"plain"`), then
-            the same method with the serial schedule if it has another one, then this answer by the
-            name of its schedule.
-    """
+    """One explained answer."""
 
     title: str
     prompt: str
@@ -169,7 +145,6 @@ class Trace:
 
     @property
     def speedup(self) -> Speedup | None:
-        """The speedup over plain decoding; None where plain decoding was not measured."""
         return Speedup.of(self.plain, self.stats)
 
     def to_dict(self) -> dict[str, Any]:
@@ -208,20 +183,7 @@ def trace(
     compare: bool = True,
     **options: Any,
 ) -> Trace:
-    """Answer a prompt about a clip or pictures and return what explains the answer.
-
-    Args:
-        engine: the target and its draft.
-        chat: a conversation with one prompt, its media already read.
-        title: name of the media.
-        method: `specvlm`, or a dict or dataclass of its options.
-        compare: whether plain decoding is measured too.
-        options: as for `Engine.answer`.
-
-    Raises:
-        ConfigError: the method does not prune visual tokens.
-        InputError: the prompt has no pictures, or the answer ended before anything was drafted.
-    """
+    """Answer a prompt about a clip or pictures and return what explains the answer."""
     pruned = pruning_method(method)
     if not chat.images and not chat.videos:
         raise InputError("there is nothing to explain in a prompt without pictures")
@@ -263,11 +225,6 @@ def trace(
 
 
 def pruning_method(method: MethodLike) -> Method:
-    """Return the method with a name, or from a dict or a dataclass.
-
-    Raises:
-        ConfigError: there is no such method, or it does not prune visual tokens.
-    """
     resolved = resolve(method, has_draft=True)
     if not has_option(resolved, "prune_ratio"):
         raise ConfigError(
@@ -289,8 +246,6 @@ def _readings_for_heatmap(pruning: Pruning) -> ReadingSpec:
 
 @dataclass(frozen=True)
 class _Run:
-    """A recorded answer."""
-
     result: Result
     timeline: Timeline
 
@@ -298,8 +253,6 @@ class _Run:
 def _run_others(
     engine: Engine, inputs: Inputs, method: Method, compare: bool, options: dict[str, Any]
 ) -> dict[str, _Run]:
-    """The answers that an answer is compared with, by name, after a warm-up that keeps lazy
-    initialisation out of all measurements."""
     others: list[tuple[str, MethodLike, ReadingSpec]] = []
     if compare:
         others.append((PLAIN, PLAIN, NO_READINGS))
@@ -321,26 +274,17 @@ def _run_others(
 
 
 def _schedule(method: Method) -> str:
-    """The name of a method's schedule; a method without the option is serial."""
     name: str = to_dict(method).get("schedule", SERIAL)
     return name
 
 
 def comparison(plain: Result, traced: Result) -> PlainRun:
-    """What plain decoding of a prompt says about an answer to it."""
+    """An answer of plain decoding compared with another answer."""
     return PlainRun(plain.stats.e2e, plain.stats.decode, plain.tokens == traced.tokens)
 
 
 @dataclass(frozen=True)
 class Steps:
-    """The rounds of an answer and its text.
-
-    Args:
-        rounds: the verification passes in order.
-        pieces: the text.
-        spans: id, whether the draft supplied it, and round of each token.
-    """
-
     rounds: tuple[Round, ...]
     pieces: tuple[Piece, ...]
     spans: tuple[tuple[int, bool, int], ...]
@@ -363,16 +307,11 @@ def run_rounds(stream: Stream, stats: Stats, engine: Engine) -> Steps:
 
 
 def pieces_of(spans: Sequence[tuple[int, bool, int]], tokenizer: Any) -> tuple[Piece, ...]:
-    """Return the text that each token adds to the tokens before it.
-
-    Args:
-        spans: id, whether the draft supplied it, and round of each token.
-        tokenizer: the target's tokenizer.
-    """
+    """Return the text that each token adds to the tokens before it."""
     decoder = TextDecoder(lambda ids: tokenizer.decode(ids, skip_special_tokens=True))
     pieces = []
     for index, (token, drafted, number) in enumerate(spans):
-        # An incomplete character becomes part of the piece whose token completes it.
+        # An incomplete character joins the piece of the token that completes it.
         text = decoder.add([token])
         if index == len(spans) - 1:
             text += decoder.flush()
@@ -384,7 +323,6 @@ def pieces_of(spans: Sequence[tuple[int, bool, int]], tokenizer: Any) -> tuple[P
 def _shown(
     engine: Engine, chat: Conversation, inputs: Inputs, stream: Stream, choice: Choice
 ) -> VisualTokens:
-    """The draft's visual tokens on the pictures that its own processor made."""
     separate = engine.draft if stream.plan.uses_draft else None
     model_inputs = inputs.target if separate is None or inputs.draft is None else inputs.draft
     return lay_out(choice, chat, model_inputs, (separate or engine.target).processor)
@@ -393,14 +331,7 @@ def _shown(
 def lay_out(
     choice: Choice, chat: Conversation, inputs: Mapping[str, Any], processor: Any
 ) -> VisualTokens:
-    """Arrange a pruner's choice on the pictures of a prompt.
-
-    Args:
-        choice: the kept tokens among the draft's visual tokens.
-        chat: the conversation with its media.
-        inputs: what the processor returned for the conversation.
-        processor: of the model that drafts.
-    """
+    """Arrange a pruner's choice on the pictures of a prompt."""
     cells = choice.visual.cells.cpu().numpy()
     runs = token_runs(choice)
     views_per_run = [len(np.unique(cells[run, 0])) for run in runs]
@@ -410,7 +341,6 @@ def lay_out(
 
 
 def prompt_of(chat: Conversation) -> str:
-    """The text of a prompt."""
     texts = []
     for message in chat.messages:
         texts += [item["text"] for item in message["content"] if item["type"] == "text"]
@@ -418,7 +348,6 @@ def prompt_of(chat: Conversation) -> str:
 
 
 def settings_of(engine: Engine, stream: Stream, chat: Conversation) -> dict[str, str]:
-    """Models, media and versions by name."""
     draft_name = "the target itself"
     if engine.draft is not None and stream.plan.uses_draft:
         draft_name = engine.draft.name

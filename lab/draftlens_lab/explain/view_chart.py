@@ -1,4 +1,4 @@
-"""A chart of the views of a draft: what each of them weighed and who was right, token by token.
+"""A chart of a draft's views by token: their weights, and which of them proposed it.
 
 The weights are drawn over the tokens of the answer as in Fig. 3 of "TABED", for any number of views
 and in several bands, so that the words below them can be read. matplotlib is imported only when a
@@ -84,7 +84,6 @@ class Band:
 
     Args:
         first: index of the first one in the answer.
-        tokens: the tokens.
     """
 
     first: int
@@ -96,13 +95,6 @@ def views_chart(trace: ViewTrace, theme: Theme = LIGHT) -> Figure:
 
     Collections have the ids ``"weights: VIEW"``, ``"right: VIEW"``, ``"wrong: VIEW"`` and
     ``"accepted"`` in each band.
-
-    Args:
-        trace: the answer.
-        theme: `LIGHT` or `DARK`.
-
-    Raises:
-        ConfigError: matplotlib is not installed.
     """
     if not has_matplotlib():
         raise ConfigError(NEEDS_MATPLOTLIB)
@@ -145,13 +137,12 @@ def colour_of(view: int) -> str:
 
 
 def word_of(token: ViewToken) -> str:
-    """The text of a token as it stands below it."""
+    """The label below a token."""
     text = drawable(token.text.replace("\n", "\\n").strip(" "))
     return text if len(text) <= WORD_LENGTH else f"{text[: WORD_LENGTH - 1]}…"
 
 
 def _draw_head(figure: Figure, trace: ViewTrace, theme: Theme) -> None:
-    """The title, how to read the chart, and the legend."""
     from matplotlib.patches import Patch
 
     height = figure.get_figheight()
@@ -185,7 +176,6 @@ def _draw_head(figure: Figure, trace: ViewTrace, theme: Theme) -> None:
 
 
 def _legend_of(figures: ViewFigures) -> str:
-    """What a view has shown, in words."""
     label = shortened(figures.name, SUBTITLE_LENGTH // 2)
     if not figures.asked:
         return f"{label}: not asked"
@@ -195,8 +185,6 @@ def _legend_of(figures: ViewFigures) -> str:
 
 @dataclass(frozen=True)
 class _Drawing:
-    """One band."""
-
     axes: Axes
     names: Sequence[str]
     band: Band
@@ -247,7 +235,6 @@ class _Drawing:
         self.axes.plot(ends, middle, color=self.theme.paper, lw=0.8, ls=dashes, zorder=3)
 
     def _draw_hits(self, view: int) -> float:
-        """The row of a view; returns its middle."""
         middle = WEIGHTS + ROW_GAP + (view + 0.5) * ROW
         colour = colour_of(view)
         looks = {True: ("right", colour), False: ("wrong", mixed(colour, self.theme.paper, PALE))}
@@ -259,7 +246,6 @@ class _Drawing:
         return middle
 
     def _draw_accepted(self) -> float:
-        """The row of tokens that the draft supplied; returns its middle."""
         middle = WEIGHTS + ROW_GAP + (len(self.names) + 0.5) * ROW
         places = [place for place, token in enumerate(self.band.tokens) if token.drafted]
         self._draw_cells(places, middle, KEPT, ACCEPTED)
@@ -272,7 +258,6 @@ class _Drawing:
         )
 
     def _write_words(self) -> None:
-        """The text of each token, from top to bottom."""
         top = WEIGHTS + 2 * ROW_GAP + (len(self.names) + 1) * ROW
         for place, token in enumerate(self.band.tokens):
             self.axes.text(
@@ -288,7 +273,6 @@ class _Drawing:
             )
 
     def _number_tokens(self) -> None:
-        """The numbers of some tokens, above the weights."""
         numbers = range(len(self.band.tokens))
         shown = [place for place in numbers if (self.band.first + place + 1) % 10 == 0]
         labels = [str(self.band.first + place + 1) for place in shown]

@@ -1,4 +1,4 @@
-"""The page of an answer whose draft reads the prompt in several views."""
+"""The page of an answer drafted from several views of the prompt."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from draftlens_lab.explain.markup import render
+from draftlens_lab.explain.markup import render_page
 from draftlens_lab.explain.sections import DRAFTED_KEY, Account, drawn, figures_of
 from draftlens_lab.explain.view_chart import CAPTION, TITLE, colour_of, views_chart
 from draftlens_lab.explain.view_trace import ViewFigures, ViewToken, ViewTrace
@@ -22,8 +22,6 @@ class Word:
     Args:
         space: before the text.
         text: without the space; empty for a token of spaces.
-        drafted: whether the draft supplied it.
-        title: the token in words.
         strips: colour of each view that would have guessed it, transparent for the others.
     """
 
@@ -45,21 +43,21 @@ class Word:
 def views_page(trace: ViewTrace) -> str:
     """The HTML page of a trace; one file that loads nothing."""
     views = [(colour_of(view), f"{name} was right") for view, name in enumerate(trace.names)]
-    return render(
+    return render_page(
         "views.html",
         trace=trace,
         lead=f"method {trace.method['method']} · views {', '.join(trace.names)}",
         figures=_figures(trace),
         drawn=drawn(TITLE, CAPTION, partial(views_chart, trace)),
         columns=COLUMNS,
-        rows=rows_of(trace),
+        rows=view_rows(trace),
         answer_keys=[*views, DRAFTED_KEY],
         words=[Word.of(token, trace.names) for token in trace.tokens],
         account=Account.of(trace),
     )
 
 
-def rows_of(trace: ViewTrace) -> list[list[str]]:
+def view_rows(trace: ViewTrace) -> list[list[str]]:
     """The figures of each view under `COLUMNS`, and of all views together."""
     rows = [_row(figures) for figures in trace.figures]
     rows.append(["all, mixed", "", "", "", f"{trace.stats.mean_acceptance_length:.2f}"])
@@ -76,7 +74,6 @@ def _row(figures: ViewFigures) -> list[str]:
 
 
 def _figures(trace: ViewTrace) -> list[tuple[str, str]]:
-    """Values and names of the figures at the top of the page."""
     best = _best(trace.figures)
     if best is None:
         return figures_of(trace)
@@ -84,13 +81,12 @@ def _figures(trace: ViewTrace) -> list[tuple[str, str]]:
 
 
 def _best(views: Sequence[ViewFigures]) -> ViewFigures | None:
-    """The view with the most right guesses; None if no view was asked."""
+    """The view with the most accepted draft tokens; None without any."""
     asked = [figures for figures in views if figures.asked]
     return max(asked, key=lambda figures: figures.right, default=None)
 
 
 def described(token: ViewToken, names: Sequence[str]) -> str:
-    """One token in words."""
     parts = [f"round {token.round}" if token.round else "from prefill"]
     words = {True: "right", False: "wrong", None: "not asked"}
     for view, name in enumerate(names):

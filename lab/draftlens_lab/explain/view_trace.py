@@ -1,4 +1,4 @@
-"""One answer with what explains its views: their weights and who was right, token by token."""
+"""One answer with the weights and proposals of its views by token."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from draftlens.core.stats import Clock, Stats, ViewStats
 from draftlens.core.text import TextDecoder
 from draftlens.core.timeline import Timeline
 from draftlens.core.view_record import Weighed
+from draftlens.decoding.observer import Observer
 from draftlens.engine import Engine
 from draftlens.media.conversation import Conversation
 from draftlens.methods.base import (
@@ -46,10 +47,9 @@ class ViewToken:
     Args:
         text: what it adds to the text before it; empty if it completes no character, or ends the
             answer.
-        drafted: whether the draft supplied it.
         round: number of the verification pass, from 1; 0 for the token from prefill.
         weights: of each view when the token was guessed; None where it was not guessed.
-        hits: whether each view would have guessed it; None for a view that was not asked.
+        hits: whether each view would have proposed it; None for a view without a proposal.
     """
 
     text: str
@@ -64,12 +64,10 @@ class ViewFigures:
     """What one view has shown in an answer.
 
     Args:
-        name: of the view.
         weight: its mean weight; None if nothing was weighed.
-        asked: tokens that it was asked about.
         right: tokens of these that it would have guessed.
         alone: mean acceptance length that it would have had alone, with a chain of
-            `ViewTrace.length` guesses; None if it was not asked about a token that decides.
+            `ViewTrace.length` guesses; None if it proposed nothing for a token that decides.
     """
 
     name: str
@@ -81,22 +79,7 @@ class ViewFigures:
 
 @dataclass(frozen=True)
 class ViewTrace:
-    """One answer of a draft that reads the prompt in several views, explained.
-
-    Args:
-        title: name of the clip or pictures.
-        prompt: the text of the prompt.
-        method: the decoding method.
-        length: guesses of the chain with which views are compared one by one.
-        names: of the views.
-        tokens: of the answer.
-        rounds: the verification passes in order.
-        stats: counters and times.
-        plain: the times of plain decoding, if it was measured.
-        settings: models, media and versions, by name.
-        notes: sentences that a reader of the picture needs.
-        timelines: as `Trace.timelines`.
-    """
+    """One answer of a draft that reads the prompt in several views, explained."""
 
     title: str
     prompt: str
@@ -118,7 +101,6 @@ class ViewTrace:
 
     @property
     def figures(self) -> tuple[ViewFigures, ...]:
-        """What each view has shown."""
         return tuple(self._figures_of(view) for view in range(len(self.names)))
 
     def _figures_of(self, view: int) -> ViewFigures:
@@ -130,7 +112,6 @@ class ViewTrace:
         return ViewFigures(name, weight, counted.asked, counted.right, alone)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
         return {
             "title": self.title,
             "prompt": self.prompt,
@@ -156,7 +137,6 @@ def length_alone(hits: Sequence[bool | None], length: int) -> float | None:
     Args:
         hits: whether it would have guessed each token, the first of which comes from prefill; None
             if that is not known.
-        length: guesses of a chain.
 
     Returns:
         None if a token that decides is not known, or the answer has one token.
@@ -193,18 +173,6 @@ def trace_views(
 
     All views are asked about every token: none rests, so that the answer may take longer than it
     would without being explained.
-
-    Args:
-        engine: the target and its draft.
-        chat: a conversation with one prompt, its media already read.
-        title: name of the media.
-        method: `tabed`, or a dict or dataclass of its options.
-        compare: whether plain decoding is measured too.
-        options: as for `Engine.answer`.
-
-    Raises:
-        ConfigError: the draft of this method reads its prompt in one way only.
-        InputError: the answer ended before anything was drafted.
     """
     asking = viewing_method(method)
     inputs = engine.process([chat])
@@ -221,7 +189,7 @@ def trace_views(
         timelines[PLAIN] = plain_clock.timeline()
     clock = Clock(Stats(), record=True)
     stream = engine.answer(
-        inputs, method=asking, clock=clock, observe_weighed=seen.append, **options
+        inputs, method=asking, clock=clock, observe=Observer(on_weights=seen.append), **options
     )
     steps = run_rounds(stream, clock.stats, engine)
     if not steps.rounds or not seen:
@@ -246,20 +214,12 @@ def trace_views(
 
 
 def has_views(method: MethodLike) -> bool:
-    """Whether the draft of a method reads its prompt in several views.
-
-    Raises:
-        ConfigError: there is no such method, or a value makes no sense.
-    """
+    """Whether the draft of a method reads its prompt in several views."""
     return has_option(resolve(method, has_draft=True), "views")
 
 
 def viewing_method(method: MethodLike) -> Method:
-    """Return the method whose views are all asked about every token.
-
-    Raises:
-        ConfigError: there is no such method, or its draft reads its prompt in one way only.
-    """
+    """Return the method with all views proposing for every token."""
     resolved = resolve(method, has_draft=True)
     if not has_views(resolved):
         raise ConfigError(
@@ -272,7 +232,6 @@ def viewing_method(method: MethodLike) -> Method:
 def _tokens(
     steps: Steps, seen: Sequence[Weighed], names: Sequence[str], tokenizer: Any
 ) -> tuple[ViewToken, ...]:
-    """The tokens of an answer with what they show about the views."""
     by_index: Mapping[int, Weighed] = {weighed.index: weighed for weighed in seen}
     decoder = TextDecoder(lambda ids: tokenizer.decode(ids, skip_special_tokens=True))
     tokens = []

@@ -30,12 +30,7 @@ _SMALLEST_MEAN = float(np.finfo(np.float32).tiny)  # avoids a division by zero
 
 
 class Counts(NamedTuple):
-    """Numbers of visual tokens or cells.
-
-    Args:
-        kept: those that the draft reads.
-        total: all of them.
-    """
+    """Numbers of visual tokens or cells."""
 
     kept: int
     total: int
@@ -106,10 +101,8 @@ class VisualTokens:
     """All visual tokens of the draft's prompt.
 
     Args:
-        views: the frames, pictures or tiles with the tokens that have a cell of their own.
         spare: the tokens without one: they end a row or a picture and share the cell of the token
             before.
-        score_name: what the scores are, in a few words.
     """
 
     views: tuple[View, ...]
@@ -163,7 +156,6 @@ def whole_pictures(cells: Cells, runs: Sequence[slice], num_pictures: int) -> di
     Args:
         cells: view, row and column of each of the n visual tokens, int64 ``[n, 3]``.
         runs: runs of visual tokens without text between them.
-        num_pictures: number of pictures in the prompt.
     """
     if len(runs) != num_pictures:
         return {int(cells[0, 0]): 0} if len(cells) else {}
@@ -185,10 +177,6 @@ def build_views(choice: Choice, pictures: Sequence[Picture]) -> VisualTokens:
 
     Where several tokens share a cell, the first one represents its pixels, and the others count as
     spare.
-
-    Args:
-        choice: the n visual tokens with their cells and scores, and the kept ones.
-        pictures: one for each frame, picture or tile to which the cells belong.
     """
     cells = choice.visual.cells.cpu().numpy()
     has_cell = np.zeros(len(cells), dtype=bool)

@@ -21,9 +21,6 @@ GIT_TIMEOUT = 20
 def environment(device: torch.device) -> dict[str, Any]:
     """Describe the machine and the software as JSON values.
 
-    Args:
-        device: device of the measured model.
-
     Returns:
         `python` (version), `packages` (name to version, None where a package is missing), `commit`
         (see `commit`), `machine` (see `hardware`) and `threads` (of torch).

@@ -16,15 +16,8 @@ if TYPE_CHECKING:
 def frame_counts(text: str) -> tuple[int, ...]:
     """Parse numbers of frames such as ``"8,64"``.
 
-    Args:
-        text: whole numbers separated by commas.
-
     Returns:
         The numbers in the order of the text.
-
-    Raises:
-        ConfigError: the text holds something else than whole numbers of at least 1, or the same
-            number twice.
     """
     words = [word.strip() for word in text.split(",")]
     is_valid = all(word.isascii() and word.isdigit() for word in words)

@@ -16,11 +16,6 @@ DPI = 130
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure.
-
-    Args:
-        width, height: size in inches.
-    """
     # Without pyplot, which keeps every figure in memory until it is closed.
     from matplotlib.figure import Figure
 
@@ -28,11 +23,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def new_axes(width: float, height: float) -> tuple[Figure, Axes]:
-    """A figure with a single plot, and the axes of that plot.
-
-    Args:
-        width, height: size in inches.
-    """
+    """A figure with a single plot, and the axes of that plot."""
     figure = new_figure(width, height)
     return figure, figure.subplots()
 
@@ -40,12 +31,7 @@ def new_axes(width: float, height: float) -> tuple[Figure, Axes]:
 def whiskers(
     values: Sequence[float], lows: Sequence[float], highs: Sequence[float]
 ) -> list[list[float]]:
-    """Lengths of error bars below and above each value, as ``Axes.errorbar`` expects them.
-
-    Args:
-        values: the points.
-        lows, highs: ends of the interval of each point.
-    """
+    """Lengths of error bars below and above each value, as ``Axes.errorbar`` expects them."""
     below = [max(0.0, value - low) for value, low in zip(values, lows, strict=True)]
     above = [max(0.0, high - value) for value, high in zip(values, highs, strict=True)]
     return [below, above]
@@ -53,10 +39,6 @@ def whiskers(
 
 def save_figures(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
     """Write each figure as ``NAME.png``.
-
-    Args:
-        figures: name of each figure to the figure.
-        folder: an existing folder.
 
     Returns:
         The written files, in the order of `figures`.
@@ -72,7 +54,6 @@ def save_figures(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
 
 
 def _style(axes: Axes) -> None:
-    """The look of the charts of `explain`: no frame, a thin axis, quiet ticks."""
     axes.set_facecolor(PAPER)
     axes.set_axisbelow(True)
     axes.tick_params(colors=MUTED, labelcolor=INK, length=4)

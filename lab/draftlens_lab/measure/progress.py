@@ -21,11 +21,8 @@ class ProgressListener(Protocol):
 class SilentProgress:
     """A listener that ignores every report."""
 
-    def plan(self, work: float) -> None:
-        """See `ProgressListener`."""
+    def plan(self, work: float) -> None: ...
 
-    def begin(self, description: str) -> None:
-        """See `ProgressListener`."""
+    def begin(self, description: str) -> None: ...
 
-    def done(self, work: float) -> None:
-        """See `ProgressListener`."""
+    def done(self, work: float) -> None: ...

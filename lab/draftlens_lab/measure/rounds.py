@@ -57,8 +57,7 @@ def rounds(hits: Sequence[bool], gamma: int) -> list[int]:
     """Number of accepted guesses of each verification pass, for a chain of guesses.
 
     Args:
-        hits: for each token after the first, whether the draft ranks it first.
-        gamma: guesses per pass.
+        gamma: draft tokens per pass.
     """
     return accepted_per_pass([1 if hit else 2 for hit in hits], chain(gamma))
 
@@ -68,8 +67,7 @@ def acceptance_length(answers: Sequence[Sequence[bool]], gamma: int) -> float | 
     as `draftlens.core.stats` defines it.
 
     Args:
-        answers: `hits` of each answer, see `rounds`.
-        gamma: guesses per pass.
+        gamma: draft tokens per pass.
 
     Returns:
         The length; None if there are no passes.
@@ -80,17 +78,15 @@ def acceptance_length(answers: Sequence[Sequence[bool]], gamma: int) -> float | 
 
 
 def by_depth(answers: Sequence[Sequence[bool]], gamma: int) -> dict[str, Any]:
-    """Acceptance of guesses by their depth in the chain.
+    """Acceptance of draft tokens by their depth in the chain.
 
-    Only guesses whose predecessors in the pass were all accepted count, and no guess beyond the end
-    of an answer.
+    Counts draft tokens after accepted ones only, and none beyond the end of an answer.
 
     Args:
-        answers: `hits` of each answer, see `rounds`.
-        gamma: guesses per pass.
+        gamma: draft tokens per pass.
 
     Returns:
-        Depth, from 1 and as text, to the share of accepted guesses (`Share.to_json`).
+        Depth, from 1 and as text, to the share of accepted draft tokens (`Share.to_json`).
     """
     right = [0] * gamma
     total = [0] * gamma

@@ -22,7 +22,6 @@ class Share:
     """A number of successes out of a number of trials.
 
     Args:
-        right: number of successes.
         total: number of trials; may be 0.
     """
 
@@ -90,10 +89,6 @@ def format_quartiles(value: Mapping[str, float] | None) -> str:
 def resamples(clips: int, seed: int) -> NDArray[np.int64]:
     """Clips drawn with replacement for the bootstrap.
 
-    Args:
-        clips: number of clips.
-        seed: seed of the random draws.
-
     Returns:
         Indices of clips, int64 ``[RESAMPLES, clips]``.
     """
@@ -107,7 +102,6 @@ def resampled_ratios(
 
     Args:
         numerators, denominators: a count per clip.
-        indices: clips of each resample, as `resamples` draws them.
 
     Returns:
         Ratios, float64 ``[RESAMPLES]``; a denominator of 0 counts as 1.

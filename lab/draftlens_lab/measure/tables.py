@@ -13,9 +13,6 @@ class Table:
     """A table of text cells with a title.
 
     Args:
-        title: heading of the table.
-        columns: heading of each column.
-        rows: cells of each row, as many as there are columns.
         note: sentence to print below the table; empty for none.
         text_columns: indices of the columns that hold text, which is aligned to the left; figures
             in the other columns are aligned to the right.
@@ -36,8 +33,6 @@ def markdown_table(
     """Lines of a Markdown table.
 
     Args:
-        columns: heading of each column.
-        rows: cells of each row; pipes and line breaks in a cell are escaped.
         text_columns: indices of the columns that are aligned to the left.
     """
     marks = ["---" if index in text_columns else "---:" for index in range(len(columns))]
@@ -47,14 +42,6 @@ def markdown_table(
 def markdown_page(
     title: str, about: str, tables: Iterable[Table], pictures: Sequence[str] = ()
 ) -> str:
-    """A report as a Markdown page.
-
-    Args:
-        title: heading of the page.
-        about: first paragraph.
-        tables: one section each.
-        pictures: file names of pictures in the folder of the page.
-    """
     parts = [f"# {title}", about]
     for table in tables:
         parts.append(f"## {table.title}")

@@ -18,10 +18,7 @@ class Collator:
     """Makes batches of the entries of one file.
 
     Args:
-        data: the file's data.
-        draft: the draft's processor.
-        target: the processor of the target whose logits are learnt, or None without distillation.
-        frames: number of frames to sample from each video.
+        target: the processor of the target, or None without distillation.
     """
 
     def __init__(
@@ -45,9 +42,6 @@ class Collator:
             The tensors of the draft's processor and ``labels`` int64 ``[B, L]``, all `IGNORE` for
             entries that are not counted. If the target's processor makes other tensors, they are
             under ``target``, with their labels.
-
-        Raises:
-            TrainingDataError: an entry cannot be processed; the message names it and the cause.
         """
         conversations = [self._read(entry) for entry in entries]
         batch = self._process(self.draft, entries, conversations)
@@ -75,7 +69,6 @@ class Collator:
         entries: Sequence[Entry],
         conversations: Sequence[Conversation],
     ) -> dict[str, Any]:
-        """Run one processor, and blame the entry that it refuses."""
         try:
             batch = processor(conversations)
         except InputError as error:

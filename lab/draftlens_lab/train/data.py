@@ -36,8 +36,6 @@ class Entry:
 
     Args:
         place: file, entry (counted from 1) and line, for messages.
-        turns: (role in chat templates, text with placeholders) of each turn.
-        images, videos: paths as written in the data, in the order of their placeholders.
         counted: False for an entry that only fills up a batch and is not trained on.
     """
 
@@ -81,9 +79,6 @@ class TrainingData:
     """The entries of one file.
 
     Args:
-        path: the file.
-        root: the folder that media paths are relative to.
-        entries: all entries, in the order of the file.
         digest: SHA-256 of the file, in hexadecimal.
     """
 
@@ -97,12 +92,7 @@ def read_data(path: Path, root: Path | None = None) -> TrainingData:
     """Read and check a file: a JSON array, or a sequence of JSON objects (JSONL).
 
     Args:
-        path: the file.
         root: the folder that media paths are relative to; None for the folder of the file.
-
-    Raises:
-        TrainingDataError: the file cannot be read, it is not valid JSON (the message names line and
-            column), or an entry is wrong (the message names the entry, its line and the cause).
     """
     try:
         raw = path.read_bytes()
@@ -127,13 +117,6 @@ def parse_entry(value: Any, place: str) -> Entry:
     """Check a JSON value and convert it to an entry.
 
     Keys other than ``image``, ``video`` and ``conversations`` are ignored.
-
-    Args:
-        value: the value, as `json` returns it.
-        place: file, entry and line, for messages.
-
-    Raises:
-        TrainingDataError: the value is not an entry; the message names `place` and the cause.
     """
     if not isinstance(value, dict):
         raise TrainingDataError(f"{place}: an entry must be an object, not {_kind(value)}")
@@ -147,7 +130,6 @@ def parse_entry(value: Any, place: str) -> Entry:
 
 
 def _user_content(text: str, media: dict[str, Iterator[str]], root: Path) -> list[dict[str, Any]]:
-    """The content items of a user message; takes the next path of `media` at each placeholder."""
     content: list[dict[str, Any]] = []
     pieces = _PLACEHOLDER.split(text)
     last = len(pieces) - 1
@@ -170,7 +152,6 @@ def _text_item(text: str) -> dict[str, Any]:
 
 
 def _parse_entries(text: str, path: Path) -> list[Entry]:
-    """The entries of a file's text."""
     entries: list[Entry] = []
     line = 1
     previous = 0
@@ -189,7 +170,6 @@ def _parse_entries(text: str, path: Path) -> list[Entry]:
 
 
 def _json_values(text: str) -> Iterator[tuple[int, Any]]:
-    """(position, value) of each value of a JSON array or of a sequence of JSON values."""
     position = _skip_space(text, 0)
     if text.startswith("[", position):
         return _array_values(text, position + 1)
@@ -197,7 +177,7 @@ def _json_values(text: str) -> Iterator[tuple[int, Any]]:
 
 
 def _array_values(text: str, position: int) -> Iterator[tuple[int, Any]]:
-    """(position, value) of each value of the array whose bracket opens before `position`."""
+    """(position, value) of each value of the array that opens before `position`."""
     decode = json.JSONDecoder().raw_decode
     position = _skip_space(text, position)
     if text.startswith("]", position):
@@ -217,7 +197,6 @@ def _array_values(text: str, position: int) -> Iterator[tuple[int, Any]]:
 
 
 def _sequence_values(text: str, position: int) -> Iterator[tuple[int, Any]]:
-    """(position, value) of each of the values that follow one another from `position` on."""
     decode = json.JSONDecoder().raw_decode
     while position < len(text):
         value, end = decode(text, position)
@@ -241,7 +220,6 @@ def _check_count(num_placeholders: int, kind: str, files: tuple[str, ...], place
 
 
 def _parse_turns(value: Any, place: str) -> tuple[tuple[str, str], ...]:
-    """(role, text) of each turn of a conversation."""
     if not isinstance(value, list) or not value:
         raise TrainingDataError(
             f"{place}: 'conversations' must be a list of turns, not {_kind(value)}"
@@ -252,7 +230,6 @@ def _parse_turns(value: Any, place: str) -> tuple[tuple[str, str], ...]:
 
 
 def _check_roles(roles: list[str], place: str) -> None:
-    """Check that user and assistant alternate, after at most one system turn."""
     speakers = {role: speaker for speaker, role in ROLES.items()}
     first = 1 if roles[0] == "system" else 0
     for index, role in enumerate(roles[first:]):
@@ -267,7 +244,6 @@ def _check_roles(roles: list[str], place: str) -> None:
 
 
 def _parse_turn(value: Any, place: str) -> tuple[str, str]:
-    """(role, text) of a turn."""
     if not isinstance(value, dict):
         raise TrainingDataError(
             f"{place}: a turn must be an object with 'from' and 'value', not {_kind(value)}"
@@ -301,7 +277,6 @@ def _parse_paths(value: Any, key: str, place: str) -> tuple[str, ...]:
 
 
 def _kind(value: Any) -> str:
-    """The kind of a JSON value, for messages."""
     if value == []:
         return "an empty list"
     return _KINDS.get(type(value), "a number")

@@ -16,9 +16,7 @@ def answer_logits(model: Any, forward: Any, inputs: Mapping[str, Any], labels: T
     """The logits that predict each answer token.
 
     Args:
-        model: the bare model; its signature shows whether it can compute a subset of the logits.
         forward: the callable to run: the model, or a wrapper around it.
-        inputs: the processor's tensors.
         labels: int64 ``[B, L]``.
 
     Returns:
@@ -79,7 +77,6 @@ def answer_loss(
         draft: float ``[N, V]``.
         tokens: int64 ``[N]``.
         target: float ``[N, V']``, or None.
-        weight: w.
         temperature: τ.
 
     Returns:

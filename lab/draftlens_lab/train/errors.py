@@ -15,12 +15,7 @@ LOAD_ERRORS = (OSError, ValueError, KeyError, SafetensorError)
 
 @contextmanager
 def config_errors(message: str, errors: tuple[type[Exception], ...]) -> Iterator[None]:
-    """Convert `errors` into `ConfigError`; errors of draftlens pass unchanged.
-
-    Args:
-        message: what failed; the first line of the original error follows it.
-        errors: the types to convert.
-    """
+    """Convert `errors` into `ConfigError`; errors of draftlens pass unchanged."""
     try:
         yield
     except DraftlensError:

@@ -36,11 +36,10 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class UnmarkedText:
-    """A text whose marks were removed.
+    """A text without its marks.
 
     Args:
         text: the text without marks.
-        spans: start and end in `text` of each part that was marked.
     """
 
     text: str
@@ -48,16 +47,7 @@ class UnmarkedText:
 
 
 class AnswerProcessor:
-    """A model's processor that also makes labels.
-
-    Args:
-        processor: as `AutoProcessor` loads it.
-        name: the model's name, for messages.
-
-    Raises:
-        UnsupportedModelError: the processor has no chat template, or no fast tokenizer with an end
-            of sequence. Only fast tokenizers return offsets.
-    """
+    """A model's processor that also makes labels."""
 
     def __init__(self, processor: Any, name: str) -> None:
         tokenizer = getattr(processor, "tokenizer", None)
@@ -82,11 +72,6 @@ class AnswerProcessor:
         Returns:
             The processor's tensors, and ``labels`` int64 ``[B, L]``: the token to learn at answers
             and their ends, `IGNORE` elsewhere.
-
-        Raises:
-            InputError: the chat template or the processor refuses a conversation, or the answers
-                cannot be located in the template's text.
-            UnsupportedModelError: the processor does not pass its text to its tokenizer.
         """
         # The copy is shallow: only these two attributes differ from the original's.
         twin = copy.copy(self.processor)
@@ -107,10 +92,6 @@ class AnswerProcessor:
         """The chat template's text, with marks around each answer.
 
         An end of sequence is appended if the text ends with an answer.
-
-        Raises:
-            InputError: the template refuses the messages, changes an answer, or does not write a
-                longer chat as a continuation of a shorter one.
         """
         whole = self._render(messages)
         pieces: list[str] = []
@@ -126,7 +107,6 @@ class AnswerProcessor:
         return "".join(pieces)
 
     def _answer_span(self, whole: str, messages: Sequence[Message]) -> Span:
-        """Start and end of the answer in the last of `messages` in the text of the whole chat."""
         prompt = self._render(messages[:-1], add_generation_prompt=True)
         chat = self._render(messages)
         if not (chat.startswith(prompt) and whole.startswith(chat)):
@@ -141,7 +121,6 @@ class AnswerProcessor:
         return len(prompt), position + len(answer)
 
     def _render(self, messages: Sequence[Message], add_generation_prompt: bool = False) -> str:
-        """The chat template's text."""
         try:
             text: str = self.processor.apply_chat_template(
                 list(messages), add_generation_prompt=add_generation_prompt, tokenize=False
@@ -204,7 +183,7 @@ class _MarkReader:
     def __call__(self, text: Any = None, *args: Any, **options: Any) -> Any:
         if isinstance(text, str) or not any(BEGIN in row for row in text):
             return self._tokenizer(text, *args, **options)  # not the text of the chats
-        self.texts = [unmark(row) for row in text]
+        self.texts = [spans_of(row) for row in text]
         # With padding on the right, positions begin at 0 in every row for all models.
         options |= {"return_offsets_mapping": True, "padding_side": "right"}
         encoded = self._tokenizer([row.text for row in self.texts], *args, **options)
@@ -221,7 +200,7 @@ def _tokens_of(offsets: Tensor, span: Span) -> list[int]:
     return indices
 
 
-def unmark(text: str) -> UnmarkedText:
+def spans_of(text: str) -> UnmarkedText:
     """Remove the marks from a text and return the spans that they enclosed."""
     unmarked = ""
     spans = []

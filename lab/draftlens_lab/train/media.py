@@ -28,10 +28,6 @@ def check_media(data: TrainingData) -> int:
 
     Returns:
         The number of distinct files.
-
-    Raises:
-        TrainingDataError: a file cannot be used; the message names the entry, its line and the
-            file.
     """
     limits = Limits()
     uses: dict[Path, tuple[str, str]] = {}  # kind and entry of the first use of each file
@@ -44,7 +40,7 @@ def check_media(data: TrainingData) -> int:
                 check_file(path, limits)
             except MediaError as error:
                 raise TrainingDataError(f"{entry.place}: {error}") from error
-    for path, (kind, place) in spread(list(uses.items()), NUM_OPENED):
+    for path, (kind, place) in evenly_spaced(list(uses.items()), NUM_OPENED):
         try:
             _open(kind, path, limits)
         except MediaError as error:
@@ -53,11 +49,7 @@ def check_media(data: TrainingData) -> int:
 
 
 def media_digest(data: TrainingData) -> str:
-    """SHA-256 of the name, the size and the first and last bytes of every file, in hexadecimal.
-
-    Raises:
-        TrainingDataError: a file cannot be read.
-    """
+    """SHA-256 of the name, the size and the first and last bytes of every file, in hexadecimal."""
     names: set[str] = set()
     for entry in data.entries:
         names.update(entry.images, entry.videos)
@@ -71,14 +63,13 @@ def media_digest(data: TrainingData) -> str:
     return digest.hexdigest()
 
 
-def spread(items: Sequence[T], limit: int) -> list[T]:
+def evenly_spaced(items: Sequence[T], limit: int) -> list[T]:
     """At most `limit` of the items, evenly spaced."""
     count = min(limit, len(items))
     return [items[index * len(items) // count] for index in range(count)]
 
 
 def _open(kind: str, path: Path, limits: Limits) -> None:
-    """Open an image, or read the header of a video."""
     if kind == "image":
         load_image(path, limits=limits)
     else:

@@ -25,8 +25,6 @@ class Draft:
 
     Args:
         model: float32, on the CPU.
-        processor: the draft's processor.
-        parts: the names of its parameters by part.
     """
 
     model: Any
@@ -36,13 +34,6 @@ class Draft:
 
 @dataclass(frozen=True)
 class _Source:
-    """Where the draft comes from.
-
-    Args:
-        path: a folder, a config file or a Hub id, for `from_pretrained`.
-        has_weights: False if the weights are to be random.
-    """
-
     path: str
     has_weights: bool
 
@@ -57,15 +48,7 @@ class _Outline:
 
 
 def load_draft(options: DraftTraining) -> Draft:
-    """Load the draft, or build it with random weights, and compare it with the targets.
-
-    Raises:
-        ConfigError: a model or a processor cannot be loaded, or the config does not match the
-            processor.
-        UnsupportedModelError: draftlens cannot run the draft, or its parts cannot be identified.
-        IncompatiblePairError: the draft's tokenizer differs from a target's, or it does not accept
-            all the media that a target accepts.
-    """
+    """Load the draft, or build it with random weights, and compare it with the targets."""
     name = str(options.draft or options.draft_config)
     source = _find_source(options)
     processor = AnswerProcessor(_find_processor(options, source), name)
@@ -90,9 +73,6 @@ def load_processor(name: str, role: str) -> Any:
     Args:
         name: a folder, a Hub id, or ``embedded``.
         role: ``target`` or ``draft``.
-
-    Raises:
-        ConfigError: the processor cannot be loaded, or it is not one of images and text.
     """
     with loading(f"the processor of {name!r}"):
         processor = AutoProcessor.from_pretrained(path_of(name, role))
@@ -119,7 +99,6 @@ def _find_source(options: DraftTraining) -> _Source:
 
 
 def _find_processor(options: DraftTraining, source: _Source) -> Any:
-    """The processor that the options name, else the draft's, else the target's."""
     if options.processor is not None:
         return load_processor(options.processor, "draft")
     if source.has_weights:
@@ -148,7 +127,7 @@ def _load_model(source: _Source, name: str) -> Any:
 
 
 def _check_ids(model: Any, processor: Any, name: str) -> None:
-    """Refuse a config whose vocabulary or placeholder ids are not the processor's."""
+    """Refuse a config with another vocabulary or other placeholder ids than the processor."""
     num_ids = model.get_input_embeddings().weight.shape[0]
     highest = max(processor.tokenizer.get_vocab().values())
     if highest >= num_ids:
@@ -167,7 +146,6 @@ def _check_ids(model: Any, processor: Any, name: str) -> None:
 
 
 def _placeholder_ids(config: Any, kind: str) -> set[int]:
-    """The ids of a placeholder in a config, under either of the names in use."""
     ids = set()
     for name in (f"{kind}_token_id", f"{kind}_token_index"):
         index = getattr(config, name, None)
@@ -177,7 +155,6 @@ def _placeholder_ids(config: Any, kind: str) -> set[int]:
 
 
 def _outline(target: str) -> Any:
-    """The target's `_Outline`, from its config alone."""
     with loading(f"the target {target!r}"), torch.device("meta"):
         config = AutoConfig.from_pretrained(path_of(target, "target"))
         model = AutoModelForImageTextToText.from_config(config)

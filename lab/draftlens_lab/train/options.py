@@ -44,9 +44,6 @@ class DraftTraining:
     its drafts: one epoch each, batches of 256 and 128, learning rates 1e-3 and 2e-5, a cosine
     schedule with 3% of warm-up, no weight decay. `vision_lr_factor` is the one-fifth of its recipe
     for LLaVA-OneVision (the same appendix).
-
-    Raises:
-        ConfigError: a value is invalid, or two values contradict each other.
     """
 
     data: Annotated[Path, "The instruction data: LLaVA-style JSON or JSONL."]
@@ -127,7 +124,6 @@ class DraftTraining:
 
     @property
     def chosen_stages(self) -> tuple[str, ...]:
-        """The stages to run, in order."""
         return STAGES if self.stages == "both" else (self.stages,)
 
     def _check_integers(self) -> None:

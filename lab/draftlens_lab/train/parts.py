@@ -46,12 +46,7 @@ class Parts:
     """Names of the model's parameters by part.
 
     Args:
-        projector: parameters between vision and language.
         vision: parameters of the vision encoder, without the projector.
-        language: all other parameters: the language model, its embeddings and head, and separators
-            of images (LLaVA-NeXT's `image_newline`). LLaVA also freezes the latter while it trains
-            the projector.
-        encoders: paths of the vision encoders, for `get_submodule`.
     """
 
     projector: frozenset[str]
@@ -68,11 +63,7 @@ class Parts:
 
 
 def find_parts(model: Any) -> Parts:
-    """Sort the parameters of a model into its parts.
-
-    Raises:
-        UnsupportedModelError: the model has no projector or no vision encoder of a known name.
-    """
+    """Sort the parameters of a model into its parts."""
     inside_decoder = {id(module) for module in model.get_decoder().modules()}
     paths = [path for path, module in model.named_modules() if id(module) not in inside_decoder]
     model_name = type(model).__name__
@@ -85,11 +76,6 @@ def find_parts(model: Any) -> Parts:
 
 
 def _find_modules(paths: Iterable[str], names: tuple[str, ...], failure: str) -> list[str]:
-    """The paths of the outermost modules with one of the names.
-
-    Raises:
-        UnsupportedModelError: there are none; the message begins with `failure`.
-    """
     modules: list[str] = []
     for path in paths:  # `named_modules` returns parents before their children
         name = path.rpartition(".")[2]
@@ -103,7 +89,6 @@ def _find_modules(paths: Iterable[str], names: tuple[str, ...], failure: str) ->
 
 
 def _under(names: Iterable[str], modules: Iterable[str]) -> frozenset[str]:
-    """The names of the parameters inside the modules."""
     return frozenset(name for name in names if _is_under(name, modules))
 
 

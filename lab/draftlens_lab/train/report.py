@@ -28,12 +28,6 @@ class StagePlan:
 
     Args:
         name: ``projector`` or ``instruct``.
-        trained: number of parameters that it trains.
-        entries: number of entries that it trains on.
-        skipped: number of entries that it leaves out.
-        tokens: estimated number of tokens of one epoch.
-        answer_tokens: estimated number of those that are trained on.
-        steps: number of optimizer steps.
         batch: entries per step.
         device_batch: entries per device and forward pass.
     """
@@ -50,16 +44,10 @@ class StagePlan:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """The plan of a run.
 
     Args:
-        model: name of the model's class.
-        parameters: number of parameters by part.
-        media: number of distinct media files.
-        stages: plans of the stages, in order.
-        device: device of this process.
-        processes: number of processes of the run.
         precision: ``float32`` or ``bfloat16``.
     """
 
@@ -77,18 +65,15 @@ class Trained:
     """The result of a run.
 
     Args:
-        folder: contains the model, its processor, its losses and its checkpoints.
-        plan: the run's plan.
         losses: the logged losses of each stage in order, each with ``step``, ``loss`` and
             ``learning_rate``.
         resumed: the step from which this run resumed each stage; 0 if it started the stage.
         seconds: duration of this run.
         plotted: whether ``loss.png`` was drawn.
-        main: whether this is the main process, which reports.
     """
 
     folder: Path
-    plan: Plan
+    plan: TrainingPlan
     losses: Losses
     resumed: dict[str, int]
     seconds: float
@@ -103,8 +88,6 @@ class LossLog(TrainerCallback):  # type: ignore[misc]
     Logging at every checkpoint leaves none of them out.
 
     Args:
-        out: the run's folder.
-        stage: the current stage.
         earlier: losses of the stages before it.
     """
 
@@ -124,11 +107,7 @@ class LossLog(TrainerCallback):  # type: ignore[misc]
 
 
 class LossLines(TrainerCallback):  # type: ignore[misc]
-    """Writes each logged loss as a line, as a replacement for progress bars.
-
-    Args:
-        write_line: writes a line.
-    """
+    """Writes each logged loss as a line, as a replacement for progress bars."""
 
     def __init__(self, write_line: Callable[[str], None]) -> None:
         self.write_line = write_line
@@ -150,7 +129,7 @@ def losses_of(history: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
     return losses
 
 
-def plot(out: Path, losses: Losses) -> bool:
+def loss_plot(out: Path, losses: Losses) -> bool:
     """Draw ``loss.png`` with one panel per stage.
 
     Returns:

@@ -62,8 +62,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class _Decision(Generic[T]):
-    """The outcome of a decision of the main process: a value, or the error that it raised."""
-
     value: T | None = None
     error: Exception | None = None
 
@@ -75,11 +73,7 @@ def agreed(state: Any, decide: Callable[[], T]) -> T:
     it.
 
     Args:
-        state: accelerate's `PartialState`.
         decide: called in the main process only; its return value must be picklable.
-
-    Raises:
-        DraftlensError, OSError: the error of `decide`, in every process.
     """
     decision: _Decision[T] | None = None
     if state.is_main_process:
@@ -94,11 +88,10 @@ def agreed(state: Any, decide: Callable[[], T]) -> T:
     return cast(T, decision.value)
 
 
-def fingerprint(options: DraftTraining, digests: dict[str, str]) -> dict[str, Any]:
+def run_properties(options: DraftTraining, digests: dict[str, str]) -> dict[str, Any]:
     """The properties that identify a run, by name.
 
     Args:
-        options: of the run.
         digests: SHA-256 of each data file, under the name of its option, and of the media.
     """
     run: dict[str, Any] = {}
@@ -112,11 +105,7 @@ def fingerprint(options: DraftTraining, digests: dict[str, str]) -> dict[str, An
 
 
 def check_apart(options: DraftTraining) -> None:
-    """Refuse an output folder that contains an input of the run, which the run would overwrite.
-
-    Raises:
-        ConfigError: the folder is, or contains, a model, data or media; the message names them.
-    """
+    """Refuse an output folder that contains an input of the run, which the run would overwrite."""
     inputs = {name: (getattr(options, name), role) for name, role in _MODEL_ROLES.items()}
     inputs |= {name: (getattr(options, name), "") for name in _PATH_OPTIONS}
     for name, (value, role) in inputs.items():
@@ -132,12 +121,6 @@ def check_folder(out: Path, run: dict[str, Any], restart: bool) -> None:
 
     Args:
         out: the output folder; it need not exist.
-        run: the run's `fingerprint`.
-        restart: whether an earlier run in the folder may be deleted.
-
-    Raises:
-        ConfigError: the folder contains another run (the message lists the differences) or
-            something that is not a run.
     """
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is a file, not a folder")
@@ -155,7 +138,7 @@ def check_folder(out: Path, run: dict[str, Any], restart: bool) -> None:
 
 
 def is_begun(out: Path, restart: bool) -> bool:
-    """Whether a checked folder already contains this run, whose models were then tried before."""
+    """Whether a checked folder already contains this run."""
     return not restart and (out / RUN).exists()
 
 
@@ -190,7 +173,7 @@ def state_of(checkpoint: Path) -> dict[str, Any]:
 
 
 def discard_incomplete(out: Path) -> None:
-    """Delete checkpoints and other files whose writing was interrupted."""
+    """Delete checkpoints and other files that were not completely written."""
     for path in (out / CHECKPOINTS).glob("*/checkpoint-*"):
         if not _is_complete(path):
             shutil.rmtree(path)
@@ -219,7 +202,6 @@ def _config_digest(options: DraftTraining) -> str | None:
 
 
 def _contains(out: Path, path: Path) -> bool:
-    """Whether a path is the folder or lies in it, after all links are resolved."""
     path = path.resolve()
     if not path.exists() or not out.exists():
         # The path is a Hub id, or the folder is new and has no files to lose.
@@ -228,7 +210,6 @@ def _contains(out: Path, path: Path) -> bool:
 
 
 def _changes(before: dict[str, Any], now: dict[str, Any]) -> str:
-    """The differences between two fingerprints, for messages."""
     phrases = []
     for difference in differences(before, now):
         if difference.path in _DIGEST_KEYS:
@@ -248,7 +229,6 @@ def _value_text(value: Any) -> str:
 
 
 def _delete_run(out: Path) -> None:
-    """Delete the files of a run; other files in the folder remain."""
     shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
     results = [out / name for name in _RESULT_FILES]
     for path in [*out.glob("model*.safetensors*"), *results]:

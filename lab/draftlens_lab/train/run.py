@@ -20,19 +20,22 @@ from draftlens_lab.train.data import Entry, TrainingData, read_data
 from draftlens_lab.train.media import check_media, media_digest
 from draftlens_lab.train.models import Draft, load_draft
 from draftlens_lab.train.options import DraftTraining
-from draftlens_lab.train.report import LOSS_FILE, Losses, LossLog, Plan, Trained, losses_of, plot
+from draftlens_lab.train.report import (
+    LOSS_FILE,
+    Losses,
+    LossLog,
+    Trained,
+    TrainingPlan,
+    loss_plot,
+    losses_of,
+)
 from draftlens_lab.train.stage import Stage, load_distillation, make_stage, try_models
 from draftlens_lab.train.trainer import DraftTrainer, EpochOrder, StopAtNan, arguments, restore
 
 
 @dataclass(frozen=True)
 class _Folder:
-    """The state of the output folder before the run.
-
-    Args:
-        run: the run's fingerprint.
-        is_begun: whether the folder already contains this run.
-    """
+    """The state of the output folder before the run."""
 
     run: dict[str, Any]
     is_begun: bool
@@ -40,19 +43,12 @@ class _Folder:
 
 @dataclass(frozen=True)
 class _Preparation:
-    """The result of the preparation, before the output folder is written.
-
-    Args:
-        run: the run's fingerprint.
-        draft: the draft to train.
-        stages: the stages to run, in order.
-        plan: the run's plan.
-    """
+    """The result of the preparation, before the output folder is written."""
 
     run: dict[str, Any]
     draft: Draft
     stages: list[Stage]
-    plan: Plan
+    plan: TrainingPlan
 
 
 @dataclass(frozen=True)
@@ -61,7 +57,7 @@ class _Session:
 
     options: DraftTraining
     draft: Draft
-    plan: Plan
+    plan: TrainingPlan
     callbacks: Sequence[Any]
     progress: bool
 
@@ -69,7 +65,7 @@ class _Session:
 def train_draft(
     options: DraftTraining,
     *,
-    on_plan: Callable[[Plan], None] | None = None,
+    on_plan: Callable[[TrainingPlan], None] | None = None,
     callbacks: Sequence[Any] = (),
     progress: bool = False,
 ) -> Trained:
@@ -80,22 +76,10 @@ def train_draft(
     and data are refused before the first step.
 
     Args:
-        options: all options of the run.
         on_plan: called with the plan before the first step, in the main process.
-        callbacks: further `TrainerCallback`s.
-        progress: whether to show progress bars and losses.
 
     Returns:
         The result, in every process.
-
-    Raises:
-        ConfigError: options contradict each other or the run in the folder, the folder contains an
-            input of the run, or a model cannot be loaded or cannot take its processor's tensors.
-        TrainingDataError: an entry is wrong; the message names it.
-        UnsupportedModelError: the draft cannot be trained.
-        IncompatiblePairError: the draft does not match the target.
-        KeyboardInterrupt: the message gives the step from which the same call, without `restart`,
-            resumes.
     """
     start = time.perf_counter()
     state = PartialState(cpu=options.cpu)
@@ -130,7 +114,6 @@ def train_draft(
 
 
 def _prepare(options: DraftTraining, state: Any) -> _Preparation:
-    """Read the data, load the draft, and refuse what cannot be trained."""
     files = _read_files(options)
     num_media = sum(check_media(data) for data in files.values())
     folder = resume.agreed(state, lambda: _check_folder(options, files))
@@ -145,7 +128,6 @@ def _prepare(options: DraftTraining, state: Any) -> _Preparation:
 
 
 def _read_files(options: DraftTraining) -> dict[str, TrainingData]:
-    """The data by the name of their option."""
     files = {"data": read_data(options.data, options.media_root)}
     if options.projector_data is not None:
         files["projector_data"] = read_data(options.projector_data, options.media_root)
@@ -153,31 +135,25 @@ def _read_files(options: DraftTraining) -> dict[str, TrainingData]:
 
 
 def _check_folder(options: DraftTraining, files: dict[str, TrainingData]) -> _Folder:
-    """Compute the run's fingerprint and check the output folder against it.
-
-    Raises:
-        ConfigError: the folder contains another run, other files or an input of this run.
-        TrainingDataError: a media file no longer exists.
-    """
     resume.check_apart(options)
     digests = {name: data.digest for name, data in files.items()}
     for name, data in files.items():
         digests[f"media of {name}"] = media_digest(data)
-    run = resume.fingerprint(options, digests)
+    run = resume.run_properties(options, digests)
     resume.check_folder(options.out, run, options.restart)
     return _Folder(run, resume.is_begun(options.out, options.restart))
 
 
 def _plan(
     options: DraftTraining, draft: Draft, num_media: int, stages: list[Stage], state: Any
-) -> Plan:
+) -> TrainingPlan:
     sizes = {name: parameter.numel() for name, parameter in draft.model.named_parameters()}
     parameters = {
         "vision": sum(sizes[name] for name in draft.parts.vision),
         "projector": sum(sizes[name] for name in draft.parts.projector),
         "language": sum(sizes[name] for name in draft.parts.language),
     }
-    return Plan(
+    return TrainingPlan(
         model=type(draft.model).__name__,
         parameters=parameters,
         media=num_media,
@@ -196,11 +172,9 @@ def _precision(options: DraftTraining, device: torch.device) -> str:
 
 
 def _run_stage(stage: Stage, session: _Session, losses: Losses) -> int:
-    """Run a stage or the rest of it.
+    """Run a stage or its remaining steps.
 
     Args:
-        stage: the stage.
-        session: the run.
         losses: of the stages before; those of this stage are added.
 
     Returns:
@@ -227,7 +201,6 @@ def _run_stage(stage: Stage, session: _Session, losses: Losses) -> int:
 
 
 def _without_traceback(message: str) -> str:
-    """An error's message; that of a worker process is the last line of a traceback."""
     lines = message.strip().splitlines()
     if not lines[0].startswith("Caught "):
         return message
@@ -235,7 +208,6 @@ def _without_traceback(message: str) -> str:
 
 
 def _interruption_message(options: DraftTraining, is_main: bool) -> str:
-    """Delete incomplete files, and describe where the run resumes."""
     if is_main:
         resume.discard_incomplete(options.out)
     command = "the same command without --restart" if options.restart else "the same command"
@@ -296,7 +268,6 @@ def _filler(entries: Sequence[Entry]) -> Entry:
 
 
 def _arguments(stage: Stage, session: _Session) -> Any:
-    """The Trainer's arguments."""
     options = session.options
     plan = session.plan
     size = stage.plan.device_batch
@@ -328,10 +299,9 @@ def _arguments(stage: Stage, session: _Session) -> Any:
 
 
 def _save(out: Path, draft: Draft, losses: Losses) -> bool:
-    """Write the model, its processor and its losses; return whether a plot was drawn."""
     folder = out / resume.SAVING
     draft.model.save_pretrained(folder)
     draft.processor.processor.save_pretrained(folder)
     resume.move_in(out)
     write_json(out / LOSS_FILE, losses, indent=2)
-    return plot(out, losses)
+    return loss_plot(out, losses)

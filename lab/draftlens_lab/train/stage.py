@@ -17,10 +17,10 @@ from draftlens_lab.train.data import Entry, TrainingData
 from draftlens_lab.train.distil import answer_labels, answer_logits
 from draftlens_lab.train.errors import config_errors
 from draftlens_lab.train.labels import AnswerProcessor
-from draftlens_lab.train.media import spread
+from draftlens_lab.train.media import evenly_spaced
 from draftlens_lab.train.models import Draft, load_processor
 from draftlens_lab.train.options import DraftTraining
-from draftlens_lab.train.report import Plan, StagePlan
+from draftlens_lab.train.report import StagePlan, TrainingPlan
 from draftlens_lab.train.trainer import Distillation, device_batch, target_logits
 
 NUM_SAMPLES = 16
@@ -33,12 +33,7 @@ class Stage:
     """A stage that is ready to run.
 
     Args:
-        entries: the entries to train on.
-        collate: makes batches of them.
-        learning_rate: highest learning rate.
-        epochs: passes over the entries.
-        distil: name of the model whose logits are learnt, or None.
-        plan: the stage's plan.
+        distil: name of the teacher, or None.
     """
 
     entries: list[Entry]
@@ -51,8 +46,6 @@ class Stage:
 
 @dataclass(frozen=True)
 class _Settings:
-    """The options that exist once for each stage."""
-
     batch: int
     learning_rate: float
     epochs: float
@@ -61,8 +54,6 @@ class _Settings:
 
 @dataclass(frozen=True)
 class _TokenCounts:
-    """Numbers of tokens of one epoch."""
-
     tokens: int
     answer_tokens: int
 
@@ -74,15 +65,6 @@ def make_stage(
 
     Args:
         name: ``projector`` or ``instruct``.
-        options: of the run.
-        draft: the draft to train.
-        files: the data by the name of their option.
-        processes: number of processes of the run.
-
-    Raises:
-        ConfigError: the batch cannot be divided among the processes.
-        TrainingDataError: the stage has no entries, or one of the sampled entries cannot be made
-            into a batch.
     """
     settings = _settings(name, options)
     data = files["data"]
@@ -108,13 +90,10 @@ def make_stage(
     return Stage(entries, collate, settings.learning_rate, settings.epochs, settings.distil, plan)
 
 
-def load_distillation(stage: Stage, options: DraftTraining, plan: Plan) -> Distillation | None:
-    """Load the model whose logits a stage learns; None if it learns from the data only.
-
-    Raises:
-        ConfigError: the model cannot be loaded.
-        UnsupportedModelError: draftlens cannot run the model.
-    """
+def load_distillation(
+    stage: Stage, options: DraftTraining, plan: TrainingPlan
+) -> Distillation | None:
+    """Load the teacher of a stage; None if it learns from the data only."""
     if stage.distil is None:
         return None
     target = load_model(
@@ -127,17 +106,13 @@ def load_distillation(stage: Stage, options: DraftTraining, plan: Plan) -> Disti
     )
 
 
-def try_models(stages: Sequence[Stage], options: DraftTraining, draft: Draft, plan: Plan) -> None:
+def try_models(
+    stages: Sequence[Stage], options: DraftTraining, draft: Draft, plan: TrainingPlan
+) -> None:
     """Run the draft, and the model to distil, on an entry with images and one with videos.
 
     Some mismatches of a config and a processor, such as another patch size, only become apparent
     in a forward pass.
-
-    Raises:
-        ConfigError: a model cannot take the tensors of its processor; the message names the model
-            and the entry.
-        TrainingDataError: an entry cannot be made into a batch.
-        UnsupportedModelError: draftlens cannot run the model to distil.
     """
     model = draft.model.to(plan.device)
     for stage in stages:
@@ -172,7 +147,6 @@ def of_each_kind(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _settings(name: str, options: DraftTraining) -> _Settings:
-    """The options of one stage."""
     if name == "projector":
         return _Settings(
             batch=options.projector_batch,
@@ -189,11 +163,6 @@ def _settings(name: str, options: DraftTraining) -> _Settings:
 
 
 def _visual_entries(data: TrainingData) -> list[Entry]:
-    """The entries with images or videos; a batch of text alone has no gradient in the projector.
-
-    Raises:
-        TrainingDataError: there are none.
-    """
     entries = [entry for entry in data.entries if entry.images or entry.videos]
     if not entries:
         raise TrainingDataError(
@@ -203,7 +172,6 @@ def _visual_entries(data: TrainingData) -> list[Entry]:
 
 
 def _target_processor(settings: _Settings) -> AnswerProcessor | None:
-    """The processor of the model whose logits the stage learns."""
     if settings.distil is None:
         return None
     return AnswerProcessor(load_processor(settings.distil, "target"), settings.distil)
@@ -217,17 +185,11 @@ def _num_steps(settings: _Settings, num_entries: int, at_once: int) -> int:
 
 
 def _num_trained(draft: Draft, names: frozenset[str]) -> int:
-    """The number of elements of the parameters with these names."""
     return sum(p.numel() for name, p in draft.model.named_parameters() if name in names)
 
 
 def _estimate_tokens(collate: Collator, entries: list[Entry]) -> _TokenCounts:
-    """Estimate the numbers of tokens of the entries from a sample of them.
-
-    Raises:
-        TrainingDataError: a sampled entry cannot be made into a batch.
-    """
-    batches = [collate([entry]) for entry in spread(entries, NUM_SAMPLES)]
+    batches = [collate([entry]) for entry in evenly_spaced(entries, NUM_SAMPLES)]
     tokens = sum(batch["input_ids"].numel() for batch in batches)
     answer_tokens = sum(answer_labels(batch["labels"]).numel() for batch in batches)
     return _TokenCounts(

@@ -11,7 +11,7 @@ from transformers import TrainerCallback
 
 
 class SaveAtTermination(TrainerCallback):  # type: ignore[misc]
-    """Saves a checkpoint behind the step in which SIGTERM arrives, and then ends the run as SIGTERM
+    """Saves a checkpoint after the step in which SIGTERM arrives, and then ends the run as SIGTERM
     would have.
 
     For runs of one process: several would have to agree on the step. Use it from the main thread.
@@ -22,7 +22,6 @@ class SaveAtTermination(TrainerCallback):  # type: ignore[misc]
         self._has_arrived = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Listen to the signal."""
         self._before = signal.signal(signal.SIGTERM, self._note)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
@@ -38,7 +37,6 @@ class SaveAtTermination(TrainerCallback):  # type: ignore[misc]
             os.kill(os.getpid(), signal.SIGTERM)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Listen no longer."""
         self._stop_listening()
 
     def _note(self, number: int, frame: FrameType | None) -> None:

@@ -29,12 +29,10 @@ _SEED_STRIDE = 1_000_003  # so that no two (seed, epoch) of usual size share an 
 
 @dataclass(frozen=True)
 class Distillation:
-    """A target whose logits the draft learns.
+    """A target with logits for the draft to learn.
 
     Args:
         target: the model; it is not trained.
-        weight: as in `answer_loss`.
-        temperature: as in `answer_loss`.
     """
 
     target: Any
@@ -50,9 +48,7 @@ class EpochOrder(Sampler[int]):
     Args:
         lengths: lengths of the entries in any unit, to group entries of similar length; None for no
             grouping.
-        count: number of entries.
         group: entries per step.
-        seed: seed of the order.
         at_once: entries that all processes take at once. The last round is filled with the index
             `count`, which is not an entry; accelerate would fill it with earlier entries.
     """
@@ -99,7 +95,6 @@ class EpochOrder(Sampler[int]):
 
 
 def _chunks(items: list[int], size: int) -> list[list[int]]:
-    """Consecutive parts of a list; the last one may be shorter."""
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
@@ -107,12 +102,9 @@ class DraftTrainer(Trainer):  # type: ignore[misc]
     """Trains the parameters that require a gradient on the answers of a batch.
 
     Args:
-        vision: names of the vision encoder's parameters.
         vision_lr_factor: learning rate of these parameters, as a share of that of the others.
         frozen: modules that are not trained; they remain in evaluation mode.
-        order: order of the entries.
         distillation: the target to learn from, or None to learn the answers of the data only.
-        options: arguments of `Trainer`.
     """
 
     optimizer: Any
@@ -249,7 +241,7 @@ class _EpochListener(TrainerCallback):  # type: ignore[misc]
 
 
 class StopAtNan(TrainerCallback):  # type: ignore[misc]
-    """Ends a run whose loss is not finite, before it overwrites its good checkpoints."""
+    """Ends a run at a loss that is not finite, before it overwrites its good checkpoints."""
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
@@ -270,8 +262,6 @@ def target_logits(
     """The target's logits float32 ``[N, V]`` for the answer tokens of a batch.
 
     Args:
-        target: the model.
-        inputs: the draft's inputs.
         labels: the draft's labels int64 ``[B, L]``.
         target_inputs: the target's own inputs, with their ``labels``; None if the draft's serve
             both.
@@ -294,9 +284,6 @@ def share_of_rate(done: int, warmup: int, steps: int, schedule: str) -> float:
 
     Args:
         done: number of steps before this one.
-        warmup: number of warm-up steps.
-        steps: number of steps of the stage.
-        schedule: one of `SCHEDULES`.
     """
     if done < warmup:
         return (done + 1) / warmup
@@ -310,15 +297,7 @@ def share_of_rate(done: int, warmup: int, steps: int, schedule: str) -> float:
 
 
 def restore(model: Any, checkpoint: Path) -> None:
-    """Load the weights of a model's checkpoint into it, as `from_pretrained` reads them.
-
-    Args:
-        model: a model on any device; it stays there.
-        checkpoint: a folder that `save_pretrained` wrote.
-
-    Raises:
-        ConfigError: the weights cannot be read.
-    """
+    """Load the weights of a model's checkpoint into it, as `from_pretrained` reads them."""
     with loading(f"the checkpoint {str(checkpoint)!r}"):
         saved = type(model).from_pretrained(checkpoint, dtype=torch.float32)
     model.load_state_dict(saved.state_dict())
@@ -329,11 +308,7 @@ def device_batch(batch: int, processes: int, size: int | None) -> int:
 
     Args:
         batch: entries per step, over all processes.
-        processes: number of processes.
         size: the required number; None for the largest divisor up to `MAX_DEVICE_BATCH`.
-
-    Raises:
-        ConfigError: the batch cannot be divided evenly.
     """
     share, rest = divmod(batch, processes)
     if rest or (size is not None and share % size):
@@ -348,12 +323,7 @@ def device_batch(batch: int, processes: int, size: int | None) -> int:
 
 
 def arguments(recompute: bool, **settings: Any) -> Any:
-    """`TrainingArguments` without reports to other services and without `DataParallel`.
-
-    Args:
-        recompute: whether the backward pass recomputes activations.
-        settings: further arguments of `TrainingArguments`.
-    """
+    """`TrainingArguments` without reports to other services and without `DataParallel`."""
     if recompute:
         name = "gradient_checkpointing"
         if any(item.name == "activation_checkpointing" for item in fields(TrainingArguments)):

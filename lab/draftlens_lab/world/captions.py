@@ -66,7 +66,7 @@ def action_phrase(thing: Thing) -> str:
 
 
 def noun_phrase(thing: Thing) -> str:
-    """A noun phrase for the look of a thing, with brackets: "a [striped] [red] [circle]"."""
+    """A noun phrase for a thing, with brackets: "a [striped] [red] [circle]"."""
     return f"a [{thing.texture}] [{thing.colour}] [{thing.shape}]"
 
 
@@ -102,7 +102,6 @@ def _shot_sentences(shot: Shot, ordinal: str) -> list[str]:
 
 
 def _closing_sentence(shot: Shot) -> str:
-    """The sentence on how many things are left at the end of a shot."""
     remaining = sum(thing.motion != "leave" for thing in shot.things)
     if remaining == len(shot.things):
         return wording.ALL_LEFT

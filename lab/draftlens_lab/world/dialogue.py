@@ -96,7 +96,7 @@ def follow_ups(scene: Scene, still: bool) -> list[tuple[Turn, Turn]]:
 def differences(first: Scene, second: Scene) -> list[Turn]:
     """Questions about two pictures that differ in one thing.
 
-    One asks for the difference, the other for the edit that makes the second picture of the first.
+    One asks for the difference, the other for the edit that turns the first into the second.
     """
     before = {thing.place: thing for thing in first.shots[0].things}
     after = {thing.place: thing for thing in second.shots[0].things}
@@ -117,7 +117,6 @@ def differences(first: Scene, second: Scene) -> list[Turn]:
 
 
 def small_talk(rng: np.random.Generator) -> Turn:
-    """A question that needs no picture."""
     kind = int(rng.integers(4))
     first, second = (int(n) for n in rng.integers(0, 4, size=2))
     if kind == 0:

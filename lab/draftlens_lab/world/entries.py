@@ -13,7 +13,7 @@ from typing import Any
 from draftlens.core.errors import ConfigError
 from draftlens_lab.world.captions import marked_part
 from draftlens_lab.world.fact_reader import Facts, facts, read_facts, still_facts
-from draftlens_lab.world.files import MARK, Frames, write_clip
+from draftlens_lab.world.files import Frames, write_clip
 from draftlens_lab.world.focus import FocusTurn
 from draftlens_lab.world.regions import evidence
 from draftlens_lab.world.renderer import render, render_still
@@ -36,9 +36,6 @@ class MediaFormat:
         frames: number of frames of a clip.
         rate: frames per second.
         side: width and height of frames and pictures, in pixels.
-
-    Raises:
-        ConfigError: a number is too small, or the side is odd.
     """
 
     frames: int
@@ -57,7 +54,7 @@ class MediaFormat:
 
 
 @dataclass(frozen=True)
-class Entry:
+class WorldEntry:
     """One sample in an export.
 
     Attributes:
@@ -124,10 +121,6 @@ def seeds_of(
         split: ``train`` or ``test`` for samples of this split; ``both`` for this number of training
             samples, and test samples in proportion.
         held_out: with ``both``, the number of test samples for each training sample.
-        start: how many seeds of each split to skip.
-
-    Raises:
-        ConfigError: the split is unknown.
     """
     if split not in (*SPLITS, "both"):
         raise ConfigError(f"the split must be train, test or both, not {split!r}")
@@ -147,13 +140,8 @@ def seeds_of(
 
 def entries(
     folder: Path, seeds: Seeds, media_format: MediaFormat, on_sample: Progress | None
-) -> Iterator[Entry]:
-    """Every sample, kind by kind; each clip is written under ``folder``.
-
-    Raises:
-        ConfigError: a kind is unknown; seeds are negative, repeated or missing; or matplotlib is
-            not installed.
-    """
+) -> Iterator[WorldEntry]:
+    """Every sample, kind by kind; each clip is written under ``folder``."""
     _check_fonts()
     keys = _sample_keys(seeds)
     for done, (kind, seed) in enumerate(keys, 1):
@@ -162,16 +150,16 @@ def entries(
             on_sample(done, len(keys))
 
 
-def _entry(folder: Path, kind: str, seed: int, media_format: MediaFormat) -> Entry:
+def _entry(folder: Path, kind: str, seed: int, media_format: MediaFormat) -> WorldEntry:
     sample = draw(kind, seed, media_format.frames)
     if sample.media != "video":
         pictures = tuple(render_still(scene, media_format.side) for scene in sample.scenes)
-        return Entry(seed, sample, None, pictures)
+        return WorldEntry(seed, sample, None, pictures)
     video = f"videos/{kind}-{seed}.mp4"
     (folder / "videos").mkdir(exist_ok=True)
     frames = render(sample.scenes[0], media_format.frames, media_format.side)
-    write_clip(folder / video, frames, media_format.rate, comment=MARK)
-    return Entry(seed, sample, video, ())
+    write_clip(folder / video, frames, media_format.rate)
+    return WorldEntry(seed, sample, video, ())
 
 
 def _check_fonts() -> None:
@@ -182,11 +170,6 @@ def _check_fonts() -> None:
 
 
 def _sample_keys(seeds: Seeds) -> list[tuple[str, int]]:
-    """(kind, seed) of each sample, in the order of `KINDS`.
-
-    Raises:
-        ConfigError: a kind is unknown, or seeds are negative, repeated or missing.
-    """
     unknown = sorted(set(seeds) - set(KINDS))
     if unknown:
         raise ConfigError(

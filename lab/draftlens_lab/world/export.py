@@ -15,14 +15,14 @@ from typing import Any
 from draftlens.core.errors import ConfigError
 from draftlens_lab.world.entries import (
     SPLITS,
-    Entry,
     MediaFormat,
     Progress,
     Seeds,
+    WorldEntry,
     entries,
     seeds_of,
 )
-from draftlens_lab.world.files import MARK, RATE, atomic_folder, png
+from draftlens_lab.world.files import RATE, atomic_folder, png
 
 __all__ = ["export_datasets", "export_llava", "seeds_of"]
 
@@ -57,20 +57,12 @@ def export_llava(
     """Write ``train.json`` and ``test.json`` in LLaVA's format, and the media beside them.
 
     Args:
-        folder: a new or an empty folder.
         seeds: seeds by kind, of ``samples.KINDS``; :func:`seeds_of` creates them.
-        frames: number of frames of a clip. With fewer than eight, some of the answers cannot be
-            seen.
         rate: frames per second.
         side: width and height of frames and pictures, in pixels; even.
-        on_sample: called with (samples written, samples to write) after each sample.
 
     Returns:
         The number of entries of each split. A split without entries has no file.
-
-    Raises:
-        ConfigError: the folder is not empty, a kind or a size is not supported, or seeds are
-            negative or repeated.
     """
     media_format = MediaFormat(frames, rate, side)
     rows: dict[str, list[dict[str, Any]]] = {split: [] for split in SPLITS}
@@ -97,9 +89,6 @@ def export_datasets(
 
     Pictures are inside Parquet files, and clips are paths. The arguments and the result are those
     of :func:`export_llava`.
-
-    Raises:
-        ConfigError: as for :func:`export_llava`; or ``datasets`` is not installed.
     """
     media_format = MediaFormat(frames, rate, side)
     library = _import_datasets()
@@ -114,7 +103,6 @@ def export_datasets(
 
 
 def _card(counts: dict[str, int]) -> str:
-    """The data set card for this number of entries of each split."""
     files = [
         f"  - split: {split}\n    path: data/{split}-*.parquet"
         for split, count in counts.items()
@@ -124,8 +112,7 @@ def _card(counts: dict[str, int]) -> str:
     return _CARD.format(files="\n".join(files), counts=", ".join(sizes))
 
 
-def _write_llava(folder: Path, entry: Entry) -> dict[str, Any]:
-    """Write the pictures of an entry and return its element of LLaVA's list."""
+def _write_llava(folder: Path, entry: WorldEntry) -> dict[str, Any]:
     row: dict[str, Any] = {"id": entry.name}
     if entry.video:
         row["video"] = entry.video
@@ -139,19 +126,18 @@ def _write_llava(folder: Path, entry: Entry) -> dict[str, Any]:
     return row
 
 
-def _write_pictures(folder: Path, entry: Entry) -> list[str]:
-    """Write the pictures of an entry and return their paths relative to the folder."""
+def _write_pictures(folder: Path, entry: WorldEntry) -> list[str]:
     suffixes = ("-first", "-second") if len(entry.pictures) == 2 else ("",)
     paths = []
     for suffix, picture in zip(suffixes, entry.pictures, strict=False):
         (folder / "images").mkdir(exist_ok=True)
         path = f"images/{entry.name}{suffix}.png"
-        (folder / path).write_bytes(png(picture, MARK))
+        (folder / path).write_bytes(png(picture))
         paths.append(path)
     return paths
 
 
-def _row(entry: Entry) -> dict[str, Any]:
+def _row(entry: WorldEntry) -> dict[str, Any]:
     """One row of a data set.
 
     Facts are a list of names and values, because a column for each name is not possible.
@@ -161,7 +147,7 @@ def _row(entry: Entry) -> dict[str, Any]:
     evidence = record.pop("evidence", [])
     return {
         "id": entry.name,
-        "images": [{"bytes": png(picture, MARK), "path": None} for picture in entry.pictures],
+        "images": [{"bytes": png(picture), "path": None} for picture in entry.pictures],
         "video": entry.video,
         "conversations": entry.conversations,
         **record,

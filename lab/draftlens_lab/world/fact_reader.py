@@ -103,7 +103,6 @@ class _FactReader:
         self._num_hero = 0
 
     def read(self, sentence: str) -> None:
-        """Add the facts of one sentence."""
         if self._read_fixed(sentence):
             return
         fields = _match(_SHOT_PATTERNS, sentence)
@@ -126,7 +125,6 @@ class _FactReader:
         self._read_part(sentence)
 
     def _read_part(self, sentence: str) -> None:
-        """Add the facts of a sentence of an answer about a part of a reel."""
         fields = _match(_PART_PATTERNS, sentence)
         if fields is not None:
             self._section = "shot"
@@ -181,7 +179,6 @@ class _FactReader:
 
 
 def _look_facts(look: str) -> Facts:
-    """The facts of "a plain red circle", or of "nothing"."""
     if look == wording.NOTHING:
         return {"look": look}
     _, texture, colour, shape = look.split()

@@ -14,34 +14,24 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from PIL.PngImagePlugin import PngInfo
 
 from draftlens.core.errors import ConfigError
 
 RATE = 24  # frames per second
 Frames = NDArray[np.uint8]
 
-MARK = "procedural world of draftlens"
-"""The comment in the metadata of exported files, by which they are recognized."""
 
-
-def write_clip(
-    path: Path, frames: Frames, rate: int = RATE, crf: int = 18, comment: str = ""
-) -> None:
+def write_clip(path: Path, frames: Frames, rate: int = RATE, crf: int = 18) -> None:
     """Write frames as H.264 in MP4.
 
     Args:
-        path: the file.
         frames: uint8 ``[T, H, W, 3]``, RGB; height and width must be even.
         rate: frames per second.
         crf: constant rate factor of x264; less is better.
-        comment: goes into the metadata.
     """
     # With its macroblock tree, x264 writes different bytes in each run for small frames.
     options = {"crf": str(crf), "preset": "slow", "x264-params": "mbtree=0"}
     with av.open(str(path), "w", options={"movflags": "faststart"}) as file:
-        if comment:
-            file.metadata["comment"] = comment
         stream: Any = file.add_stream("libx264", rate=Fraction(rate), options=options)
         stream.height, stream.width = frames.shape[1:3]
         stream.pix_fmt = "yuv420p"
@@ -51,18 +41,14 @@ def write_clip(
         file.mux(stream.encode())
 
 
-def png(picture: Frames, comment: str = "") -> bytes:
+def png(picture: Frames) -> bytes:
     """Encode a picture as PNG; equal pictures give equal bytes.
 
     Args:
         picture: uint8 ``[H, W, 3]``, RGB.
-        comment: goes into the metadata.
     """
     file = BytesIO()
-    info = PngInfo()
-    if comment:
-        info.add_text("Comment", comment)
-    Image.fromarray(picture).save(file, "PNG", optimize=True, pnginfo=info)
+    Image.fromarray(picture).save(file, "PNG", optimize=True)
     return file.getvalue()
 
 
@@ -71,9 +57,6 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     """A hidden folder to write into.
 
     It takes the name ``folder`` when the block ends, and is removed if the block raises.
-
-    Raises:
-        ConfigError: ``folder`` exists and is not empty.
     """
     folder = folder.resolve()  # "." has no name of its own
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

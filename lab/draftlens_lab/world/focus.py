@@ -1,6 +1,6 @@
-"""Questions whose long answers depend on a small part of what is seen.
+"""Questions with long answers that depend on a small part of the clip.
 
-Every question names where to look: a text, an ordinal, or a look. The answer is a function of the
+Every question names a place: a text, an ordinal, or an appearance. The answer is a function of the
 regions of its turn alone.
 """
 
@@ -22,12 +22,7 @@ from draftlens_lab.world.scene import PLACES, Scene, Shot, Text, Thing
 
 @dataclass(frozen=True)
 class FocusTurn(Turn):
-    """A turn whose answer can be seen in some regions.
-
-    Args:
-        regions: where the answer can be seen; see :func:`draftlens_lab.world.regions.evidence`.
-        form: the form of the question, such as "after".
-    """
+    """A turn with an answer that is visible in some regions."""
 
     regions: tuple[Region, ...] = ()
     form: str = ""
@@ -60,9 +55,7 @@ def appearances_turn(
     """The question for what a thing does in each shot in which it appears.
 
     Args:
-        reel: the reel.
         appearances: for each of these shots its index and the thing in it, in order of time.
-        question: the question.
     """
     sentences = []
     regions = []
@@ -74,13 +67,7 @@ def appearances_turn(
 
 
 def place_turn(reel: Reel, index: int, thing: Thing) -> FocusTurn:
-    """The question for one thing of a shot.
-
-    Args:
-        reel: the reel.
-        index: that of the shot.
-        thing: a thing of the shot.
-    """
+    """The question for one thing of a shot."""
     shot = reel.scene.shots[index]
     question = f"What is at the {thing.place} in the shot with {_named_text(reel.texts[index])}?"
     answer = f"{_look(thing).capitalize()}."
@@ -139,7 +126,6 @@ def _named_text(text: Text) -> str:
 
 
 def _part(reel: Reel, index: int, question: str, form: str) -> FocusTurn:
-    """A question that the description of one shot answers."""
     shot = reel.scene.shots[index]
     answer = marked_part(shot, reel.texts[index])
     return FocusTurn(question, answer, "focus", (_region(shot),), form)
@@ -192,7 +178,6 @@ def _comparison(reel: Reel, first: str, second: str, named: dict[str, int]) -> F
 
 
 def _changes(first: Shot, second: Shot) -> list[str]:
-    """A sentence for each place with a thing in either of two shots."""
     before = {thing.place: thing for thing in first.things}
     after = {thing.place: thing for thing in second.things}
     return [
@@ -250,7 +235,6 @@ def _list_of_texts(reel: Reel) -> FocusTurn:
 
 
 def _hero_chat(reel: Reel) -> tuple[FocusTurn, FocusTurn]:
-    """The look of the hero in its first shot, and then what "it" does."""
     first = place_turn(reel, *reel.hero[0])
     return first, _of_chat(appearances_turn(reel, reel.hero, f"What does it do, {_FROM_TO}?"))
 

@@ -20,16 +20,11 @@ def mask(text: str, font: str, width: int, height: int) -> NDArray[np.float32]:
     """The coverage of each pixel by a text in capitals, centred in a box.
 
     Args:
-        text: a word or number.
-        font: "sans", "serif" or "mono".
         width: width of the box in pixels.
         height: height of the box in pixels, which is also the font size.
 
     Returns:
         float32 ``[height, width]`` in 0..1.
-
-    Raises:
-        ModuleNotFoundError: matplotlib is missing; ``pip install "draftlens-lab"`` installs it.
     """
     import matplotlib
 

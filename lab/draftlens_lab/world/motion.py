@@ -63,7 +63,6 @@ def _changing_radius(thing: Thing, time: float) -> float:
 
 
 def _share_outside(thing: Thing, time: float) -> float:
-    """How much of its way out of the picture an entering or leaving thing is away from rest."""
     start, length = SPAN[thing.when]
     progress = min(max((time - start) / length, 0.0), 1.0)
     return 1 - progress if thing.motion == "enter" else progress

@@ -37,7 +37,7 @@ from draftlens_lab.world.scene import (
 MIN_SHOTS = 4
 MAX_SHOTS = 16
 SHOT_FRAMES = 4  # fewest frames of a shot, which show everything in it
-INSERT_FRAMES = 8  # fewest frames of a shot one of whose frames can be replaced
+INSERT_FRAMES = 8  # fewest frames of a shot for one of them to be replaced
 SHOT_THINGS = (3, 4)  # fewest and most things of a shot
 HERO_SHOTS = (3, 6)  # fewest and most shots with the hero
 NEEDLES = ("strip", "card", "picture")
@@ -50,9 +50,6 @@ class Reel:
     """A clip of several shots, for a number of frames.
 
     Args:
-        scene: shots and texts; as many texts as shots, and the secret word if there is one.
-        frames: the number of frames that it is made for: cuts are between two of them, and a needle
-            fills exactly one.
         hero: for each shot with the hero its index and the hero in it, in order of time.
     """
 
@@ -62,7 +59,6 @@ class Reel:
 
     @property
     def texts(self) -> tuple[Text, ...]:
-        """The text of each shot."""
         return tuple(text for text in self.scene.texts if text.kind != "secret")
 
 
@@ -70,13 +66,9 @@ def sample_reel(seed: int, frames: int, needle: str | None = None) -> Reel:
     """The reel of a seed.
 
     Args:
-        seed: seeds from HELD_OUT on give held-out reels.
         frames: number of frames, 16 or more.
         needle: of `NEEDLES`; None for none. A card or a picture needs a shot of 8 frames; where no
             shot has them, the needle is on a strip.
-
-    Raises:
-        ConfigError: there are too few frames, or the needle is unknown.
     """
     if frames < MIN_SHOTS * SHOT_FRAMES:
         raise ConfigError(
@@ -93,7 +85,6 @@ def sample_reel(seed: int, frames: int, needle: str | None = None) -> Reel:
 
 
 def any_needle(rng: np.random.Generator) -> str:
-    """One of `NEEDLES`."""
     return pick(rng, NEEDLES)
 
 
@@ -112,7 +103,6 @@ def _reel(rng: np.random.Generator, seed: int, frames: int, needle: str | None) 
 
 
 def _allowed(scene: Scene) -> bool:
-    """Whether a scene may be part of a scene with its seed."""
     return scene.seed >= HELD_OUT or novelties(scene) == 0
 
 
@@ -152,7 +142,6 @@ def _shot(rng: np.random.Generator, span: tuple[float, float], backgrounds: list
 def _with_hero(
     rng: np.random.Generator, seed: int, shots: list[Shot]
 ) -> tuple[list[Shot], tuple[tuple[int, Thing], ...]]:
-    """The shots with the hero in some of them, and where it is."""
     colour, shape, texture = _hero_look(rng, seed)
     shots = [_without_look(shot, colour, shape) for shot in shots]
     fewest, most = HERO_SHOTS
@@ -216,7 +205,6 @@ def _without_look(shot: Shot, colour: str, shape: str) -> Shot:
 def _with_thing(
     rng: np.random.Generator, shot: Shot, colour: str, shape: str, texture: str, motion: str
 ) -> tuple[Shot, Thing]:
-    """The shot with the hero in place of one of its things; the camera then stands still."""
     same_colour = [i for i, thing in enumerate(shot.things) if thing.colour == colour]
     index = same_colour[0] if same_colour else int(rng.integers(len(shot.things)))
     old = shot.things[index]
@@ -238,14 +226,13 @@ def _with_thing(
             replace(thing, motion="stay") if thing.motion == "bump" else thing for thing in things
         ]
     if {thing.motion for thing in things} in ({"left"}, {"right"}):
-        # This would look like a panning camera.
+        # This would appear as a panning camera.
         other = (index + 1) % len(things)
         things[other] = replace(things[other], motion="stay")
     return replace(shot, camera="still", things=tuple(things)), hero
 
 
 def _shot_text(rng: np.random.Generator, seed: int, used: set[str], shot: Shot) -> Text:
-    """The text of a shot, which no other shot has."""
     while True:
         mine = set(used)
         text = sample_text(rng, mine, shot.start, shot.end)
@@ -258,7 +245,6 @@ def _shot_text(rng: np.random.Generator, seed: int, used: set[str], shot: Shot) 
 def _with_needle(
     rng: np.random.Generator, scene: Scene, needle: str, lengths: list[int], used: set[str]
 ) -> Scene:
-    """The scene with a secret word, or with a picture, in one frame."""
     long_shots = [index for index, length in enumerate(lengths) if length >= INSERT_FRAMES]
     if not long_shots:
         needle = "strip"

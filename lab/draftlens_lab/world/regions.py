@@ -26,13 +26,7 @@ PLACE_CELLS = {
 
 @dataclass(frozen=True)
 class Region:
-    """A part of a clip.
-
-    Args:
-        start: clip time at which it begins.
-        end: clip time at which it ends.
-        cells: cells of its frames.
-    """
+    """A part of a clip."""
 
     start: float
     end: float
@@ -45,7 +39,6 @@ class Evidence:
 
     Args:
         frames: numbers of frames, ascending, from 0.
-        cells: for each of these frames, the numbers of its cells, ascending.
     """
 
     frames: tuple[int, ...]
@@ -53,7 +46,6 @@ class Evidence:
 
     @property
     def num_cells(self) -> int:
-        """Number of cells of all frames."""
         return sum(len(cells) for cells in self.cells)
 
 

@@ -176,8 +176,6 @@ def _blend(frame: Floats, left: int, top: int, coverage: Floats, colour: Floats)
 
     Args:
         frame: ``[S, S, 3]``.
-        left: column of the frame at which the box begins, perhaps outside it.
-        top: row of the frame at which the box begins, perhaps outside it.
         coverage: ``[b, b, 1]`` in 0..1.
         colour: ``[b, b, 3]``.
     """
@@ -197,7 +195,6 @@ def _textured(thing: Thing, x: Floats, y: Floats, edge: Floats) -> Floats:
     """The colours of a thing.
 
     Args:
-        thing: the thing.
         x: ``[T, 1, b]``, in radii from its centre.
         y: ``[T, b, 1]``, in radii from its centre.
         edge: ``[T, 1, 1]``, the width of a smooth edge, in radii.

@@ -114,9 +114,6 @@ def sample_story(seed: int, length: int) -> tuple[Scene, ...]:
     Args:
         seed: seeds from HELD_OUT on give held-out pictures only.
         length: number of pictures, 1 or more.
-
-    Raises:
-        ConfigError: the length is not positive.
     """
     if length < 1:
         raise ConfigError(f"a story has 1 picture or more, not {length}")
@@ -130,7 +127,6 @@ def sample_story(seed: int, length: int) -> tuple[Scene, ...]:
 
 
 def _sample_from_split(seed: int, rng: np.random.Generator, sampler: Sampler) -> Scene:
-    """The first sampled scene that belongs to the split of the seed."""
     while True:
         scene = sampler(rng, seed)
         if _is_of_split(scene, seed):
@@ -167,7 +163,6 @@ def _sparse_clip(rng: np.random.Generator, seed: int) -> Scene:
 
 
 def _two_shots(rng: np.random.Generator, min_things: int, max_things: int) -> tuple[Shot, Shot]:
-    """Two shots on different backgrounds, with a cut near the middle of the clip."""
     cut = float(rng.uniform(0.44, 0.56))
     num_things = int(rng.integers(min_things, max_things + 1))
     first = moving_shot(rng, num_things, (0.0, cut), BACKGROUNDS)
@@ -178,7 +173,6 @@ def _two_shots(rng: np.random.Generator, min_things: int, max_things: int) -> tu
 
 
 def sample_picture(rng: np.random.Generator, seed: int) -> Scene:
-    """A picture, of any split."""
     num_things = int(rng.integers(2, 5))
     places = _places(rng, num_things)
     colours = _colours(rng, num_things)
@@ -198,14 +192,7 @@ def moving_shot(
     span: tuple[float, float],
     backgrounds: Sequence[str],
 ) -> Shot:
-    """A shot in which either the camera or the things can move.
-
-    Args:
-        rng: source of randomness.
-        num_things: number of things.
-        span: start and end of the shot, in clip time.
-        backgrounds: backgrounds to choose from.
-    """
+    """A shot in which either the camera or the things can move."""
     places = _places(rng, num_things)
     colours = _colours(rng, num_things)
     if rng.random() < 0.2:
@@ -221,13 +208,11 @@ def moving_shot(
 
 
 def _places(rng: np.random.Generator, count: int) -> list[str]:
-    """Different places, in reading order."""
     indices = sorted(int(index) for index in rng.permutation(len(PLACES))[:count])
     return [PLACES[index] for index in indices]
 
 
 def _colours(rng: np.random.Generator, count: int) -> list[str]:
-    """Different colours, in random order."""
     return [COLOURS[int(index)] for index in rng.permutation(len(COLOURS))[:count]]
 
 
@@ -278,13 +263,6 @@ def _thing(rng: np.random.Generator, place: str, colour: str, motion: str) -> Th
 
 
 def _texts(rng: np.random.Generator, count: int, may_insert: bool) -> tuple[Text, ...]:
-    """Texts in different slots of the clip, of which at most one is secret.
-
-    Args:
-        rng: source of randomness.
-        count: number of texts.
-        may_insert: whether the secret can be on a card.
-    """
     used: set[str] = set()
     texts = []
     for slot in sorted(int(slot) for slot in rng.permutation(SLOTS)[:count]):
@@ -312,7 +290,6 @@ def sample_text(rng: np.random.Generator, used: set[str], start: float, end: flo
 
 
 def _secret(rng: np.random.Generator, text: Text, used: set[str], may_insert: bool) -> Text:
-    """A secret word in place of a text."""
     carrier = "strip"
     if may_insert and rng.random() < 0.5:
         carrier = "card"

@@ -34,7 +34,7 @@ MEDIA = {
 }
 """What a sample of each kind shows: a video, an image, two images, or nothing."""
 
-# Families of questions. Each is equally likely, whatever its number of questions.
+# Families of questions, equally likely for any number of questions in them.
 FAMILIES = ("retrieval", "ordering", "counting", "attribute")
 QUESTIONS = 5  # number of questions beside a caption
 TALK_TURNS = 8  # number of turns of a dialogue without pictures
@@ -73,12 +73,7 @@ def draw(kind: str, seed: int, frames: int = REEL_FRAMES) -> Sample:
     """The sample of a kind for a seed. Seeds from HELD_OUT on give held-out scenes.
 
     Args:
-        kind: of `KINDS`.
-        seed: the seed.
         frames: number of frames of a reel, 16 or more; other kinds do not depend on it.
-
-    Raises:
-        ConfigError: there are too few frames for a reel.
     """
     rng = np.random.default_rng([seed, 2])
     if kind in REEL_KINDS:
@@ -102,7 +97,6 @@ def draw(kind: str, seed: int, frames: int = REEL_FRAMES) -> Sample:
 def _reel_dialogue(
     kind: str, seed: int, frames: int, rng: np.random.Generator
 ) -> tuple[Reel, list[FocusTurn]]:
-    """A reel and questions about it; every other reel for focus questions has a needle, too."""
     needle = any_needle(rng) if kind == "needle" or rng.random() < 0.5 else None
     reel = sample_reel(seed, frames, needle)
     if kind == "chat":
@@ -143,7 +137,6 @@ def _dialogue(scene: Scene, rng: np.random.Generator, still: bool) -> list[Turn]
 
 
 def _draw_questions(scene: Scene, rng: np.random.Generator, still: bool, count: int) -> list[Turn]:
-    """Up to `count` different questions, and one time in four a follow-up after them."""
     pools = _question_pools(scene, rng, still)
     turns: list[Turn] = []
     while len(turns) < count and any(pools):
@@ -157,7 +150,6 @@ def _draw_questions(scene: Scene, rng: np.random.Generator, still: bool, count: 
 
 
 def _question_pools(scene: Scene, rng: np.random.Generator, still: bool) -> list[list[Turn]]:
-    """The questions of each family, in random order."""
     turns = questions(scene, still)
     pools = []
     for family in FAMILIES:

@@ -80,7 +80,6 @@ class Thing:
 
     @property
     def changes_size(self) -> bool:
-        """Whether it grows or shrinks."""
         return self.motion in ("grow", "shrink")
 
 

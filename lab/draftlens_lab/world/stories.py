@@ -1,7 +1,7 @@
 """Stories: pictures that follow each other, with a caption for each but the last.
 
 They have the form of PororoSV and VIST, in which five pictures and four captions are given and the
-last picture is to be told.
+last picture is the question.
 """
 
 from dataclasses import dataclass
@@ -17,11 +17,10 @@ QUESTION = "Describe the last image."
 
 @dataclass(frozen=True)
 class Story:
-    """Pictures and what is asked about them.
+    """Pictures with captions and a question.
 
     Args:
         scenes: the pictures; each differs from the one before in one thing.
-        turn: the question, whose answer is the caption of the last picture.
     """
 
     scenes: tuple[Scene, ...]
@@ -37,11 +36,7 @@ def story(seed: int, pictures: int = PICTURES) -> Story:
     """The story of a seed.
 
     Args:
-        seed: seeds from HELD_OUT on give held-out pictures.
         pictures: number of pictures, 1 or more.
-
-    Raises:
-        ConfigError: there are no pictures.
 
     Example:
         >>> len(story(7).captions)

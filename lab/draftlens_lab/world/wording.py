@@ -86,7 +86,7 @@ LOOKS = tuple(
     for shape in SHAPES
 )
 
-# Fields whose values are not visible or carry marks of their own.
+# Fields with values that are not visible or carry their own marks.
 _UNMARKED_FIELDS = frozenset({"ordinal", "which", "turn", "does", "camera", "before", "after"})
 
 

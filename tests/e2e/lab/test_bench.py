@@ -394,7 +394,7 @@ def test_the_worlds_clips_in_two_lengths(bench: Run, films: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--sweep", "prune_ratio"], "--sweep wants a field and its values"),
+        (["--sweep", "prune_ratio"], "--sweep needs a field and its values"),
         (["--sweep", "tree=[[0],[2]]"], "the tree's path [2] needs [1], which is missing"),
         (["--workload", "world:8", "--frames", "32"], "world:32"),
         (["--media", "nope"], "is no dataset"),

@@ -11,16 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from draftlens_lab.evaluate import Evaluation, Options, markdown, run, tables
+from draftlens_lab.evaluate import (
+    Evaluation,
+    EvaluationOptions,
+    evaluation_page,
+    evaluation_tables,
+    run,
+)
 from draftlens_lab.evaluate.parts import SHOWN
-from draftlens_lab.evaluate.plots import plot
+from draftlens_lab.evaluate.plots import evaluation_plots
 from draftlens_lab.evaluate.run import SilentEvaluation
 from draftlens_lab.evaluate.samples import FAMILIES
 from PIL import Image
 
 import draftlens
 
-FEW = Options(clips=2, frames=(4, 8), guesses=5)
+FEW = EvaluationOptions(clips=2, frames=(4, 8), guesses=5)
 PLOTS = {
     "accuracy.png",
     "acceptance_by_depth.png",
@@ -101,7 +107,7 @@ def test_all_visual_tokens_give_what_agreement_gives(report: dict[str, Any]) -> 
 
 
 def test_the_report_is_the_same_every_time_but_for_seconds(engine: draftlens.Engine) -> None:
-    options = Options(clips=1, frames=(4,), guesses=5)
+    options = EvaluationOptions(clips=1, frames=(4,), guesses=5)
     first, again = (Evaluation(engine.target, engine.draft, options).run() for _ in range(2))
     assert {**again, "seconds": None} == {**first, "seconds": None}
     assert json.loads(json.dumps(first)) == json.loads(
@@ -110,9 +116,9 @@ def test_the_report_is_the_same_every_time_but_for_seconds(engine: draftlens.Eng
 
 
 def test_tables_say_what_the_report_holds(report: dict[str, Any]) -> None:
-    found = {table.title: table for table in tables(report)}
+    found = {table.title: table for table in evaluation_tables(report)}
     assert all(len(row) == len(table.columns) for table in found.values() for row in table.rows)
-    pages = markdown(json.loads(json.dumps(report)))
+    pages = evaluation_page(json.loads(json.dumps(report)))
     for title in found:
         assert f"## {title}\n" in pages
     for who in ("target", "draft"):
@@ -129,7 +135,7 @@ def test_tables_say_what_the_report_holds(report: dict[str, Any]) -> None:
 
 
 def test_plots_are_drawn(report: dict[str, Any], tmp_path: Path) -> None:
-    files = plot(report, tmp_path)
+    files = evaluation_plots(report, tmp_path)
     assert {file.name for file in files} == PLOTS
     for file in files:
         with Image.open(file) as picture:
@@ -152,8 +158,8 @@ def test_an_interrupt_leaves_what_was_finished(engine: draftlens.Engine, tmp_pat
     assert not left["finished"]
     assert list(left["accuracy"]["target"]) == ["captions", "pictures"]
     assert list(left["seconds"]) == ["accuracy target captions 4", "accuracy target pictures"]
-    assert "Not finished" in markdown(left)
-    assert plot(left, tmp_path) == []
+    assert "Not finished" in evaluation_page(left)
+    assert evaluation_plots(left, tmp_path) == []
 
 
 def test_work_done_is_all_the_work_planned(report: dict[str, Any], listener: Counting) -> None:
@@ -175,7 +181,7 @@ def test_the_command_prints_saves_and_plots(call: Call, tmp_path: Path) -> None:
         "chance",
     ):
         assert words in printed
-    assert (out / "evaluate.md").read_text() == markdown(report)
+    assert (out / "evaluate.md").read_text() == evaluation_page(report)
 
 
 def test_without_a_draft_there_is_no_pair(call: Call, tmp_path: Path) -> None:
@@ -200,8 +206,8 @@ def test_without_a_draft_there_is_no_pair(call: Call, tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.png"))
     assert list(report["accuracy"]) == ["target"]
     assert not {"agreement", "visual", "evidence"} & report.keys()
-    assert "goal" not in markdown(report)
-    assert [file.name for file in plot(report, tmp_path)] == ["accuracy.png"]
+    assert "goal" not in evaluation_page(report)
+    assert [file.name for file in evaluation_plots(report, tmp_path)] == ["accuracy.png"]
 
 
 def test_ctrl_c_says_where_the_finished_part_is(
@@ -227,10 +233,10 @@ def test_ctrl_c_says_where_the_finished_part_is(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--frames", "8,x"], "--frames wants different numbers such as 8,64,256, not '8,x'"),
-        (["--frames", "8,8"], "--frames wants different numbers"),
-        (["--frames", "0"], "--frames wants different numbers"),
-        (["--frames", ""], "--frames wants different numbers"),
+        (["--frames", "8,x"], "--frames needs different numbers such as 8,64,256, not '8,x'"),
+        (["--frames", "8,8"], "--frames needs different numbers"),
+        (["--frames", "0"], "--frames needs different numbers"),
+        (["--frames", ""], "--frames needs different numbers"),
         (["--target", "/no/such/model"], "there is no such folder"),
         (["--draft", "/no/such/model"], "there is no such folder"),
         (["--out", "/dev/null/folder"], "cannot write to the folder /dev/null/folder"),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from draftlens_lab.cli.explain import summary
+from draftlens_lab.cli.explain_files import summary
 from draftlens_lab.explain import chart_of, pruning_method, trace, trace_views
 from PIL import Image
 
@@ -220,14 +220,14 @@ def test_another_schedule_is_drawn_below_the_serial_one(
     """What the clock's thread does in phases of the draft is then the target's time."""
     monkeypatch.setattr("draftlens.methods.parallelvlm.placement.usable_cores", lambda: 2)
     chat = read(ask("Describe the video.", video=CLIP), 2)
-    method = {"method": "specvlm", "schedule": "lockstep", "num_speculative_tokens": 2}
+    method = {"method": "specvlm", "schedule": "parallel", "num_speculative_tokens": 2}
     chosen = pruning_method({"method": "specvlm", "schedule": "parallel"})
     assert to_dict(chosen)["tree"] == "auto"
     assert to_dict(pruning_method("specvlm"))["tree"] == "auto"
     answer = trace(engine, chat, "clip", method=method, compare=False, max_new_tokens=24)
-    assert list(answer.timelines) == ["serial", "lockstep"]
-    assert answer.method["schedule"] == "lockstep"
-    line = answer.timelines["lockstep"]
+    assert list(answer.timelines) == ["serial", "parallel"]
+    assert answer.method["schedule"] == "parallel"
+    line = answer.timelines["parallel"]
     guesses = line.of("draft")
     assert {span.kind for span in guesses} >= {"vision", "prune", "prefill", "draft"}
     assert DISCARDED in {span.outcome for span in guesses}

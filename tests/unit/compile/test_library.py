@@ -26,6 +26,7 @@ from draftlens.compile.skeleton import Skeleton, pass_of
 from draftlens.core.errors import ConfigError
 from draftlens.models.adapter import Backbone
 from draftlens.models.forward_backend import EAGER
+from draftlens.models.model_state import Slot
 from draftlens.processes.child import start_child
 
 ONE = PassShape(1, 1)
@@ -148,7 +149,7 @@ def test_threads_that_wait_for_one_pass_have_it_compiled_once(
 def test_without_a_process_nothing_is_compiled(
     backbone: Backbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> Any:
+    def refuse(*_: object, **__: object) -> Any:
         raise OSError("too many processes")
 
     monkeypatch.setattr("draftlens.compile.compiler.start_child", refuse)
@@ -197,7 +198,7 @@ def test_a_folder_of_code_is_the_users_own(
 ) -> None:
     """It is made so, and refused where others may write it."""
     monkeypatch.setattr(store, "cache_folder", lambda: tmp_path / "draftlens")
-    monkeypatch.setattr(switch, "_LIBRARIES", {})
+    monkeypatch.setattr(switch, "_LIBRARY", Slot("none"))
     passes = store.folder_of(backbone, Skeleton.of(backbone))
     made = {"compiled": passes.parent, "passes": passes, "inductor": store.inductor_folder()}
     assert all(path.stat().st_mode & 0o777 == 0o700 for path in made.values())

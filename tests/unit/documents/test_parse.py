@@ -23,7 +23,6 @@ from draftlens.documents.crops import groups_of
 from draftlens.documents.drafting import PageDrafter, drafted_pages
 from draftlens.documents.payoff import LOSSES
 from draftlens.documents.profiles import profile_for
-from draftlens.documents.reading import PageNumbers
 from draftlens.documents.reading import pipeline as pipelines
 from draftlens.documents.reading.geometry import Box
 from draftlens.documents.reading.page import Page
@@ -134,7 +133,7 @@ def test_a_tolerant_page_is_named_and_a_tolerant_region_is_not(
 ) -> None:
     (page,) = parse(engine, three, pages="1", tolerance=0.5, verify=False)
     assert not page.lossless
-    assert page.approximate == ("guesses accepted with tolerance 0.5",)
+    assert page.approximate == ("draft tokens accepted with tolerance 0.5",)
     (page,) = parse(engine, three, pages="1", stages="regions+page", region_tolerance=0.3)
     assert page.lossless
 
@@ -155,7 +154,7 @@ def test_rows_that_leave_and_join_read_what_each_crop_reads_alone(
     settings = draftlens.ParseSettings(**OPTIONS, region_tolerance=1.0, stages="regions+page")
     asker = Asker(engine, profile_for(engine.target), settings)
     drafter = PageDrafter(FixedPipeline(), asker.profile)
-    (page,) = drafted_pages([str(three)], drafter, PageNumbers.parse("1"))
+    (page,) = drafted_pages(three, drafter, draftlens.ParseSettings(pages="1"))
     crops = crops_of([page], asker)
     groups = groups_of(crops, 3)
     assert len(groups) > 2

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 from batches import batch_of, sequences
@@ -9,9 +12,12 @@ from torch import Tensor
 from transformers.generation import logits_process as hf
 
 from draftlens.core.batch import Batch
+from draftlens.core.prefill_readings import NO_READINGS
+from draftlens.core.proposal import DraftTree
 from draftlens.core.sampling import SamplingRule
 from draftlens.core.tree import EAGLE_PATHS, ROOT, Topology, chain, from_paths, path_to
-from draftlens.drafting.growth import Level, Nodes, grow
+from draftlens.drafting.growth import Level
+from draftlens.drafting.model_drafter import TreeDrafter
 
 VOCAB = 12
 CPU = torch.device("cpu")
@@ -30,8 +36,8 @@ PROCESSORS = {
 }
 
 
-class Table:
-    """A scorer whose logits depend on the last token alone.
+class Table(TreeDrafter):
+    """A drafter whose logits depend on the last token alone.
 
     Args:
         logits: float ``[V, V]``, by the last token.
@@ -39,21 +45,16 @@ class Table:
     """
 
     def __init__(self, logits: Tensor, batch: Batch) -> None:
+        rows: Any = SimpleNamespace(run_on=lambda *_: None)
+        super().__init__(rows, NO_READINGS, TREES["chain"])
         self.logits = logits
         self.batch = batch
 
-    def process(self, logits: Tensor, nodes: Nodes) -> Tensor:
-        return nodes.process(logits)
+    def grown(self, topology: Topology) -> DraftTree:
+        return self._grow(topology, self.batch, self.logits[self.batch.roots(CPU)])
 
-    def catch_up(self, steps: Tensor) -> Tensor:
-        assert torch.equal(steps, self.batch.steps(CPU))
-        return self.logits[self.batch.roots(CPU)]
-
-    def expand(self, tokens: Tensor, steps: Tensor, level: Level) -> Tensor:
+    def _expand(self, tokens: Tensor, steps: Tensor, level: Level) -> Tensor:
         return self.logits[tokens]
-
-    def run_on(self, logits: Tensor, steps: Tensor, count: int) -> None:
-        """Chains are grown level by level."""
 
 
 def slow_guess(logits: Tensor, row: int, path: list[int], rule: SamplingRule, rank: int) -> int:
@@ -74,8 +75,7 @@ def test_every_node_has_the_history_of_its_own_path(name: str, processors: str, 
     logits = torch.randn(VOCAB, VOCAB, generator=torch.Generator().manual_seed(seed))
     rule = SamplingRule(PROCESSORS[processors])
     batch = batch_of(sequences(PROMPT, ANSWERS, rule))
-    table = Table(logits, batch)
-    tree = grow(table, topology, batch, table.catch_up(batch.steps(CPU)))
+    tree = Table(logits, batch).grown(topology)
     tokens = tree.tokens.tolist()
     for row in range(len(ANSWERS)):
         for node, parent in enumerate(topology.parents):
@@ -90,7 +90,5 @@ def test_processors_matter() -> None:
     grown = []
     for processors in PROCESSORS.values():
         batch = batch_of(sequences(PROMPT, ANSWERS, SamplingRule(processors)))
-        table = Table(logits, batch)
-        tree = grow(table, TREES["wide"], batch, table.catch_up(batch.steps(CPU)))
-        grown.append(tree.tokens.tolist())
+        grown.append(Table(logits, batch).grown(TREES["wide"]).tokens.tolist())
     assert grown[0] != grown[1] != grown[2] != grown[0]

@@ -17,7 +17,7 @@ from draftlens.core.sampling import SamplingRule
 from draftlens.core.sequence import Sequence
 from draftlens.core.tree import EAGLE_PATHS, EMPTY, ROOT, Topology, chain, cut, from_paths
 from draftlens.decoding.drafter import TargetContext
-from draftlens.drafting import tree_drafter
+from draftlens.drafting import model_drafter
 from draftlens.drafting.adaptive.controller import Situation
 from draftlens.drafting.draft_prompt import DraftModelReader
 from draftlens.drafting.growth import levels
@@ -132,8 +132,8 @@ def begun(
 
 
 def cache_of(drafter: ModelDrafter) -> KVCache:
-    assert drafter.model.cache is not None
-    return drafter.model.cache
+    assert drafter.rows.cache is not None
+    return drafter.rows.cache
 
 
 def held(drafter: ModelDrafter, row: int) -> list[int]:
@@ -179,7 +179,7 @@ def test_accepted_tokens_are_not_forwarded_twice() -> None:
     tell(drafter, rows, Verdict(((0, 1, 2), ()), ((3, 4, 5, 0), (1,))))
     assert held(drafter, 0) == [0, 0, 1, 2, 3, 4]
     assert held(drafter, 1) == [0, 0, 5, 6]
-    small: Any = drafter.reader.backbone
+    small: Any = drafter.prompts.backbone
     small.seen.clear()
     assert propose(drafter, rows, 1).tokens.tolist() == [[1], [2]]
     # The last guess was never forwarded; row 1 has one token to catch up on and repeats it as
@@ -195,7 +195,7 @@ def test_a_tree_keeps_its_accepted_path() -> None:
     tell(drafter, rows, Verdict(((0, 3, 5), (1, 4)), ((3, 5, 6, 9), (8, 9, 0))))
     assert held(drafter, 0) == [0, 0, 1, 2, 3, 5]
     assert held(drafter, 1) == [0, 0, 5, 6, 8]
-    assert drafter.model.pending == [[6, 9], [9, 0]]
+    assert drafter.rows.pending == [[6, 9], [9, 0]]
 
 
 def test_a_round_without_guesses_is_caught_up_on() -> None:
@@ -289,7 +289,7 @@ def test_a_tuner_is_told_what_drafting_and_checking_took(monkeypatch: pytest.Mon
 
     tuner = ScriptedTuner()
     monkeypatch.setattr(Scripted, "forward", slow)
-    monkeypatch.setattr(tree_drafter, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(model_drafter, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     drafter, rows = begun(chain(9), tuners=lambda kind: asked.append(kind) or tuner)
     assert asked == ["text"]
     cached = 3
@@ -299,7 +299,7 @@ def test_a_tuner_is_told_what_drafting_and_checking_took(monkeypatch: pytest.Mon
         rows[1].finished = budget == 2
         path = (0,) if depth else ()
         length = rows[0].tokens
-        at = Situation(2, 3 + len(length), cached, len(drafter.model.pending[0]), budget + 1)
+        at = Situation(2, 3 + len(length), cached, len(drafter.rows.pending[0]), budget + 1)
         tell(drafter, rows, Verdict((path, path), ((3,) * (len(path) + 1),) * 2))
         running = [path] if budget == 2 else [path, path]
         widths = [2] * depth
@@ -323,7 +323,7 @@ def test_growth_ends_where_the_tuner_ends_it() -> None:
     assert drafter.forwards == 2
     tell(drafter, rows, Verdict(((0, 1), (0,)), ((3, 4, 5), (7, 9))))
     assert held(drafter, 0) == [0, 0, 1, 2, 3]
-    assert drafter.model.pending == [[4, 5], [9]]
+    assert drafter.rows.pending == [[4, 5], [9]]
     tuner.levels = 1
     tuner.grown = lambda confidences: not tuner.confidences.append(confidences)  # type: ignore[method-assign, func-returns-value]
     tree = propose(drafter, rows, 9)
@@ -331,7 +331,7 @@ def test_growth_ends_where_the_tuner_ends_it() -> None:
     assert drafter.forwards == 2 + 3
     tell(drafter, rows, Verdict(((0,), ()), ((6, 8), (1,))))
     assert held(drafter, 0) == [0, 0, 1, 2, 3, 4, 5, 6]
-    assert drafter.model.pending == [[8], [1]]
+    assert drafter.rows.pending == [[8], [1]]
 
 
 def test_a_tuner_may_give_up_after_the_draft_has_caught_up() -> None:
@@ -342,7 +342,7 @@ def test_a_tuner_may_give_up_after_the_draft_has_caught_up() -> None:
     assert tree.topologies == (EMPTY, EMPTY)
     tell(drafter, rows, Verdict(((), ()), ((9,), (4,))))
     assert held(drafter, 0) == [0, 0, 1, 2]
-    assert drafter.model.pending == [[9], [4]]
+    assert drafter.rows.pending == [[9], [4]]
 
 
 @pytest.mark.parametrize(
@@ -352,11 +352,11 @@ def test_a_tuner_may_give_up_after_the_draft_has_caught_up() -> None:
 def test_late_tokens_tell_what_the_draft_would_have_guessed(
     pending: list[list[int]], agreement: tuple[int, int]
 ) -> None:
-    drafter, _ = begun(chain(1))
-    drafter.model.begin_round()
-    drafter.model.pending = pending
-    drafter.model.catch_up(torch.tensor([[3], [3]]))
-    assert drafter.model.agreement == agreement
+    drafter, rows = begun(chain(1))
+    drafter.rows.begin_round()
+    drafter.rows.pending = pending
+    drafter._catch_up(batch_of(rows))
+    assert drafter._agreement == agreement
 
 
 def joined(drafter: ModelDrafter, rows: list[Sequence], *answers: list[int]) -> None:
@@ -381,7 +381,7 @@ def test_rows_join_and_leave_between_rounds(topology: Topology) -> None:
     tell(drafter, rows, Verdict(((), (), (0,), ()), ((5,), (6,), (5, 7), (1,))))
     drafter.remove(0)
     rows[0] = rows.pop()
-    assert drafter.model.prompt_lengths == [4, 3, 4]
+    assert drafter.rows.prompt_lengths == [4, 3, 4]
     tree = propose(drafter, rows, 3)
     assert tree.tokens[:, 0].tolist() == [2, 7, 8]
     assert held(drafter, 0)[:6] == [0, 0, 0, 3, 8, 1]

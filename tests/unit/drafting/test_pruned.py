@@ -15,6 +15,7 @@ from torch import Tensor
 from draftlens.core.errors import ConfigError, UnsupportedModelError
 from draftlens.core.prefill_readings import ATTENTION, Readings, ReadingSpec
 from draftlens.decoding.drafter import TargetContext
+from draftlens.decoding.observer import Observer
 from draftlens.drafting import pruning as pruned
 from draftlens.drafting.pruning import Pruning
 from draftlens.models.kv_cache import KVCache
@@ -65,8 +66,7 @@ def seen(target: Prompt, scores: Tensor | None, notes: Notes | None = None) -> T
         target,
         KVCache(1, len(target.lengths), 1),
         readings=Readings(attention=scores),
-        phase=notes.phase,
-        count_pruned=notes.pruned,
+        observer=Observer(phase=notes.phase, on_prune=notes.pruned),
     )
 
 
@@ -281,7 +281,7 @@ def test_similarities_reach_the_pruner_that_reads_them(grids: tuple[Sides, Sides
     context = replace(
         seen(target, None),
         readings=Readings(attention=attention, similarities={low: first, high: last}),
-        observe=choices.append,
+        observer=Observer(on_choice=choices.append),
     )
     kept = Pruning(pruner, 0.5).keep(draft, context)
     for row, tokens in enumerate(shown(draft, target, last - first)):
@@ -330,20 +330,18 @@ def test_the_chosen_ones_are_kept() -> None:
     assert second.tolist() == [0, 1, 6, 7, 8]
 
 
-@pytest.mark.parametrize("positions", ["original", "compact"])
-def test_the_smaller_prompt_and_what_is_counted(positions: str) -> None:
+def test_the_smaller_prompt_and_what_is_counted() -> None:
     both, notes = prompt(6, 3), Notes()
     pruner: Pruner = make_pruner({"name": "window", "window": "end"})
-    after = Pruning(pruner, 0.5, positions).apply(both, seen(both, None, notes))
+    after = Pruning(pruner, 0.5).apply(both, seen(both, None, notes))
     smaller, kept = after.prompt, after.kept
     assert [row.tolist() for row in kept] == [[0, 4, 5, 6, 7, 8], [0, 3, 4, 5]]
     assert smaller.lengths == [6, 4]
     for row, places in enumerate(kept):
         assert torch.equal(smaller.embeds[row, : len(places)], both.embeds[row, places])
         assert torch.equal(smaller.visual[row, : len(places)], both.visual[row, places])
-    expected = kept[0].tolist() if positions == "original" else list(range(6))
-    assert smaller.position_ids[0].tolist() == expected
-    assert smaller.next_position.tolist() == ([[9], [6]] if positions == "original" else [[6], [4]])
+    assert smaller.position_ids[0].tolist() == kept[0].tolist()
+    assert smaller.next_position.tolist() == [[9], [6]]
     assert notes.phases == ["prune"]
     assert notes.counts == [(9, 4)]
 

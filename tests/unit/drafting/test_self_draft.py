@@ -11,44 +11,26 @@ from draftlens import SpecVLM
 from draftlens.core.errors import ConfigError
 from draftlens.drafting.draft_prompt import SelfReader
 from draftlens.drafting.pruning import Pruning
-from draftlens.pruning.spatial import GridPruner
-
-GATHERED = 'gathered keys carry the positions they were made at: positions must be "original"'
+from draftlens.pruning.attention import UniformPruner
 
 
-def by_hand(kv: str, positions: str) -> Any:
+def by_hand(kv: str) -> Any:
     target: Any = SimpleNamespace(vocab_size=100)
-    return SelfReader(target, Pruning(GridPruner(), 0.5, positions), kv)
+    return SelfReader(target, Pruning(UniformPruner(), 0.5), kv)
 
 
-def by_config(kv: str, positions: str) -> Any:
-    return SpecVLM(pruner="grid", kv=kv, positions=positions)
+def by_config(kv: str) -> Any:
+    return SpecVLM(pruner="uniform", kv=kv)
 
 
 @pytest.mark.parametrize("make", [by_hand, by_config])
-@pytest.mark.parametrize(
-    ("kv", "positions", "sentence"),
-    [
-        ("gather", "compact", GATHERED),
-        ("sparse", "compact", GATHERED),
-        ("steal", "original", "unknown kv 'steal'; known: prefill, gather, sparse"),
-    ],
-)
-def test_what_cannot_be(make: Any, kv: str, positions: str, sentence: str) -> None:
+def test_what_cannot_be(make: Any) -> None:
     with pytest.raises(ConfigError) as told:
-        make(kv, positions)
-    assert str(told.value) == sentence
+        make("steal")
+    assert str(told.value) == "unknown kv 'steal'; known: prefill, gather, sparse"
 
 
 @pytest.mark.parametrize("make", [by_hand, by_config])
-@pytest.mark.parametrize(
-    ("kv", "positions"),
-    [
-        ("prefill", "compact"),
-        ("prefill", "original"),
-        ("gather", "original"),
-        ("sparse", "original"),
-    ],
-)
-def test_what_can(make: Any, kv: str, positions: str) -> None:
-    assert make(kv, positions).kv == kv
+@pytest.mark.parametrize("kv", ["prefill", "gather", "sparse"])
+def test_what_can(make: Any, kv: str) -> None:
+    assert make(kv).kv == kv

@@ -16,8 +16,9 @@ import psutil
 import pytest
 
 from draftlens.core.errors import MediaError
-from draftlens.media import load_video, reader
+from draftlens.media import load_video
 from draftlens.media.reader import MediaReader, ReadRequest
+from draftlens.processes import child
 
 CLIP = str(files("draftlens") / "embedded" / "clips" / "shapes.mp4")
 # A decoder that hangs or crashes, for files of these names.
@@ -34,14 +35,14 @@ def faulty(path, **options):
         raise KeyError("strange")
     return load(path, **options)
 reader.load_video = faulty
-reader.serve({descriptor})
+reader.main({descriptor}, {threads})
 """
 
 
 @pytest.fixture
 def faulty(monkeypatch: pytest.MonkeyPatch) -> None:
-    before, _, _ = reader._START.partition("from draftlens.media.reader")
-    monkeypatch.setattr(reader, "_START", before + FAULTY)
+    before, _, _ = child._START.partition("from {module}")
+    monkeypatch.setattr(child, "_START", before + FAULTY)
 
 
 def test_the_frames_are_those_of_the_same_process() -> None:
@@ -71,9 +72,9 @@ def test_a_decoder_that_fails_costs_its_file_only(faulty: None) -> None:
 
 PARENT = """
 import sys
-from draftlens.media import reader
 from draftlens.media.reader import MediaReader, ReadRequest
-reader._START = {start!r}
+from draftlens.processes import child
+child._START = {start!r}
 media = MediaReader(60.0)
 media.read(ReadRequest("video", {clip!r}, 1))
 print(media._process.pid, flush=True)
@@ -82,14 +83,14 @@ media.read(ReadRequest("video", "hang.mp4"))
 
 
 def test_a_decoder_that_hangs_ends_with_its_parent(faulty: None) -> None:
-    code = PARENT.format(start=reader._START, clip=CLIP)
+    code = PARENT.format(start=child._START, clip=CLIP)
     parent: Any = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    child = psutil.Process(int(parent.stdout.readline()))
+    process = psutil.Process(int(parent.stdout.readline()))
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
     parent.stdout.close()
     deadline = time.monotonic() + 20
-    while child.is_running() and child.status() != psutil.STATUS_ZOMBIE:
+    while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < deadline
         time.sleep(0.02)
 

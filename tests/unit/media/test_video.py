@@ -29,7 +29,7 @@ from draftlens.media.sampling import (
     measure_extent,
     midpoints,
 )
-from draftlens.media.source import Source, Unseekable, open_source
+from draftlens.media.source import OpenClip, Unseekable, open_source
 from draftlens.media.video import _load_by_decoding, _load_by_seeking
 
 Film = Callable[..., Path]
@@ -279,14 +279,14 @@ def test_refreshed_bit_by_bit_without_keyframes(film: Film) -> None:
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Timestamps of the frames that were decoded, in the order in which they came out."""
     ticks: list[int] = []
-    stamp = Source._stamp
+    stamp = OpenClip._stamp
 
-    def counting(self: Source, *args: Any, **kwargs: Any) -> Any:
+    def counting(self: OpenClip, *args: Any, **kwargs: Any) -> Any:
         stamped = stamp(self, *args, **kwargs)
         ticks.append(stamped.tick)
         return stamped
 
-    monkeypatch.setattr(Source, "_stamp", counting)
+    monkeypatch.setattr(OpenClip, "_stamp", counting)
     return ticks
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from draftlens_lab.plugins.spatial_pruners import RandomPruner, WindowPruner
 
 from draftlens import (
     HSD,
@@ -27,7 +28,6 @@ from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.methods.base import METHODS, Method, Models, from_dict, resolve, to_dict, with_option
 from draftlens.methods.parts import TREES
 from draftlens.pruning.attention import SpecVLMPruner
-from draftlens.pruning.spatial import RandomPruner, WindowPruner
 
 RUNTIME = {"schedule": "serial", "prefill": {"name": "full"}}
 KEYS = {
@@ -65,7 +65,6 @@ KEYS = {
         "sampling_rule": "coupled",
         "prune_ratio": 0.9,
         "pruner": {"name": "specvlm", "attention_mass": 0.4},
-        "positions": "original",
         "draft": "auto",
         "kv": "prefill",
         **RUNTIME,
@@ -82,12 +81,10 @@ KEYS = {
             "criterion": "similarity",
             "variation": True,
         },
-        "positions": "original",
         "draft": "auto",
         "kv": "prefill",
         "schedule": "parallel",
         "prefill": {"name": "full"},
-        "wait": None,
     },
     "tabed": {
         "views": [{"name": "multimodal"}, {"name": "text", "instead": "\n"}],
@@ -119,9 +116,9 @@ def test_the_flag_set_is_frozen() -> None:
         SpeculativeDecoding(tree="eagle"),
         SpeculativeDecoding(tree=[[0], [1], [0, 0]]),
         SpecVLM(pruner={"name": "dycoke", "group": 2}, prune_ratio=0.5),
-        SpeculativeDecoding(schedule="lockstep", num_speculative_tokens=3),
+        SpeculativeDecoding(schedule="parallel", num_speculative_tokens=3),
         ParallelVLM(),
-        ParallelVLM(num_speculative_tokens=4, wait=2, pruner="random", draft="self"),
+        ParallelVLM(num_speculative_tokens=4, pruner="random", draft="self"),
         ParallelVLM(schedule="serial", tree="eagle"),
         TABED(tree="eagle", weights=[0.7, 0.3]),
         TABED(
@@ -237,7 +234,7 @@ def test_senseless_options_are_refused(options: dict[str, Any], message: str) ->
         ({"prune_ratio": -0.1}, "prune_ratio is a share between 0 and 1, not -0.1"),
         ({"prune_ratio": "half"}, "prune_ratio is a share between 0 and 1, not 'half'"),
         ({"pruner": "best"}, "unknown pruner 'best'; known: all, attention"),
-        ({"positions": "none"}, "unknown positions 'none'; known: original, compact"),
+        ({"positions": "compact"}, "no option 'positions': kept tokens stay at their positions"),
         ({"draft": "me"}, "unknown draft 'me'; known: auto, model, self"),
         ({"kv": "steal"}, "unknown kv 'steal'; known: prefill, gather"),
         (
@@ -274,14 +271,13 @@ def test_senseless_options_are_refused(options: dict[str, Any], message: str) ->
             "a prefill is a name, a mapping of its name and options, or an object, not 3",
         ),
         ({"prefill": "half"}, "unknown prefill 'half'; known: full"),
-        ({"schedule": "zigzag"}, "unknown schedule 'zigzag'; known: lockstep, parallel"),
-        ({"schedule": None}, "schedule must be one of lockstep, parallel, serial, not None"),
+        ({"schedule": "zigzag"}, "unknown schedule 'zigzag'; known: parallel, serial"),
+        ({"schedule": None}, "schedule must be one of parallel, serial, not None"),
         (
             {"gamma": 3},
             "method 'specvlm' has no option 'gamma'; known: num_speculative_tokens, tree",
         ),
         ({"tree": "oak"}, "unknown tree 'oak'"),
-        ({"kv": "gather", "positions": "compact"}, "positions must be"),
         ({"tree": "auto", "sampling_rule": "rejection"}, "depends on measured times"),
     ],
 )
@@ -300,14 +296,9 @@ def test_the_options_of_a_pruner() -> None:
         ({"pruner": {"name": "specvlm", "attention_mass": 0.7}}, SpecVLMPruner(0.7)),
         ({}, SpecVLMPruner(0.4)),
     ):
-        method = SpecVLM(prune_ratio=0.3, positions="compact", **fields)  # type: ignore[arg-type]
+        method = SpecVLM(prune_ratio=0.3, **fields)  # type: ignore[arg-type]
         pruning = method.pruning
-        assert (pruning.pruner, pruning.ratio, pruning.positions) == (expected, 0.3, "compact")
-
-
-def test_gathered_keys_stay_where_they_were() -> None:
-    with pytest.raises(ConfigError, match=r'gathered keys .*: positions must be "original"'):
-        SpecVLM(draft="self", kv="gather", positions="compact").plan(Models(model("Big")))
+        assert (pruning.pruner, pruning.ratio) == (expected, 0.3)
 
 
 def test_from_dict_leaves_its_argument_alone() -> None:
@@ -352,8 +343,8 @@ def test_drafters() -> None:
     drafter = plan.drafter
     assert plan.uses_draft
     assert isinstance(drafter, ModelDrafter)
-    assert (len(drafter.topology), drafter.model.vocab_size) == (25, 120)
-    assert drafter.reader.backbone is small
+    assert (len(drafter.topology), drafter.rows.vocab_size) == (25, 120)
+    assert drafter.prompts.backbone is small
     with pytest.raises(ConfigError, match="method 'speculative' needs a draft model"):
         SpeculativeDecoding().plan(Models(model("Big")))
     with pytest.raises(IncompatiblePairError, match="Small cannot see"):
@@ -374,7 +365,7 @@ def test_the_model_that_drafts(draft: str, has_draft: bool, reader: type) -> Non
     models = Models(model("Big"), model("Small") if has_draft else None)
     plan = SpecVLM(draft=draft).plan(models)
     assert isinstance(plan.drafter, ModelDrafter)
-    assert type(plan.drafter.reader) is reader
+    assert type(plan.drafter.prompts) is reader
     assert plan.uses_draft is (reader is DraftModelReader)
     assert bool(plan.drafter.readings)
 
@@ -414,6 +405,7 @@ def test_one_other_option() -> None:
         ("hsd", "first_guesses", True),
         ("hsd", "longest_window", 10),
         ("lookup", "share_answers", True),
+        ("parallelvlm", "wait", 3),
     ],
 )
 def test_options_of_earlier_versions_are_refused(name: str, option: str, value: Any) -> None:
@@ -422,29 +414,27 @@ def test_options_of_earlier_versions_are_refused(name: str, option: str, value: 
 
 
 @pytest.mark.parametrize("name", ["speculative", "specvlm", "parallelvlm"])
-@pytest.mark.parametrize("schedule", ["parallel", "lockstep"])
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"tree": "eagle"}, "takes num_speculative_tokens and no tree"),
         ({"tree": [[0], [0, 0]]}, "takes num_speculative_tokens and no tree"),
         ({"num_speculative_tokens": 0}, "at least 1"),
-        ({"schedule": "sideways"}, "lockstep, parallel"),
+        ({"schedule": "sideways"}, "parallel, serial"),
+        ({"schedule": "lockstep"}, "is schedule 'parallel' with num_speculative_tokens"),
     ],
 )
 def test_what_a_draft_that_runs_ahead_cannot_do(
-    name: str, schedule: str, options: dict[str, Any], message: str
+    name: str, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        from_dict({"method": name, "schedule": schedule, **options})
+        from_dict({"method": name, "schedule": "parallel", **options})
 
 
 @pytest.mark.parametrize("name", ["speculative", "specvlm", "parallelvlm"])
-def test_rejection_needs_a_schedule_that_repeats_itself(name: str) -> None:
+def test_rejection_without_a_length_has_one_that_does_not_depend_on_time(name: str) -> None:
     options = {"method": name, "sampling_rule": "rejection"}
-    with pytest.raises(ConfigError, match=r"depends on time.*'lockstep' or 'serial' instead of"):
-        from_dict({**options, "schedule": "parallel"})
-    for schedule in ("lockstep", "serial"):
+    for schedule in ("parallel", "serial"):
         assert from_dict({**options, "schedule": schedule}).num_speculative_tokens == 5
 
 
@@ -452,9 +442,6 @@ def test_rejection_needs_a_schedule_that_repeats_itself(name: str) -> None:
     ("options", "message"),
     [
         ({"kv": "gather"}, "use 'prefill' with schedule 'parallel'"),
-        ({"wait": -1}, "wait must be a whole number of at least 0"),
-        ({"wait": True}, "wait must be a whole number of at least 0"),
-        ({"wait": 1.5}, "wait must be a whole number of at least 0"),
     ],
 )
 def test_what_parallelvlm_refuses(options: dict[str, Any], message: str) -> None:

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from draftlens.core.errors import UnsupportedModelError
-from draftlens.models.kv_cache import GROWTH, KVCache, check_rollback
+from draftlens.models.kv_cache import GROWTH, KVCache
+from draftlens.models.support import check_rollback
 
 LAYERS, HEADS, KEY_WIDTH, VALUE_WIDTH = 3, 2, 4, 6
 

@@ -1,4 +1,4 @@
-"""What a target writes: drafts must speak its language."""
+"""Formats of targets' answers, in which drafts are written."""
 
 from draftlens.documents.reading.formats.base import FORMATS, Canvas, DraftFormat, make_format
 

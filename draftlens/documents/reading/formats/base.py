@@ -1,4 +1,4 @@
-"""The seam of all formats, and drafts of pages from drafts of regions."""
+"""The protocol of formats, and drafts of pages from drafts of regions."""
 
 from __future__ import annotations
 
@@ -30,15 +30,14 @@ ANSWERS = "regions"
 """The source of drafts that are the target's answers for crops."""
 
 NO_ANSWERS: Mapping[int, str] = MappingProxyType({})
-"""Of a page whose regions the target has not read."""
 
 _WAYS = 2
-"""Ways of writing a page as one text: with broken words put together, and with their hyphens."""
+"""Variants of a page as one text: broken words closed, or with their hyphens."""
 
 
 @dataclass(frozen=True)
 class Canvas:
-    """The picture that a target sees, for formats that name places on it.
+    """The target's picture, for formats that contain places.
 
     Args:
         page: the page, in points.
@@ -57,23 +56,23 @@ class Canvas:
 
 
 class DraftFormat(Protocol):
-    """Writes regions in the way in which a target would."""
+    """Writes regions as the target does."""
 
     separate: bool
-    """Whether a page is the texts of its regions with nothing but white space between them."""
+    """Whether only white space separates the texts of regions on a page."""
 
     def region(self, region: Region, text: RegionText) -> list[str]:
-        """The ways in which the target may write a region, the likeliest first; empty if it would
-        write nothing."""
+        """The variants in which the target may write a region, the likeliest first; empty if it
+        would write nothing."""
         ...
 
     def page(self, parts: Sequence[tuple[Region, str]], canvas: Canvas) -> str:
-        """What the target may answer for a page.
+        """The target's likely answer for a page.
 
         Args:
-            parts: regions in the order of reading, each with one of the texts that `region` gave,
-                or with the target's own answer for its crop.
-            canvas: the picture that the target sees.
+            parts: regions in reading order, each with one of the texts of `region`, or with the
+                target's own answer for its crop.
+            canvas: the target's picture.
         """
         ...
 
@@ -89,11 +88,8 @@ def make_format(choice: Any) -> DraftFormat:
 
 
 def region_drafts(form: DraftFormat, region: Region) -> list[str]:
-    """The drafts of a region, one for each of its readers, each once.
-
-    A paragraph keeps its printed lines: the method that drafts from it joins them itself
-    (`methods/hsd/variants.py`), and treats the results as forms of one text.
-    """
+    """The drafts of a region, one for each of its readers, each once. A paragraph keeps its printed
+    lines; `methods/hsd/variants.py` joins them."""
     drafts = [_draft_of(form, region, text) for text in region.texts]
     return list(dict.fromkeys(draft for draft in drafts if draft))
 
@@ -112,8 +108,7 @@ def page_drafts(
     canvas: Canvas,
     answers: Mapping[int, str] = NO_ANSWERS,
 ) -> list[str]:
-    """The drafts of a page, in the order in which its answer is expected to repeat them; see
-    `draft_sources`."""
+    """The drafts of a page in the expected order of its answer; see `draft_sources`."""
     return list(draft_sources(form, regions, canvas, answers))
 
 
@@ -123,19 +118,18 @@ def draft_sources(
     canvas: Canvas,
     answers: Mapping[int, str] = NO_ANSWERS,
 ) -> dict[str, str]:
-    """The drafts of a page with where they come from: the name of a reader, or `ANSWERS`.
+    """The drafts of a page with their sources: the name of a reader, or `ANSWERS`.
 
     Args:
         form: writes them.
-        regions: in the order of reading.
-        canvas: the picture that the target sees.
-        answers: what the target has said about crops of regions, by their places.
+        regions: in reading order.
+        canvas: the target's picture.
+        answers: the target's answers for crops of regions, by their places.
 
     Returns:
-        For a format with nothing but white space between regions, their drafts: first the target's
+        For a format with only white space between regions, their drafts: first the target's
         answers, then those of readers. For others, whole pages: with the answers, and with texts
-        of each reader. They are in the order in which the answer is expected to repeat them, and
-        of equal ones only the first is there.
+        of each reader. Duplicates are left out.
     """
     said = [(region, answers[place]) for place, region in enumerate(regions) if answers.get(place)]
     drafts: list[tuple[str, str]] = []
@@ -157,8 +151,8 @@ def draft_sources(
 def _whole_pages(
     form: DraftFormat, regions: Sequence[Region], canvas: Canvas
 ) -> list[tuple[str, str]]:
-    """The page by each reader, with broken words put together and with their hyphens; beside it
-    the reader's name."""
+    """The page by each reader, with broken words closed and with their hyphens; with the reader's
+    name."""
     names = dict.fromkeys(text.source for region in regions for text in region.texts)
     pages = []
     for source in names:
@@ -170,6 +164,6 @@ def _whole_pages(
 
 
 def _ways_of(form: DraftFormat, region: Region, source: str) -> list[str]:
-    """The ways of writing a region by one reader; by the first one if this one has not read it."""
+    """The variants of a region by one reader; by the first one if this one has not read it."""
     read = [text for text in region.texts if text.source == source] or list(region.texts[:1])
     return form.region(region, read[0]) if read else []

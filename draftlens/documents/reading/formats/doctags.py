@@ -37,7 +37,6 @@ class DocTags:
     separate = False
 
     def region(self, region: Region, text: RegionText) -> list[str]:
-        """See `DraftFormat.region`."""
         if text.markup:
             return [text.text]
         if region.kind == "figure":
@@ -47,7 +46,6 @@ class DocTags:
         return variants(text.lines)[:2]
 
     def page(self, parts: Sequence[tuple[Region, str]], canvas: Canvas) -> str:
-        """See `DraftFormat.page`."""
         elements = []
         for region, text in parts:
             tag = TAG[region.kind]

@@ -32,19 +32,17 @@ _WITHOUT_TEXT = "figure"
 
 @dataclass(frozen=True)
 class LayoutJson:
-    """One line of JSON for a page; texts are Markdown with tables as HTML, escaped. A crop is
-    answered in that Markdown itself."""
+    """One line of JSON for a page; texts are Markdown with tables as HTML, escaped. A crop's answer
+    is that Markdown itself."""
 
     separate = False
 
     def region(self, region: Region, text: RegionText) -> list[str]:
-        """See `DraftFormat.region`."""
         if region.kind == _WITHOUT_TEXT:
             return []
         return MarkdownWithHtmlTables(leave_out=False).region(region, text)
 
     def page(self, parts: Sequence[tuple[Region, str]], canvas: Canvas) -> str:
-        """See `DraftFormat.page`."""
         entries = []
         for region, text in parts:
             box = canvas.pixels(region.box)

@@ -28,7 +28,6 @@ class Markdown:
     separate = True
 
     def region(self, region: Region, text: RegionText) -> list[str]:
-        """See `DraftFormat.region`."""
         if self.leave_out and region.kind in UNPRINTED:
             return []
         if text.markup:
@@ -43,7 +42,6 @@ class Markdown:
         return ways
 
     def page(self, parts: Sequence[tuple[Region, str]], canvas: Canvas) -> str:
-        """See `DraftFormat.page`."""
         return "\n\n".join(text.strip() for _, text in parts if text.strip())
 
     def _table(self, rows: Sequence[Sequence[str]]) -> str:
@@ -59,7 +57,7 @@ class MarkdownWithHtmlTables(Markdown):
 
 
 def markdown_table(rows: Sequence[Sequence[str]]) -> str:
-    """A table with its first row as the head; short rows are filled with empty cells."""
+    """A table with its first row as the head; short rows are padded."""
     width = max(len(row) for row in rows)
     lines = []
     for row in rows:
@@ -70,12 +68,10 @@ def markdown_table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    """The text of a cell, in which a vertical bar is no border."""
     return clean(text).replace("|", "\\|")
 
 
 def html_table(rows: Sequence[Sequence[str]]) -> str:
-    """A table without a head."""
     written = []
     for row in rows:
         cells = "".join(f"<td>{html.escape(clean(cell), quote=False)}</td>" for cell in row)
@@ -84,7 +80,7 @@ def html_table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _is_list(lines: Sequence[str]) -> bool:
-    """Whether a paragraph is a list: its first line and another one begin with a mark."""
+    """Whether the first line and another one begin with a mark."""
     marked = [bool(_BULLET.match(line) or _NUMBER.match(line)) for line in lines]
     return len(marked) > 1 and marked[0] and sum(marked) > 1
 

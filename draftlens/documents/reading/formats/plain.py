@@ -12,22 +12,16 @@ from draftlens.documents.reading.variants import variants
 
 @dataclass(frozen=True)
 class PlainText:
-    """Everything that is printed, in the order of reading.
-
-    Args:
-        between: what stands between two regions.
-    """
+    """Everything that is printed, in reading order, with `between` between regions."""
 
     between: str = "\n"
 
     separate = True
 
     def region(self, region: Region, text: RegionText) -> list[str]:
-        """See `DraftFormat.region`."""
         if text.markup:
             return [text.text]
         return variants(text.lines)
 
     def page(self, parts: Sequence[tuple[Region, str]], canvas: Canvas) -> str:
-        """See `DraftFormat.page`."""
         return self.between.join(text for _, text in parts if text)

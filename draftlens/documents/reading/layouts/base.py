@@ -1,4 +1,4 @@
-"""The seam of all layouts."""
+"""The protocol of layouts."""
 
 from __future__ import annotations
 
@@ -28,12 +28,10 @@ class Layout(Protocol):
     """
 
     sees: bool
-    """Whether it looks at the picture of the page. It can then tell that a text layer lacks what
-    is printed."""
+    """Whether it uses the picture of the page, which can show that a text layer is incomplete."""
 
     def missing(self) -> str | None:
-        """What has to be installed before the layout can work, in words for the user; None if
-        nothing is missing."""
+        """What has to be installed first, as words for the user, or None."""
         ...
 
     def find(self, page: Page, pieces: Sequence[Piece]) -> list[Region]:
@@ -41,7 +39,7 @@ class Layout(Protocol):
 
         Args:
             page: any.
-            pieces: what a reader has found on it; empty if no reader has been asked yet.
+            pieces: what a reader has found on it; empty if none has read it yet.
 
         Raises:
             MediaError: the page cannot be rendered.

@@ -11,7 +11,7 @@ from draftlens.documents.reading.page import Page
 from draftlens.documents.reading.values import Piece, Region
 
 _TITLE = 1.25
-"""A block whose lines are this many times as tall as the page's usual ones is a title."""
+"""A block whose lines are this many times as tall as usual is a title."""
 
 _LONGEST_TITLE = 200
 """Characters of a title."""
@@ -19,12 +19,11 @@ _LONGEST_TITLE = 200
 
 @dataclass(frozen=True)
 class BlockLayout:
-    """Lines that stand together, as the reader tells them apart. Tall ones are titles."""
+    """Blocks of lines, from the reader. Tall ones are titles."""
 
     sees = False
 
     def missing(self) -> str | None:
-        """See `Layout.missing`."""
         return None
 
     def find(self, page: Page, pieces: Sequence[Piece]) -> list[Region]:
@@ -40,16 +39,12 @@ class BlockLayout:
 
 @dataclass(frozen=True)
 class WholePage:
-    """The page is one region."""
-
     sees = False
 
     def missing(self) -> str | None:
-        """See `Layout.missing`."""
         return None
 
     def find(self, page: Page, pieces: Sequence[Piece]) -> list[Region]:
-        """See `Layout.find`."""
         return [Region(page.box, "text")]
 
 

@@ -41,7 +41,7 @@ MODEL = "layout_cdla.onnx"
 _THREADS = {"intra_op_num_threads": 1, "inter_op_num_threads": 1}
 
 _SAME = 0.8
-"""A region this share of which lies in a likelier one is that one."""
+"""A region is dropped if this share of it lies in a region of higher confidence."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,11 @@ class RapidLayout:
     """Regions by rapid-layout with the model in its package, in one thread.
 
     Args:
-        dpi: of the picture that it looks at.
-        confidence: of the least sure region that counts, from 0 to 1.
+        dpi: of its picture.
+        confidence: lowest confidence of a region, from 0 to 1.
 
     Raises:
-        ConfigError: a value makes no sense.
+        ConfigError: a value is out of range.
     """
 
     dpi: float = READING_DPI
@@ -66,7 +66,6 @@ class RapidLayout:
             raise ConfigError("rapid-layout needs positive dpi, and a confidence from 0 to 1")
 
     def missing(self) -> str | None:
-        """See `Layout.missing`."""
         needed = absent(NEEDS)
         if needed:
             return f"{needed}: pip install 'draftlens[documents]'"
@@ -75,7 +74,6 @@ class RapidLayout:
         return None
 
     def find(self, page: Page, pieces: Sequence[Piece]) -> list[Region]:
-        """See `Layout.find`."""
         needed = self.missing()
         if needed:
             raise ConfigError(f"layout 'rapid-layout' needs {needed}")
@@ -108,7 +106,7 @@ class RapidLayout:
 
 
 def without_doubles(regions: Sequence[Region]) -> list[Region]:
-    """Regions that lie in none that is surer."""
+    """Regions without those inside a region of higher confidence."""
     kept: list[Region] = []
     for region in sorted(regions, key=lambda region: -region.score):
         if all(region.box.share_in(other.box) < _SAME for other in kept):

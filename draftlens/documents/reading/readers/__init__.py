@@ -1,5 +1,4 @@
-"""Readers say what is printed on a page: the text layer of a PDF, or optical character
-recognition."""
+"""Readers of printed text: the text layer of a PDF, or optical character recognition."""
 
 from draftlens.documents.reading.readers.base import READERS, Reader, make_reader
 

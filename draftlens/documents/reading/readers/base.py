@@ -1,4 +1,4 @@
-"""The seam of all readers."""
+"""The protocol of readers."""
 
 from __future__ import annotations
 
@@ -24,21 +24,16 @@ READERS = Registry(
 )
 
 READING_DPI = 150.0
-"""Pixels an inch that layout and optical character recognition need; at 72 a page of two columns is
-one figure to them."""
+"""Pixels per inch for layout and optical character recognition; at 72 the layout takes a page of
+two columns for one figure."""
 
 
 MOST_PIXELS = 30_000_000
-"""Pixels of the picture that layout and character recognition look at: larger pages are shown to
-them with fewer pixels an inch."""
+"""Bound on the pixels of that picture; larger pages are rendered with fewer pixels per inch."""
 
 
 def reading_picture(page: Page, dpi: float) -> Image.Image:
-    """The picture of a page for layout and optical character recognition, an RGB image.
-
-    Args:
-        page: any.
-        dpi: wanted pixels an inch, where the page is not too large for that.
+    """The RGB picture of a page for layout and optical character recognition, at `dpi` or less.
 
     Raises:
         MediaError: the page cannot be rendered.
@@ -54,8 +49,7 @@ class Reader(Protocol):
     """
 
     def missing(self) -> str | None:
-        """What has to be installed before the reader can work, in words for the user; None if
-        nothing is missing."""
+        """What has to be installed first, as words for the user, or None."""
         ...
 
     def read(self, page: Page) -> Reading:

@@ -32,7 +32,7 @@ class RapidOcrReader:
     are loaded when the first page is read.
 
     Args:
-        dpi: of the picture that it reads.
+        dpi: of its picture.
 
     Raises:
         ConfigError: the dpi are not positive.
@@ -45,12 +45,10 @@ class RapidOcrReader:
             raise ConfigError("the dpi of rapidocr must be positive")
 
     def missing(self) -> str | None:
-        """See `Reader.missing`."""
         needed = absent(NEEDS)
         return f"{needed}: pip install 'draftlens[ocr]'" if needed else None
 
     def read(self, page: Page) -> Reading:
-        """See `Reader.read`."""
         needed = self.missing()
         if needed:
             raise ConfigError(f"reader 'rapidocr' needs {needed}")
@@ -74,12 +72,12 @@ class RapidOcrReader:
 def pieces_of(
     corners: Any, texts: Sequence[str], scores: Sequence[float], scale: float
 ) -> list[Piece]:
-    """Printed lines in the order of reading.
+    """Printed lines in reading order.
 
     Args:
         corners: four corners of each line in pixels, ``[N, 4, 2]``.
         texts: its characters.
-        scores: the recognition's confidence in it.
+        scores: confidences.
         scale: points of a pixel.
     """
     boxes = []

@@ -1,4 +1,4 @@
-"""tesseract, as a program of its own."""
+"""The program `tesseract`."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class TesseractReader:
 
     Args:
         languages: names of tesseract's data, joined by `+`.
-        seconds: after which a page is given up.
-        dpi: of the picture that it reads.
+        seconds: timeout of a page.
+        dpi: of its picture.
 
     Raises:
         ConfigError: a number is not positive, or no language is named.
@@ -47,13 +47,11 @@ class TesseractReader:
             raise ConfigError("the seconds and the dpi of tesseract must be positive")
 
     def missing(self) -> str | None:
-        """See `Reader.missing`."""
         if shutil.which(PROGRAM):
             return None
         return "the program tesseract (Debian: apt install tesseract-ocr)"
 
     def read(self, page: Page) -> Reading:
-        """See `Reader.read`."""
         needed = self.missing()
         if needed:
             raise ConfigError(f"reader 'tesseract' needs {needed}")
@@ -90,12 +88,7 @@ class TesseractReader:
 
 
 def pieces_of(table: str, scale: float) -> Iterator[Piece]:
-    """The words of tesseract's table.
-
-    Args:
-        table: its TSV output.
-        scale: points of a pixel.
-    """
+    """The words of tesseract's TSV table; `scale` is the points of a pixel."""
     rows = csv.DictReader(io.StringIO(table), delimiter="\t", quoting=csv.QUOTE_NONE)
     lines: dict[tuple[str, ...], int] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""The words that a PDF states: no picture is looked at."""
+"""The text layer of a PDF."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from draftlens.documents.reading.values import Reading
 SOURCE = "text-layer"
 
 _MOST_UNREADABLE = 0.1
-"""Share of characters that stand for nothing above which the text layer is not trusted."""
+"""Share of unreadable characters above which the text layer is not trusted."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,6 @@ class TextLayerReader:
         return None
 
     def read(self, page: Page) -> Reading:
-        """See `Reader.read`."""
         layer = page.text_layer()
         if layer is None:
             return Reading(SOURCE, (), "the file is a picture")

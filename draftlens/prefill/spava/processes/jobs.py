@@ -14,11 +14,9 @@ from draftlens.models.prompt import Prompt
 from draftlens.models.visual_grid import Layout
 from draftlens.prefill.spava.blocks import Blocks, Share
 from draftlens.prefill.spava.kv_placement import Exchanges
-from draftlens.prefill.spava.one_process import InShards
-from draftlens.prefill.spava.passing_keys import ByChance, ByQuery, Evenly
 from draftlens.prefill.spava.rank import Shard
-from draftlens.prefill.spava.ring import InRing
-from draftlens.prefill.spava.ring_attention import Chunks
+from draftlens.prefill.spava.rank_attention import InShards
+from draftlens.prefill.spava.ring_attention import Chunks, InRing
 from draftlens.prefill.spava.sharded_cache import Along, Fetch
 from draftlens.prefill.spava.sharded_scores import Readers
 from draftlens.prefill.spava.vision import Encode
@@ -27,10 +25,7 @@ JOBS: tuple[type, ...] = (Along, Encode, Exchanges, Fetch, Shard)
 
 PARTS: tuple[type, ...] = (
     Blocks,
-    ByChance,
-    ByQuery,
     Chunks,
-    Evenly,
     InRing,
     InShards,
     Layout,

@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 import psutil
 import torch
@@ -29,7 +30,7 @@ from draftlens.prefill.spava.processes.process_group import (
 from draftlens.prefill.spava.processes.sockets import SocketLinks, mesh
 from draftlens.prefill.spava.processes.worker_loop import follow_and_exit
 from draftlens.processes.channel import Channel, ClosedError
-from draftlens.processes.child import no_interrupts, start_child
+from draftlens.processes.child import connected, start_child
 from draftlens.processes.shared_model import ModelParts, share
 from draftlens.processes.shared_tensors import Parcel
 
@@ -115,7 +116,6 @@ class _Children:
     links: SocketLinks
 
     def silent(self) -> list[int]:
-        """See `Signs.silent`."""
         for rank in self.links.closed:
             with suppress(subprocess.TimeoutExpired):
                 self.children[rank - 1].process.wait(ENDING_SECONDS)
@@ -144,11 +144,9 @@ class _Parent:
     links: SocketLinks
 
     def silent(self) -> list[int]:
-        """See `Signs.silent`."""
         return self.links.closed
 
     def tell(self, why: str) -> str:
-        """See `Signs.tell`."""
         self.control.settimeout(ENDING_SECONDS)
         with suppress(OSError):
             self.control.sendall(why.encode()[:LONGEST_SENTENCE])
@@ -196,7 +194,6 @@ class LocalHosts(GroupHosts):
         self._finalizer()
 
     def leave_to_parent(self) -> None:
-        """See `GroupHosts.leave_to_parent`."""
         super().leave_to_parent()
         self._finalizer()
 
@@ -269,16 +266,9 @@ def _copy(parcel: Parcel) -> Parcel:
 
 def _start_child(sockets: Sequence[int], threads: int) -> _Child:
     """Start a process that inherits these descriptors."""
-    control, theirs = socket.socketpair()
     module = "draftlens.prefill.spava.processes.launch"
-    try:
-        with no_interrupts():
-            process = start_child(theirs.fileno(), module, threads, FAREWELL, sockets)
-    except OSError:
-        control.close()
-        raise
-    finally:
-        theirs.close()
+    start = partial(start_child, module=module, threads=threads, farewell=FAREWELL, further=sockets)
+    control, process = connected(start)
     return _Child(process, control)
 
 

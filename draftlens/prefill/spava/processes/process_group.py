@@ -5,8 +5,6 @@ None is a default group of torch.distributed: a program may have one of its own.
 
 from __future__ import annotations
 
-import os
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +18,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroupGloo
 
 from draftlens.core.errors import HostError
+from draftlens.core.locks import ForkAware, ForkLock
 from draftlens.core.process_group import Arriving, Encoded
 from draftlens.prefill.spava.processes.heartbeat import Beats, ignore
 from draftlens.prefill.spava.processes.jobs import ALLOWED, packed, unpacked
@@ -68,7 +67,7 @@ class Signs(Protocol):
         ...
 
 
-class GroupHosts:
+class GroupHosts(ForkAware):
     """`Hosts` over `Links`. Messages go from rank to rank directly.
 
     Args:
@@ -99,48 +98,40 @@ class GroupHosts:
         self._numbers = count()
         self._forgotten: deque[int] = deque()
         self._patience = timedelta(seconds=patience)
-        self._answering = threading.RLock()
+        self._answering = ForkLock()
         self._tag = 0
         self._links = links
         self._signs = signs
         self._jobs = jobs
-        _GROUPS.add(self)
+        super().__init__()
 
     @property
     def is_usable(self) -> bool:
-        """See `Hosts.is_usable`."""
         return self.lost is None
 
     def leave_to_parent(self) -> None:
         """In a fork of the process that has met the others: have no part in the group."""
-        self._answering = threading.RLock()  # another thread of the parent may have held it
         self.lost = "the hosts belong to the process that this one is a fork of"
 
     def new_number(self) -> int:
-        """See `Hosts.new_number`."""
         return next(self._numbers)
 
     def forget(self, number: int) -> None:
-        """See `Hosts.forget`."""
         self._forgotten.append(number)
 
     def encode(self, model: Any, inputs: Mapping[str, Any]) -> Encoded:
-        """See `Hosts.encode`."""
         return encode_by_hosts(model, self, inputs)
 
     def all_gather(self, local: Tensor, sizes: Sequence[int]) -> Arriving:
-        """See `Hosts.all_gather`."""
         others = [rank for rank in range(self.size) if rank != self.rank]
         return self._exchange(local, others, {rank: sizes[rank] for rank in others}, [*others])
 
     def pass_on(self, local: Tensor, size: int) -> Arriving:
-        """See `Hosts.pass_on`."""
         following = (self.rank + 1) % self.size
         previous = (self.rank - 1) % self.size
         return self._exchange(local, [following], {previous: size}, [previous], with_own=False)
 
     def gather(self, local: Tensor, sizes: Sequence[int] = ()) -> Arriving:
-        """See `Hosts.gather`."""
         if self.rank:
             return self._exchange(local, [0], {}, [], with_own=False)
         others = list(range(1, self.size))
@@ -185,7 +176,6 @@ class GroupHosts:
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """See `Hosts.answering`."""
         with self._answering:
             self._check()
             try:
@@ -205,7 +195,6 @@ class GroupHosts:
         self._signs.stop()
 
     def give(self, jobs: Sequence[Any]) -> None:
-        """See `Hosts.give`."""
         forgotten = [self._forgotten.popleft() for _ in range(len(self._forgotten))]
         for rank, job in enumerate(jobs, start=1):
             self._send_bytes(packed((forgotten, job)), rank)
@@ -267,17 +256,6 @@ class GroupHosts:
         silent = self._signs.silent()
         self.abandon(_sentence(silent[0] if silent else rank, bool(silent)))
         raise HostError(f"{self.lost}{self.remedy}") from error
-
-
-_GROUPS: weakref.WeakSet[GroupHosts] = weakref.WeakSet()
-
-
-def _leave_to_parent() -> None:
-    for group in list(_GROUPS):
-        group.leave_to_parent()
-
-
-os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 class GlooHosts(GroupHosts):
@@ -368,7 +346,6 @@ class _Traveling:
         self._device = device
 
     def wait(self) -> list[Tensor]:
-        """See `Arriving.wait`."""
         for rank, work in self._works:
             self._hosts.settle(rank, work)
         return [tensor.to(self._device) for tensor in self._tensors]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
-import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,8 +11,10 @@ import torch
 from torch import Tensor
 
 from draftlens.core.errors import ConfigError
+from draftlens.core.locks import ForkLock
 from draftlens.core.process_group import ALONE, Hosts
 from draftlens.models.adapter import Backbone
+from draftlens.models.model_state import Slot
 from draftlens.prefill.base import NO_INPUTS, check_is_number_of_hosts
 from draftlens.prefill.spava.processes.launch import LocalHosts, start
 from draftlens.prefill.spava.processes.torchrun import is_launched, join
@@ -67,7 +67,7 @@ def meet(
         HostError: the others did not come.
     """
     if backbone.hosts.size == 1 or not backbone.hosts.is_usable:
-        backbone.hosts = _GROUPS.of(backbone, hosts, inputs)
+        backbone.hosts = _group_of(backbone, hosts, inputs)
     if hosts is not None and hosts != backbone.hosts.size:
         raise ConfigError(
             f"the model reads its prompts with {backbone.hosts.size} hosts already, and hosts is "
@@ -75,31 +75,22 @@ def meet(
         )
 
 
-class _Groups:
-    """The groups of this process' models, so that all calls with a model share one."""
+_GROUP = Slot[Hosts]("ranks that read prompts together")
 
-    def __init__(self) -> None:
-        self._meeting = threading.Lock()
-        self._by_model: weakref.WeakKeyDictionary[Any, Hosts] = weakref.WeakKeyDictionary()
+_STARTING = ForkLock()
 
-    def of(self, backbone: Backbone, hosts: int | None, inputs: Mapping[str, Any]) -> Hosts:
-        """The group of a model, which meets others if it has none that can be used."""
-        with self._meeting:
-            group = self._by_model.get(backbone.model, backbone.hosts)
-            if group.size > 1 and (group.is_usable or not isinstance(group, LocalHosts)):
-                return group
-            group = _new_group(backbone, hosts, inputs, group)
-            if group.size > 1:
-                self._by_model[backbone.model] = group
+
+def _group_of(backbone: Backbone, hosts: int | None, inputs: Mapping[str, Any]) -> Hosts:
+    """The group of a model, which all calls with it share; a new one if it has none that can be
+    used."""
+    with _STARTING:
+        group = _GROUP.get(backbone.model) or backbone.hosts
+        if group.size > 1 and (group.is_usable or not isinstance(group, LocalHosts)):
             return group
-
-    def leave_to_parent(self) -> None:
-        """In a fork, where another thread of the parent may have held the lock."""
-        self._meeting = threading.Lock()
-
-
-_GROUPS = _Groups()
-os.register_at_fork(after_in_child=_GROUPS.leave_to_parent)
+        group = _new_group(backbone, hosts, inputs, group)
+        if group.size > 1:
+            _GROUP.set(backbone.model, group)
+        return group
 
 
 def _new_group(

@@ -101,7 +101,6 @@ class SocketLinks:
         return transfer
 
     def settle(self, transfer: Transfer, seconds: float) -> None:
-        """See `Transfer.wait`."""
         end = time.monotonic() + seconds
         while transfer.left:
             left = end - time.monotonic()

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -31,12 +31,19 @@ class Operation:
     is_send: bool
 
 
-class Wire(Protocol):
-    """A way of tensors."""
+@dataclass(frozen=True)
+class LinkWire:
+    """Operations over gloo or sockets, of tensors of the CPU.
+
+    Args:
+        group: the links (`distributed.group.Links`).
+    """
+
+    group: Any
 
     def carried(self, tensor: Tensor) -> Tensor:
         """The tensor where the wire takes it from."""
-        ...
+        return tensor.cpu()
 
     def begin(self, operations: Sequence[Operation], tag: int, fail: Fail) -> list[tuple[int, Any]]:
         """Begin all operations of one exchange.
@@ -49,25 +56,6 @@ class Wire(Protocol):
         Returns:
             Ranks and what to wait for.
         """
-        ...
-
-
-@dataclass(frozen=True)
-class LinkWire:
-    """Operations over gloo or sockets, of tensors of the CPU.
-
-    Args:
-        group: the links (`distributed.group.Links`).
-    """
-
-    group: Any
-
-    def carried(self, tensor: Tensor) -> Tensor:
-        """See `Wire.carried`."""
-        return tensor.cpu()
-
-    def begin(self, operations: Sequence[Operation], tag: int, fail: Fail) -> list[tuple[int, Any]]:
-        """See `Wire.begin`."""
         works = []
         for operation in operations:
             act = self.group.send if operation.is_send else self.group.recv
@@ -92,11 +80,11 @@ class NcclWire:
     device: torch.device
 
     def carried(self, tensor: Tensor) -> Tensor:
-        """See `Wire.carried`."""
+        """The tensor where the wire takes it from."""
         return tensor
 
     def begin(self, operations: Sequence[Operation], tag: int, fail: Fail) -> list[tuple[int, Any]]:
-        """See `Wire.begin`. All operations are begun together: one after the other they could wait
+        """See `LinkWire.begin`. All are begun together: one after the other they could wait
         for each other in a circle."""
         if not operations:
             return []
@@ -109,6 +97,11 @@ class NcclWire:
             return [(rank, self.group._end_coalescing(self.device))]
         except RuntimeError as error:
             fail(rank, error)
+
+
+Wire = LinkWire | NcclWire
+"""How the tensors of a device travel: `carried` is a tensor where the wire takes it from, and
+`begin` begins all operations of one exchange."""
 
 
 def wire_of(

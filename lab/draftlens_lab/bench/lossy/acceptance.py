@@ -21,14 +21,8 @@ def accepted_tokens(
     ParallelVLM (appendix A) stores the texts that pruned targets generate and lets the target with
     full context judge every token as in speculative sampling; A is the share that it accepts. The
     answers here are greedy, and then the rule of speculative sampling accepts a token if and only
-    if it is the target's own choice. One pass judges all tokens, and those behind a rejected token
+    if it is the target's own choice. One pass judges all tokens, and those after a rejected token
     are judged, too.
-
-    Args:
-        backbone: the target.
-        prepared: the call of `generate`; its logits processors apply.
-        prompt: the whole prompt, of one row.
-        tokens: the answer.
 
     Returns:
         One bool for each token.
@@ -48,8 +42,6 @@ def teacher_forced_logits(backbone: Backbone, prompt: Prompt, answer: Tensor) ->
     """Logits in front of each token of an answer, ``[1, T, V]``, in one pass.
 
     Args:
-        backbone: the target.
-        prompt: the whole prompt, of one row.
         answer: int64 ``[1, T]``, T at least 1.
     """
     num_tokens = answer.shape[1]

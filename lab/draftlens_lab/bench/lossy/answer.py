@@ -1,4 +1,4 @@
-"""One greedy answer of a target whose visual tokens are dropped."""
+"""One greedy answer of a target after dropping visual tokens."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ class LossyAnswer:
     """An answer that may differ from that of the model.
 
     Args:
-        tokens: new token ids.
         visual: visual tokens of the whole prompt, counted once for each layer.
         kept: visual tokens that the last step reads, over all layers. kept / visual is the average
             retention of ParallelVLM's Table 2.
@@ -50,15 +49,8 @@ def answer_lossily(
     """Answer greedily, as `generate` would if the dropped tokens did not exist.
 
     Args:
-        backbone: the target.
-        prepared: the call of `generate`, of one row, greedy.
-        prompt: its prompt.
-        dropping: what is dropped.
         clock: receives the times of prefill and decoding; a new one by default.
         on_prefilled: called with the prompt in its cache before decoding begins.
-
-    Raises:
-        InputError, ConfigError, UnsupportedModelError: see `prefill` and `RecallingPass`.
     """
     clock = clock or Clock(Stats())
     with clock.phase("target_prefill"):
@@ -92,14 +84,10 @@ def decode_step(
     token: int,
     index: int,
 ) -> Tensor:
-    """Logits behind a token of the answer, ``[1, V]``.
+    """Logits after a token of the answer, ``[1, V]``.
 
     Args:
-        backbone: the target.
-        prefilled: the prompt; its cache grows by the token.
         recaller: chooses what is read; None if everything is.
-        token: the token.
-        index: its place in the answer.
     """
     device = backbone.device
     positions = prefilled.prompt.positions(torch.tensor([[index]], device=device))

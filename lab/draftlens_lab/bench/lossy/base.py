@@ -26,17 +26,14 @@ DROPPINGS = Registry(
 
 @dataclass(frozen=True)
 class Recall:
-    """Keys and values that decoding reads, chosen anew while the answer grows (DyCoke, stage 2).
+    """Keys and values that decoding reads, chosen again while the answer grows (DyCoke, stage 2).
 
     Args:
-        layer: the layer whose attention chooses, counted from 1; the layers behind it read the
+        layer: the layer whose attention chooses, counted from 1; the layers after it read the
             chosen visual tokens only.
         prune_ratio: share of the visual tokens that these layers do not read.
-        similarity: the choice stands as long as the attention of consecutive steps has at least
+        similarity: the choice is kept as long as the attention of consecutive steps has at least
             this cosine.
-
-    Raises:
-        ConfigError: `layer` is less than 1, or a share is not between 0 and 1.
     """
 
     layer: int
@@ -52,7 +49,7 @@ class Recall:
 class Dropping(Protocol):
     """A way of dropping visual tokens from a target's prompt of one row.
 
-    Implementations are frozen dataclasses whose fields are their options. They inherit from this
+    Implementations are frozen dataclasses with their options as fields. They inherit from this
     class what they do not change.
     """
 
@@ -62,15 +59,11 @@ class Dropping(Protocol):
         return None
 
     def shorten(self, prompt: Prompt) -> Prompt:
-        """The prompt that enters the first layer: by default all of it."""
+        """The prompt that enters the first layer: by default unchanged."""
         return prompt
 
     def layers(self, depth: int) -> tuple[int, ...]:
-        """The layers behind which tokens are dropped, counted from 1, increasing.
-
-        Args:
-            depth: number of layers of the model.
-        """
+        """The layers after which tokens are dropped, counted from 1, increasing."""
         return ()
 
     def readers(self, prompt: Prompt) -> Tensor:
@@ -82,38 +75,26 @@ class Dropping(Protocol):
         """Indices of the visual tokens that stay, int64 ``[K]``, increasing: by default all.
 
         Args:
-            attention: of the readers to the n visual tokens that are left, in the layer behind
+            attention: of the readers to the n visual tokens that are left, in the layer after
                 which tokens are dropped, the mean over heads, float32 ``[R, n]``.
         """
         return torch.arange(attention.shape[1], device=attention.device)
 
 
 def check_share(name: str, value: float) -> None:
-    """Refuse a share that is not between 0 and 1.
-
-    Raises:
-        ConfigError: it is not.
-    """
+    """Refuse a share that is not between 0 and 1."""
     if not 0 <= value <= 1:
         raise ConfigError(f"{name} is a share between 0 and 1, not {value!r}")
 
 
 def check_layer(name: str, value: int) -> None:
-    """Refuse what is no number of a layer.
-
-    Raises:
-        ConfigError: it is not a whole number from 1.
-    """
+    """Refuse what is no number of a layer."""
     if not isinstance(value, int) or value < 1:
         raise ConfigError(f"{name} is the number of a layer, from 1, not {value!r}")
 
 
 def check_layers(value: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """The numbers of some layers as a tuple; None stays None.
-
-    Raises:
-        ConfigError: one is no whole number from 1, or they do not increase.
-    """
+    """The numbers of some layers as a tuple; None stays None."""
     if value is None:
         return None
     if not isinstance(value, (list, tuple)):

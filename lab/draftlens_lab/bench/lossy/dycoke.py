@@ -1,4 +1,4 @@
-"""DyCoke on the target: temporal merging in front of it and dynamic pruning of its cache."""
+"""DyCoke on the target: temporal merging before it and dynamic pruning of its cache."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from draftlens.core.errors import ConfigError
 from draftlens.models.prompt import Prompt
 from draftlens.models.prompt_subset import POSITIONS, gather
 from draftlens.pruning.base import Visual
-from draftlens.pruning.temporal import DyCokePruner
 from draftlens_lab.bench.lossy.base import Dropping, Recall, check_share
 from draftlens_lab.measure.pruning import kept_indices
+from draftlens_lab.plugins.temporal_pruners import DyCokePruner
 
 
 @dataclass(frozen=True)
 class DyCokeTarget(Dropping):
     """DyCoke (arXiv 2411.15024) on the target.
 
-    Implemented: stage 1, temporal merging: in groups of four frames, the tokens behind the first
+    Implemented: stage 1, temporal merging: in groups of four frames, the tokens after the first
     frame that are most like the token at their place a frame before are dropped, which leaves that
     one for both (`DyCokePruner`). Stage 2, dynamic pruning of keys and values while decoding: in
-    each step the new token's attention in one layer ranks the visual tokens, and the layers behind
+    each step the new token's attention in one layer ranks the visual tokens, and the layers after
     it read the best of them; the others are kept aside and can come back as soon as the attention
     changes.
 
@@ -29,19 +29,14 @@ class DyCokeTarget(Dropping):
     with the last one at its place, and the budget is shared by all groups.
 
     Args:
-        merge_ratio: K, share of the tokens behind the first frames of their groups that are merged.
+        merge_ratio: K, share of the tokens after the first frames of their groups that are merged.
         layer: L, the layer whose attention ranks, counted from 1.
-        prune_ratio: P, share of the merged prompt's visual tokens that the layers behind L do not
+        prune_ratio: P, share of the merged prompt's visual tokens that the layers after L do not
             read.
-        similarity: the choice stands while the attention of consecutive steps has at least this
+        similarity: the choice is kept while the attention of consecutive steps has at least this
             cosine.
-        group: frames in a group.
         positions: `compact` numbers the merged prompt's positions without gaps, as the original
             does; `original` keeps those of the whole prompt.
-
-    Raises:
-        ConfigError: a share is not between 0 and 1, `layer` or `group` is less than 1, or
-            `positions` is another word.
     """
 
     merge_ratio: float = 0.7

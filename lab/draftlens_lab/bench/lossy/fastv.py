@@ -1,4 +1,4 @@
-"""FastV: one drop behind an early layer."""
+"""FastV: one drop after an early layer."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from draftlens_lab.bench.lossy.base import Dropping, check_layer, check_share
 
 @dataclass(frozen=True)
 class FastV(Dropping):
-    """FastV (arXiv 2403.06764): behind layer K, drop the visual tokens with the least attention.
+    """FastV (arXiv 2403.06764): after layer K, drop the visual tokens with the least attention.
 
     Implemented: the ranking by the attention of the prompt's last token in layer K, the mean over
-    heads; the drop of the share R in one step during the prefill; caches of fewer tokens behind
+    heads; the drop of the share R in one step during the prefill; caches of fewer tokens after
     layer K; original positions.
 
     Not implemented: nothing of its inference. (The paper describes the score as the attention that
@@ -24,9 +24,6 @@ class FastV(Dropping):
     Args:
         layer: K, counted from 1.
         prune_ratio: R, share of the visual tokens that are dropped.
-
-    Raises:
-        ConfigError: `layer` is less than 1, or `prune_ratio` not between 0 and 1.
     """
 
     layer: int = 2
@@ -37,7 +34,6 @@ class FastV(Dropping):
         check_share("prune_ratio", self.prune_ratio)
 
     def layers(self, depth: int) -> tuple[int, ...]:
-        """K alone."""
         return (self.layer,)
 
     def keep(self, attention: Tensor) -> Tensor:

@@ -12,7 +12,6 @@ def greedy_choice(prepared: Prepared, history: Tensor, logits: Tensor) -> int:
     """The next token.
 
     Args:
-        prepared: the call of `generate`; its logits processors apply.
         history: prompt and answer so far, int64 ``[1, L]``.
         logits: ``[1, V]``.
     """
@@ -26,7 +25,6 @@ def has_ended(prepared: Prepared, history: Tensor, scores: Tensor) -> bool:
     """Whether the answer ends with its last token.
 
     Args:
-        prepared: the call of `generate`; its stopping criteria apply.
         history: prompt and answer, int64 ``[1, L]``.
         scores: logits ``[1, V]`` that the last token was chosen by.
     """

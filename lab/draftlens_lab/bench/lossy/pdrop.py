@@ -20,19 +20,16 @@ class PDrop(Dropping):
     tokens stays.
 
     Implemented: equal stages by depth; the ranking by the attention of the prompt's last token in
-    the stage's last layer, the mean over heads; n·λ^s tokens behind stage s; original positions.
+    the stage's last layer, the mean over heads; n·λ^s tokens after stage s; original positions.
 
-    Not implemented: the original computes the ranking from the states behind the stage with the
+    Not implemented: the original computes the ranking from the states after the stage with the
     projections of the next layer; here it is the attention that the stage's last layer computed
     anyway. Training with drops.
 
     Args:
         keep_ratio: λ, share of the visual tokens that each drop leaves.
-        drop_layers: layers behind which tokens are dropped, counted from 1; None ends four equal
+        drop_layers: layers after which tokens are dropped, counted from 1; None ends four equal
             stages.
-
-    Raises:
-        ConfigError: `keep_ratio` is not between 0 and 1, or the layers do not increase from 1 on.
     """
 
     keep_ratio: float = 0.5

@@ -1,4 +1,4 @@
-"""A prefill that drops tokens behind some layers, on an unmodified model.
+"""A prefill that drops tokens after some layers, on an unmodified model.
 
 Forward pre-hooks on the decoder layers replace the hidden states and all arguments that are per
 token. Behind a drop every layer reads and caches fewer tokens, so each layer's cache has a length
@@ -45,9 +45,7 @@ class Prefilled:
     """A prompt that was read with drops.
 
     Args:
-        prompt: what entered the first layer.
-        logits: behind the last token, ``[1, V]``.
-        cache: of all layers, each with its own length.
+        logits: after the last token, ``[1, V]``.
         kept: for each layer the tokens that it caches, as indices into `prompt`, int64 ``[K]``,
             increasing.
     """
@@ -60,19 +58,7 @@ class Prefilled:
 
 @torch.inference_mode()
 def prefill(backbone: Backbone, prompt: Prompt, dropping: Dropping) -> Prefilled:
-    """Read a prompt of one row, dropping visual tokens behind layers.
-
-    Args:
-        backbone: the target.
-        prompt: the whole prompt.
-        dropping: what is dropped.
-
-    Raises:
-        InputError: the prompt has several rows.
-        ConfigError: tokens are to be dropped behind a layer that is the last or does not exist.
-        UnsupportedModelError: the model does not list its layers, does not let its attention be
-            read, or gives its layers something per token that is not known here.
-    """
+    """Read a prompt of one row, dropping visual tokens after layers."""
     if len(prompt.lengths) != 1:
         raise InputError(f"lossy peers answer one row at a time, not {len(prompt.lengths)}")
     prompt = dropping.shorten(prompt)
@@ -98,11 +84,7 @@ def prefill(backbone: Backbone, prompt: Prompt, dropping: Dropping) -> Prefilled
 
 
 def decoder_layers(backbone: Backbone) -> Any:
-    """The decoder layers of a model in their order.
-
-    Raises:
-        UnsupportedModelError: the model does not list them.
-    """
+    """The decoder layers of a model in their order."""
     layers = getattr(backbone.decoder, "layers", None)
     if layers is None:
         raise UnsupportedModelError(f"{backbone.name} does not list the layers of its decoder")
@@ -111,12 +93,6 @@ def decoder_layers(backbone: Backbone) -> Any:
 
 class _Run:
     """The state of one prefill; the `AttentionPass` of its attention.
-
-    Args:
-        name: of the model, for messages.
-        dropping: what is dropped.
-        prompt: what enters the first layer.
-        depth: number of layers.
 
     Attributes:
         kept: the tokens that are left, as indices into the prompt, int64 ``[T]``.
@@ -127,8 +103,8 @@ class _Run:
         self.name = name
         self.dropping = dropping
         self.prompt = prompt
-        self.drops_behind = dropping.layers(depth)
-        _check_layers(name, self.drops_behind, depth)
+        self.drops_after = dropping.layers(depth)
+        _check_layers(name, self.drops_after, depth)
         self.deepstack = _deepstack(name, prompt, depth)
         self.kept = torch.arange(prompt.lengths[0], device=prompt.embeds.device)
         self.kept_by_layer: list[Tensor] = []
@@ -165,22 +141,20 @@ class _Run:
         mask: Tensor | None,
         **kwargs: Any,
     ) -> Any:
-        """See `AttentionPass.attend`. Of layers behind which tokens are dropped, the attention of
+        """See `AttentionPass.attend`. Of layers after which tokens are dropped, the attention of
         the readers is kept."""
         self.kept_by_layer.append(self.kept)
-        if len(self.kept_by_layer) in self.drops_behind:
+        if len(self.kept_by_layer) in self.drops_after:
             scaling = scaling_of(query, kwargs.get("scaling"))
             places = torch.searchsorted(self.kept, self.readers)
             self.attention = reader_attention(query[0], key[0], places, scaling)
         return sdpa_attention_forward(module, query, key, value, mask, **kwargs)
 
     def _hook(self, number: int) -> Callable[..., Any]:
-        """The pre-hook of the layer behind `number` others."""
-
         def before(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             states = args[0] if args else kwargs[STATES]
             states = self._enriched(number, states)
-            if number in self.drops_behind:
+            if number in self.drops_after:
                 states = self._drop(states, kwargs)
             kwargs = {**kwargs, **self._arguments}
             if args:
@@ -190,7 +164,7 @@ class _Run:
         return before
 
     def _enriched(self, number: int, states: Tensor) -> Tensor:
-        """The states ``[1, T, D]`` with the features that belong behind `number` layers."""
+        """The states ``[1, T, D]`` with the features that belong after `number` layers."""
         if not 0 < number <= len(self.deepstack):
             return states
         visual = self._is_visual().to(states.device)
@@ -229,13 +203,7 @@ def _gathered(name: str, kwargs: Mapping[str, Any], kept: Tensor, length: int) -
     """The arguments of a layer that are per token, for some tokens of the prompt.
 
     Args:
-        name: of the model, for messages.
-        kwargs: arguments of the layer for all tokens; the decoder gives the same to every layer.
         kept: the tokens, int64 ``[T]``.
-        length: number of all tokens.
-
-    Raises:
-        UnsupportedModelError: an argument is not known here and holds one entry per token.
     """
     chosen: dict[str, Any] = {}
     for key, value in kwargs.items():
@@ -260,19 +228,13 @@ def _select(value: Any, axis: int, kept: Tensor) -> Any:
 
 
 def _is_per_token(value: Any, length: int) -> bool:
-    """Whether a value is, or holds, a tensor with an axis of this length."""
     if isinstance(value, (tuple, list)):
         return any(_is_per_token(part, length) for part in value)
     return isinstance(value, Tensor) and length in value.shape
 
 
 def _deepstack(name: str, prompt: Prompt, depth: int) -> list[Tensor]:
-    """Features of all visual tokens behind the first layers, one ``[n, D]`` for each layer.
-
-    Raises:
-        UnsupportedModelError: the decoder takes something else per token, or features behind its
-            last layer.
-    """
+    """Features of all visual tokens after the first layers, one ``[n, D]`` for each layer."""
     for key, value in prompt.extra.items():
         is_known = key in (VISUAL_MASK, DEEPSTACK)
         if not is_known and _is_per_token(value, prompt.lengths[0]):
@@ -288,11 +250,6 @@ def _deepstack(name: str, prompt: Prompt, depth: int) -> list[Tensor]:
 
 
 def _check_layers(name: str, layers: tuple[int, ...], depth: int) -> None:
-    """Refuse layers that no other layer follows.
-
-    Raises:
-        ConfigError: there is one.
-    """
     if layers and not 0 < min(layers) <= max(layers) < depth:
         raise ConfigError(
             f"{name} has {depth} layers, so tokens can be dropped behind layers 1 to {depth - 1}, "

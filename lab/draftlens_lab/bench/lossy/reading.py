@@ -16,7 +16,6 @@ def reader_attention(query: Tensor, key: Tensor, readers: Tensor, scaling: float
         key: ``[H', K, D]`` with H' dividing H (grouped queries); the queries are of its last T
             tokens.
         readers: the tokens as indices into the queries, int64 ``[R]``.
-        scaling: factor of the products.
     """
     num_heads, num_queries, _ = query.shape
     num_keys = key.shape[1]

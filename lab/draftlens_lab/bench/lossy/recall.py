@@ -19,19 +19,12 @@ from draftlens_lab.bench.lossy.reading import reader_attention, scaling_of
 class RecallingPass:
     """The `AttentionPass` of all decoding steps of one answer.
 
-    In the layers behind `recall.layer` the cache holds the text and the chosen visual tokens. The
+    In the layers after `recall.layer` the cache holds the text and the chosen visual tokens. The
     others are kept aside. Each step compares the attention of `recall.layer` to the visual tokens
-    with that of the step before, and chooses anew if it has changed.
-
-    Args:
-        recall: options.
-        prefilled: the prompt in its cache.
+    with that of the step before, and chooses again if it has changed.
 
     Attributes:
         choices: number of times that tokens were chosen.
-
-    Raises:
-        ConfigError: no layer follows `recall.layer`.
     """
 
     def __init__(self, recall: Recall, prefilled: Prefilled) -> None:
@@ -63,7 +56,6 @@ class RecallingPass:
         return sum(layer.visual_keys.nbytes + layer.visual_values.nbytes for layer in self.split)
 
     def begin_step(self) -> None:
-        """Announce a forward of one token."""
         self._layers_done = 0
 
     def attend(
@@ -75,7 +67,6 @@ class RecallingPass:
         mask: Tensor | None,
         **kwargs: Any,
     ) -> Any:
-        """See `AttentionPass.attend`."""
         self._layers_done += 1
         if self._layers_done == self.recall.layer:
             scaling = scaling_of(query, kwargs.get("scaling"))
@@ -102,7 +93,6 @@ class SplitLayer:
     """One layer of a cache whose visual tokens are kept aside.
 
     Args:
-        layer: of a `DynamicCache`. Its visual tokens are taken out until `select`.
         columns: of the visual tokens in it, int64 ``[n]``.
 
     Attributes:

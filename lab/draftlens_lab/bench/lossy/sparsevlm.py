@@ -12,7 +12,7 @@ from draftlens.pruning.base import top
 from draftlens_lab.bench.lossy.base import Dropping, at_shares, check_layers, check_share
 
 LAYER_SHARES = (2 / 32, 6 / 32, 15 / 32)
-"""Where the original drops tokens: behind layers 2, 6 and 15 of 32, as shares of the depth."""
+"""Where the original drops tokens: after layers 2, 6 and 15 of 32, as shares of the depth."""
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,11 @@ class SparseVLM(Dropping):
     """SparseVLM (arXiv 2410.04417): text tokens that are relevant to the pixels rate the visual
     tokens.
 
-    Implemented: raters, the text tokens behind the first visual token whose relevance, the mean
+    Implemented: raters, the text tokens after the first visual token whose relevance, the mean
     over visual tokens of softmax(H_v H_q^T) of the embeddings that enter the first layer, is at
     least the mean; scores, the mean attention of the raters, over heads, in a layer; the number of
     drops from the rank of the raters' attention P to the n visual tokens that are left,
-    λ(n - rank(P)); drops behind several layers; original positions.
+    λ(n - rank(P)); drops after several layers; original positions.
 
     Not implemented: the recycling of dropped tokens, which clusters the best of them and appends
     one merged token for each cluster. The original's released settings are fixed numbers of tokens
@@ -32,11 +32,8 @@ class SparseVLM(Dropping):
 
     Args:
         prune_ratio: λ, share of the redundant tokens that each drop removes.
-        drop_layers: layers behind which tokens are dropped, counted from 1; None takes those of the
+        drop_layers: layers after which tokens are dropped, counted from 1; None takes those of the
             original, at the same shares of the depth.
-
-    Raises:
-        ConfigError: `prune_ratio` is not between 0 and 1, or the layers do not increase from 1 on.
     """
 
     prune_ratio: float = 0.5

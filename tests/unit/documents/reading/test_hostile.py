@@ -11,8 +11,9 @@ import pytest
 
 from draftlens import MediaError
 from draftlens.documents.drafting import DraftedPage, drafted_pages
-from draftlens.documents.reading import PageNumbers, open_document
+from draftlens.documents.reading import open_document
 from draftlens.documents.reading.page import Page
+from draftlens.documents.settings import ParseSettings
 from draftlens.media import Limits
 from draftlens.media.reader import MediaReader
 
@@ -31,7 +32,7 @@ def test_bad_files_do_not_stop_a_folder(tmp_path: Path) -> None:
         pdfs.printed(tmp_path / "good.pdf"),
     ]
     limits = Limits(max_page_s=2.0, max_page_bytes=100 * 2**20)
-    pages = list(drafted_pages([*map(str, files)], drafted, PageNumbers(), None, limits))
+    pages = list(drafted_pages(files, drafted, ParseSettings(), limits))
     assert [Path(page.source) for page in pages] == files
     *bad, good = pages
     for page in bad:

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 from draftlens_lab.bench.clips import Clip, Reader
-from draftlens_lab.bench.contestants import Answer, Contestant
-from draftlens_lab.bench.options import Options
-from draftlens_lab.bench.runner import Plan
+from draftlens_lab.bench.contestants import Contestant, TimedAnswer
+from draftlens_lab.bench.options import BenchOptions
+from draftlens_lab.bench.runner import BenchRun
 from draftlens_lab.bench.store import Measurement, Store
 
 from draftlens.core.errors import MediaError
@@ -65,7 +65,7 @@ class Fake:
     def settings(self) -> dict[str, Any]:
         return {"fake": self.name, "says": list(self.says)}
 
-    def answer(self, engine: Any, read_clip: Reader, max_new_tokens: int) -> Answer:
+    def answer(self, engine: Any, read_clip: Reader, max_new_tokens: int) -> TimedAnswer:
         prompt = read_clip().messages[0]["content"]
         self.asked.append((self.name, prompt, max_new_tokens))
         self.before(prompt)
@@ -74,7 +74,9 @@ class Fake:
             if self.name == "ours"
             else {}
         )
-        return Answer(list(self.says), 2.0, 0.5, {"frames": 0.25, "verify": 1.5}, 10, counters, 100)
+        return TimedAnswer(
+            list(self.says), 2.0, 0.5, {"frames": 0.25, "verify": 1.5}, 10, counters, 100
+        )
 
     def accepted(self, engine: Any, read_clip: Reader, tokens: Sequence[int]) -> int | None:
         return self.accepts
@@ -99,11 +101,11 @@ class Race:
         for name in ("a", "b"):
             self.clips.append(Clip(name, f"what is {name}", Pixels(), 8, "films"))
 
-    def plan(self, repeats: int = 3, **options: Any) -> Plan:
+    def plan(self, repeats: int = 3, **options: Any) -> BenchRun:
         model = SimpleNamespace(backbone=SimpleNamespace(model=torch.nn.Linear(1, 1)))
         chosen = [Contestant(name, way) for name, way in self.ways.items()]
         engine: Any = SimpleNamespace(target=model, draft=None)
-        return Plan(engine, self.clips, chosen, Options(repeats=repeats, **options))
+        return BenchRun(engine, self.clips, chosen, BenchOptions(repeats=repeats, **options))
 
 
 def begun(folder: Path, resume: bool | None = None) -> Store:

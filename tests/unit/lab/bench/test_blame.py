@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from draftlens_lab.bench.clips import Clip
-from draftlens_lab.bench.report import tables
+from draftlens_lab.bench.report import bench_tables
 from draftlens_lab.bench.runner import error_message, run
 from draftlens_lab.bench.store import Failure, Refusal
 from draftlens_lab.bench.summary import summarize
@@ -155,4 +155,6 @@ def test_a_clip_that_cannot_be_read_is_blamed_on_no_method(
     run(plan, store)
     assert store.of(Failure) == [Failure("torn", "", 0, "cannot read torn: it is broken")]
     summary = {"run": {"options": {}}, **summarize(store, plan.contestants, ["films"])}
-    assert list(tables(summary))[-1].rows == [("torn", "reading", "cannot read torn: it is broken")]
+    assert list(bench_tables(summary))[-1].rows == [
+        ("torn", "reading", "cannot read torn: it is broken")
+    ]

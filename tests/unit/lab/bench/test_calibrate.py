@@ -8,7 +8,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from draftlens_lab.bench.calibrate import MASSES, Calibration, Subject, calibrate, check, subject_of
+from draftlens_lab.bench.calibrate import (
+    MASSES,
+    CalibratedOption,
+    Calibration,
+    calibrate,
+    check_calibration,
+    subject_of,
+)
 
 from draftlens import SpecVLM
 from draftlens.core.errors import ConfigError
@@ -20,7 +27,6 @@ METHOD = SpecVLM(
     prune_ratio=0.7,
     pruner={"name": "specvlm", "attention_mass": 0.25},
     tree=[[0], [0, 0]],
-    positions="compact",
     sampling_rule="rejection",
 )
 
@@ -48,7 +54,7 @@ class Told:
 
 
 def found(engine: Any, clips: list[Any], masses: tuple[float, ...], **options: Any) -> Calibration:
-    subject = Subject("pruner.attention_mass", "attention_mass", "masses", masses)
+    subject = CalibratedOption("pruner.attention_mass", "attention_mass", "masses", masses)
     return calibrate(engine, clips, METHOD, subject, **options)
 
 
@@ -115,29 +121,31 @@ def test_masses_are_tenths_from_nothing_to_all() -> None:
 )
 def test_methods_without_a_best_mass_are_refused(fields: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        check(replace(METHOD, **fields))
+        check_calibration(replace(METHOD, **fields))
 
 
 def test_a_method_without_a_pruner_is_refused() -> None:
     for pruners in ([], ["uv"]):
         with pytest.raises(ConfigError, match="the layer of pruner uv, or one of several"):
-            check(from_dict({"method": "plain"}), pruners)
+            check_calibration(from_dict({"method": "plain"}), pruners)
 
 
 def test_layers_that_are_the_same_to_the_target_are_tried_once() -> None:
     """A target of 20 layers is read behind 14 at most."""
     method = replace(METHOD, pruner={"name": "uv", "text": "after"})
-    assert subject_of(method, 20) == Subject("pruner.layer", "layer", "layers", (5, 10, 14))
+    assert subject_of(method, 20) == CalibratedOption(
+        "pruner.layer", "layer", "layers", (5, 10, 14)
+    )
     assert subject_of(method, 80).values == (5, 10, 15, 20)
     assert subject_of(method, 2).values == (1,)
-    check(method)
+    check_calibration(method)
 
 
 def test_pruners_are_compared_with_their_default_options() -> None:
     names = ["uv", "specvlm"]
-    check(replace(METHOD, pruner="grid"), names)
+    check_calibration(replace(METHOD, pruner="grid"), names)
     subject = subject_of(METHOD, 20, names)
-    assert subject == Subject("pruner", "pruner", "pruners", ("uv", "specvlm"))
+    assert subject == CalibratedOption("pruner", "pruner", "pruners", ("uv", "specvlm"))
     tried: list[Any] = []
 
     def answer(inputs: str, *, method: SpecVLM, **options: Any) -> Any:
@@ -150,9 +158,9 @@ def test_pruners_are_compared_with_their_default_options() -> None:
     assert calibrate(engine, [clip], METHOD, subject).best == "specvlm"
     assert tried == [UVPruner(), SpecVLMPruner()]
     with pytest.raises(ConfigError, match="unknown pruner 'best'"):
-        check(METHOD, ["uv", "best"])
+        check_calibration(METHOD, ["uv", "best"])
     with pytest.raises(ConfigError, match="prune_ratio 0 leaves nothing to choose"):
-        check(replace(METHOD, prune_ratio=0), names)
+        check_calibration(replace(METHOD, prune_ratio=0), names)
 
 
 def test_the_automatic_tree_which_depends_on_times_is_replaced_by_that_of_eagle() -> None:

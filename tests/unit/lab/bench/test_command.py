@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from draftlens_lab.cli.bench import sweep_of
+from draftlens_lab.cli.bench_run import sweep_of
 
 from draftlens.core.errors import ConfigError
 

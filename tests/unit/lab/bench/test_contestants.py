@@ -8,7 +8,7 @@ import pytest
 from draftlens_lab.bench.contestants import HfAssisted, Lossy, Ours, line_up
 from draftlens_lab.bench.lossy.fastv import FastV
 from draftlens_lab.bench.lossy.pdrop import PDrop
-from draftlens_lab.bench.options import Options
+from draftlens_lab.bench.options import BenchOptions
 
 from draftlens.core.errors import ConfigError
 from draftlens.methods.speculative import SpeculativeDecoding
@@ -16,13 +16,13 @@ from draftlens.methods.specvlm.config import SpecVLM
 from draftlens.methods.tabed.config import TABED
 
 
-def names(options: Options) -> list[str]:
+def names(options: BenchOptions) -> list[str]:
     return [one.name for one in line_up(options)]
 
 
 def test_the_reference_comes_first_whoever_is_named() -> None:
-    assert names(Options(peers=())) == ["hf-generate", "plain", "speculative", "specvlm"]
-    assert names(Options(methods=(), peers=("hf-assisted", "hf-generate"))) == [
+    assert names(BenchOptions(peers=())) == ["hf-generate", "plain", "speculative", "specvlm"]
+    assert names(BenchOptions(methods=(), peers=("hf-assisted", "hf-generate"))) == [
         "hf-generate",
         "hf-assisted",
     ]
@@ -34,7 +34,7 @@ def test_methods_and_peers_by_their_options() -> None:
         "long": {"num_speculative_tokens": 9},
         "five": {"peer": "hf-assisted", "num_assistant_tokens": 5},
     }
-    ways = {one.name: one.way for one in line_up(Options(methods=(), peers=(), extra=extra))}
+    ways = {one.name: one.way for one in line_up(BenchOptions(methods=(), peers=(), extra=extra))}
     assert ways["half"] == Ours(SpecVLM(prune_ratio=0.5))
     assert ways["long"] == Ours(SpeculativeDecoding(num_speculative_tokens=9))
     assert ways["five"] == HfAssisted(num_assistant_tokens=5)
@@ -49,20 +49,22 @@ def test_lossy_peers_by_their_options() -> None:
         "late": {"peer": "pdrop", "drop_layers": [4, 9]},
     }
     peers = ("fastv", "pdrop", "sparsevlm", "dycoke-target")
-    ways = {one.name: one.way for one in line_up(Options(methods=(), peers=peers, extra=extra))}
+    ways = {
+        one.name: one.way for one in line_up(BenchOptions(methods=(), peers=peers, extra=extra))
+    }
     assert list(ways) == ["hf-generate", *peers, "most", "late"]
     assert ways["most"] == Lossy(FastV(layer=3, prune_ratio=0.9))
     assert ways["late"] == Lossy(PDrop(drop_layers=(4, 9)))
     for name in (*peers, "most", "late"):
         settings = json.loads(json.dumps(ways[name].settings()))
-        again = line_up(Options(methods=(), peers=(), extra={name: settings}))[1]
+        again = line_up(BenchOptions(methods=(), peers=(), extra={name: settings}))[1]
         assert again.way == ways[name]
     assert ways["fastv"].settings() == {"peer": "fastv", "layer": 2, "prune_ratio": 0.5}
 
 
 def test_a_sweep_adds_variants_of_the_methods_that_have_the_field() -> None:
     extra = {"random": {"method": "specvlm", "pruner": "random"}}
-    chosen = line_up(Options(peers=(), extra=extra, sweep={"prune_ratio": (0, 0.9, 1)}))
+    chosen = line_up(BenchOptions(peers=(), extra=extra, sweep={"prune_ratio": (0, 0.9, 1)}))
     found = {one.name: (one.base, one.varied) for one in chosen if one.base}
     assert found == {
         "specvlm prune_ratio=0": ("specvlm", ("prune_ratio", 0)),
@@ -77,7 +79,7 @@ def test_nothing_equal_is_measured_twice_by_a_sweep() -> None:
     """Whatever it is called: `half` is specvlm at 0.5, so both have the same variants."""
     extra = {"half": {"method": "specvlm", "prune_ratio": 0.5}}
     sweep = {"prune_ratio": (0, 0.5, 0.0, 0.9, 0.5)}
-    chosen = line_up(Options(methods=("specvlm",), peers=(), extra=extra, sweep=sweep))
+    chosen = line_up(BenchOptions(methods=("specvlm",), peers=(), extra=extra, sweep=sweep))
     assert [one.name for one in chosen] == [
         "hf-generate",
         "specvlm",
@@ -89,7 +91,7 @@ def test_nothing_equal_is_measured_twice_by_a_sweep() -> None:
 def test_trees_are_swept_over() -> None:
     paths = [[0], [1]]
     chosen = line_up(
-        Options(methods=("speculative",), peers=(), sweep={"tree": ("eagle", paths, paths)})
+        BenchOptions(methods=("speculative",), peers=(), sweep={"tree": ("eagle", paths, paths)})
     )
     assert [one.varied for one in chosen[2:]] == [("tree", "eagle"), ("tree", paths)]
     assert chosen[-1].way == Ours(SpeculativeDecoding(tree=((0,), (1,))))
@@ -97,7 +99,7 @@ def test_trees_are_swept_over() -> None:
 
 def test_views_and_weights_are_swept_over() -> None:
     sweep = {"weights": ("grid", "bayes"), "views": (["text"], ["multimodal", "text"])}
-    chosen = line_up(Options(methods=("speculative", "tabed"), peers=(), sweep=sweep))
+    chosen = line_up(BenchOptions(methods=("speculative", "tabed"), peers=(), sweep=sweep))
     assert [one.name for one in chosen[3:]] == ["tabed weights=grid", "tabed views=['text']"]
     assert chosen[3].way == Ours(TABED(weights="grid"))
     assert chosen[4].way == Ours(TABED(views=["text"]))
@@ -105,7 +107,7 @@ def test_views_and_weights_are_swept_over() -> None:
 
 def test_two_sweeps_do_not_multiply() -> None:
     chosen = line_up(
-        Options(peers=(), sweep={"prune_ratio": (0.5,), "num_speculative_tokens": (2, 3)})
+        BenchOptions(peers=(), sweep={"prune_ratio": (0.5,), "num_speculative_tokens": (2, 3)})
     )
     bases = [(one.base, one.varied) for one in chosen if one.base]
     assert bases == [
@@ -118,17 +120,17 @@ def test_two_sweeps_do_not_multiply() -> None:
 
 
 def test_contexts_want_a_draft_that_prunes_nothing() -> None:
-    assert names(Options(peers=(), context=(8, 16)))[-1] == "specvlm prune_ratio=0.0"
+    assert names(BenchOptions(peers=(), context=(8, 16)))[-1] == "specvlm prune_ratio=0.0"
     assert (
-        names(Options(peers=(), context=(8, 16), sweep={"prune_ratio": (0, 1)})).count(
+        names(BenchOptions(peers=(), context=(8, 16), sweep={"prune_ratio": (0, 1)})).count(
             "specvlm prune_ratio=0"
         )
         == 1
     )
     assert "specvlm prune_ratio=0.0" not in names(
-        Options(peers=(), context=(8,), sweep={"prune_ratio": (0,)})
+        BenchOptions(peers=(), context=(8,), sweep={"prune_ratio": (0,)})
     )
-    assert len(names(Options(methods=("plain",), peers=(), context=(8, 16)))) == 2
+    assert len(names(BenchOptions(methods=("plain",), peers=(), context=(8, 16)))) == 2
 
 
 @pytest.mark.parametrize(
@@ -159,4 +161,4 @@ def test_contexts_want_a_draft_that_prunes_nothing() -> None:
 )
 def test_what_is_refused(options: dict, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence.replace("(", r"\(")):
-        line_up(Options(**options))
+        line_up(BenchOptions(**options))

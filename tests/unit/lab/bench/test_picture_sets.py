@@ -12,7 +12,7 @@ import datasets
 import numpy as np
 import pytest
 from draftlens_lab.bench.clips import Clip
-from draftlens_lab.bench.options import Options
+from draftlens_lab.bench.options import BenchOptions
 from draftlens_lab.bench.picture_sets import EDIT, PLACE, PORORO, REASONING, SPOT, VIST, placed
 from draftlens_lab.bench.workloads import clips_of
 from PIL import Image
@@ -29,7 +29,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 
 def clips(workload: str, **options: Any) -> list[Clip]:
-    return clips_of(Options(workload, **options), processor=None)
+    return clips_of(BenchOptions(workload, **options), processor=None)
 
 
 def picture(shade: int) -> Image.Image:

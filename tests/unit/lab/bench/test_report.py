@@ -12,9 +12,9 @@ import pytest
 from draftlens_lab.bench.contestants import Contestant, HfGenerate, Lossy, Ours, line_up
 from draftlens_lab.bench.lossy.fastv import FastV
 from draftlens_lab.bench.memory import RESIDENT, Peak
-from draftlens_lab.bench.options import Options
-from draftlens_lab.bench.plots import plot
-from draftlens_lab.bench.report import markdown, swept, tables, value_text
+from draftlens_lab.bench.options import BenchOptions
+from draftlens_lab.bench.plots import bench_plots
+from draftlens_lab.bench.report import bench_page, bench_tables, swept, value_text
 from draftlens_lab.bench.store import Failure, Measurement, Record, Refusal, Store, products
 from draftlens_lab.bench.summary import summarize
 from rich.console import Console
@@ -105,8 +105,8 @@ def measured(
 def test_every_table_is_there_with_every_method() -> None:
     troubles = (Failure("c", "", 0, "cannot read c"), Refusal("hf-assisted", "ValueError: no"))
     summary = measured(sweep=True, extra=troubles)
-    page = markdown(summary, ["speedup.png"])
-    titles = [table.title for table in tables(summary)]
+    page = bench_page(summary, ["speedup.png"])
+    titles = [table.title for table in bench_tables(summary)]
     assert titles == [
         "100 long",
         "100 long: drafts and memory",
@@ -116,7 +116,7 @@ def test_every_table_is_there_with_every_method() -> None:
         "Does not run",
         "Clips that failed, left out of every figure",
     ]
-    for table in tables(summary):
+    for table in bench_tables(summary):
         assert all(len(row) == len(table.columns) for row in table.rows)
         assert all(isinstance(cell, str) for row in table.rows for cell in row)
     assert "| plain | 1.000 | 2.00 (2.00 to 2.00) | 2.00 (2.00 to 2.00) | 1 of 2 |" in page
@@ -130,11 +130,11 @@ def test_every_table_is_there_with_every_method() -> None:
 
 def test_drafts_that_run_ahead_have_a_table() -> None:
     summary = measured()
-    titles = [table.title for table in tables(summary)]
+    titles = [table.title for table in bench_tables(summary)]
     assert "100 long: drafts that run ahead" not in titles
     row = summary["groups"]["100 long"]["methods"]["specvlm"]
     row.update(corrections=4, mean_run_length=3.5)
-    [table] = [table for table in tables(summary) if table.title.endswith("run ahead")]
+    [table] = [table for table in bench_tables(summary) if table.title.endswith("run ahead")]
     assert table.columns == ("method", "M", "corrections")
     assert table.rows == [("specvlm", "3.50", "4")]
 
@@ -148,7 +148,7 @@ def test_a_swept_method_stands_among_its_variants() -> None:
 def of_methods(methods: dict[str, Any], sweep: dict[str, tuple[Any, ...]]) -> dict[str, Any]:
     """The summary of a run of these methods and a sweep, told apart by how many passes they
     took."""
-    options = Options(methods=(), peers=(), extra=methods, sweep=sweep)
+    options = BenchOptions(methods=(), peers=(), extra=methods, sweep=sweep)
     store, chosen = Store.__new__(Store), line_up(options)
     store.records = [
         Measurement(
@@ -194,15 +194,15 @@ def test_a_line_has_all_its_points_by_whatever_name_they_were_measured(
         rows["half"],
         rows["most"],
     ]
-    assert tmp_path / "acceptance_by_prune_ratio.png" in plot(summary, tmp_path)
+    assert tmp_path / "acceptance_by_prune_ratio.png" in bench_plots(summary, tmp_path)
 
 
 def test_a_sweep_over_methods_that_are_all_named_is_shown_too(tmp_path: Path) -> None:
     summary = of_methods({"most": MOST, "half": HALF}, {"prune_ratio": (0.5, 0.9)})
     assert summary["variants"] == {}
-    (table,) = (table for table in tables(summary) if table.title == "By prune_ratio")
+    (table,) = (table for table in bench_tables(summary) if table.title == "By prune_ratio")
     assert [row[:3] for row in table.rows] == [("g", "most", "0.5"), ("g", "most", "0.9")]
-    assert tmp_path / "acceptance_by_prune_ratio.png" in plot(summary, tmp_path)
+    assert tmp_path / "acceptance_by_prune_ratio.png" in bench_plots(summary, tmp_path)
 
 
 def test_a_sweep_does_not_draw_the_methods_of_another() -> None:
@@ -237,13 +237,13 @@ def test_a_variant_of_one_field_may_be_a_point_of_anothers_line() -> None:
 def test_one_point_is_no_line(tmp_path: Path) -> None:
     summary = of_methods({"most": MOST}, {"prune_ratio": (0.9,)})
     assert swept(summary, "g", "prune_ratio") == {}
-    assert "By prune_ratio" not in [table.title for table in tables(summary)]
-    assert tmp_path / "acceptance_by_prune_ratio.png" not in plot(summary, tmp_path)
+    assert "By prune_ratio" not in [table.title for table in bench_tables(summary)]
+    assert tmp_path / "acceptance_by_prune_ratio.png" not in bench_plots(summary, tmp_path)
 
 
 def test_values_that_are_no_numbers_are_told_as_they_are_given() -> None:
     summary = of_methods({"most": MOST}, {"tree": ([[0], [1]], None)})
-    (table,) = (table for table in tables(summary) if table.title == "By tree")
+    (table,) = (table for table in bench_tables(summary) if table.title == "By tree")
     assert [row[2] for row in table.rows] == ["eagle", "[[0], [1]]", "null"]
 
 
@@ -267,13 +267,13 @@ def test_views_are_summed_over_all_answers(tmp_path: Path) -> None:
     methods = summary["groups"]["g"]["methods"]
     assert methods["plain"]["views"] == {}
     assert methods["specvlm"]["views"]["text"]["right_share"] == 0.5
-    (table,) = (table for table in tables(summary) if table.title == "g: views of the prompt")
+    (table,) = (table for table in bench_tables(summary) if table.title == "g: views of the prompt")
     assert table.rows == [("specvlm", "text", "0.50", "80%", "50%")]
 
 
 def test_every_picture_is_known_to_be_ours(tmp_path: Path) -> None:
     """So that it goes when the run is begun again."""
-    drawn = plot(measured(sweep=True, lengths=(100, 800)), tmp_path)
+    drawn = bench_plots(measured(sweep=True, lengths=(100, 800)), tmp_path)
     assert len(drawn) == 4
     assert {file.name for file in drawn} < set(products())
 
@@ -284,7 +284,7 @@ def test_names_can_be_read_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch)
     terminal = Console(file=file, width=80, force_terminal=True, color_system=None)
     monkeypatch.setattr(show, "console", terminal)
     summary = measured(sweep=True)
-    show.show_tables(tables(summary), "")
+    show.show_tables(bench_tables(summary), "")
     memory = file.getvalue().split("drafts and memory")[1].split("where the time goes")[0]
     lines = [line for line in memory.splitlines() if line.startswith("│")]
     names = "".join(line.split("│")[1].strip() for line in lines)
@@ -309,7 +309,7 @@ def test_names_can_be_read_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch)
 def test_pictures_of_what_was_measured(
     tmp_path: Path, sweep: bool, lengths: Any, names: set[str]
 ) -> None:
-    files = plot(measured(sweep, lengths), tmp_path)
+    files = bench_plots(measured(sweep, lengths), tmp_path)
     assert {file.stem for file in files} == names
     assert all(file.stat().st_size > 5000 for file in files)
 
@@ -321,8 +321,8 @@ def test_without_a_reference_there_still_is_a_report(tmp_path: Path) -> None:
         for row in group["methods"].values():
             row["speedup_e2e"] = row["speedup_decode"] = None
             row["compared"] = 0
-    assert "| plain | 1.000 |  |  |  |" in markdown(summary)
-    assert len(plot(summary, tmp_path)) == 2
+    assert "| plain | 1.000 |  |  |  |" in bench_page(summary)
+    assert len(bench_plots(summary, tmp_path)) == 2
 
 
 def test_the_peak_begins_anew() -> None:
@@ -384,7 +384,7 @@ def test_the_memory_of_workers_counts_if_they_took_part() -> None:
 
 
 def test_lossy_methods_are_marked_and_stand_beside_the_others() -> None:
-    assert "100 long: lossy methods" not in [table.title for table in tables(measured())]
+    assert "100 long: lossy methods" not in [table.title for table in bench_tables(measured())]
     way = Lossy(FastV(prune_ratio=0.75))
     answer = ([1, 2, 9], 0.5, 0.25, {"frames": 0.1}, 100, {"visual": 40, "kept": 10})
     record = Measurement("a|b", "100 long", "fastv", 0, *answer, 5, 2**30, 2**29, accepted=2)
@@ -395,11 +395,11 @@ def test_lossy_methods_are_marked_and_stand_beside_the_others() -> None:
     ]
     contestants = [Contestant("hf-generate", HfGenerate()), Contestant("fastv", way)]
     summary = {"run": RUN, **summarize(store, contestants, ["100 long"])}
-    speed, lossy, *_ = tables(summary)
+    speed, lossy, *_ = bench_tables(summary)
     assert [row[0] for row in speed.rows] == ["hf-generate", "fastv (lossy)"]
     assert [row[:4] for row in lossy.rows] == [
         ("hf-generate", "100.0%", "yes", "100%"),
         ("fastv (lossy)", "66.7%", "0 of 1", "25%"),
     ]
     assert summary["settings"]["fastv"] == {"peer": "fastv", "layer": 2, "prune_ratio": 0.75}
-    assert "Answers that differ" not in markdown(summary)
+    assert "Answers that differ" not in bench_page(summary)

@@ -11,11 +11,18 @@ from typing import Any
 import datasets
 import numpy as np
 import pytest
-from draftlens_lab.bench.clips import Clip, FrameFolder, ImageFiles, VideoFile, spread, unique_names
+from draftlens_lab.bench.clips import (
+    Clip,
+    FrameFolder,
+    ImageFiles,
+    VideoFile,
+    select_clips,
+    unique_names,
+)
 from draftlens_lab.bench.datasets import INSTRUCTION, multiple_choice
-from draftlens_lab.bench.options import Options
+from draftlens_lab.bench.options import BenchOptions
 from draftlens_lab.bench.turns import TURN_WORKLOADS
-from draftlens_lab.bench.workloads import check, clips_of
+from draftlens_lab.bench.workloads import check_workload, clips_of
 from draftlens_lab.evaluate.parts import part_samples
 from draftlens_lab.evaluate.turns import stories
 from draftlens_lab.world import render
@@ -37,7 +44,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 
 def clips(workload: str, **options: Any) -> list[Clip]:
-    return clips_of(Options(workload, **options), processor=None)
+    return clips_of(BenchOptions(workload, **options), processor=None)
 
 
 def film(root: Path, *names: str) -> None:
@@ -309,7 +316,7 @@ def test_what_the_run_draws_is_no_clip(
     root = Path() if relative else tmp_path
 
     def names(out: Path, workload: Path = root) -> list[str]:
-        return [clip.name for clip in clips_of(Options(str(workload)), None, out)]
+        return [clip.name for clip in clips_of(BenchOptions(str(workload)), None, out)]
 
     apart = ["one.mp4", "runs/bench2/four.mp4", "runs/two.mp4"]
     assert names(Path("runs/bench")) == names(tmp_path / "runs" / "bench") == apart
@@ -349,7 +356,7 @@ def test_options_that_would_not_be_heeded_are_refused(
     (tmp_path / "runs").mkdir()
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=sentence):
-        check(Options(**options), Path("runs"), frames)
+        check_workload(BenchOptions(**options), Path("runs"), frames)
 
 
 @pytest.mark.parametrize(
@@ -367,7 +374,7 @@ def test_options_that_would_not_be_heeded_are_refused(
 def test_options_that_go_together_are_not(
     tmp_path: Path, options: dict, frames: int | None
 ) -> None:
-    check(Options(**options), tmp_path, frames)
+    check_workload(BenchOptions(**options), tmp_path, frames)
 
 
 def test_frames_of_different_sizes_are_no_video(tmp_path: Path) -> None:
@@ -385,7 +392,7 @@ def test_the_world_shows_the_same_scenes_at_each_length() -> None:
     class Small:
         video_processor = LlavaOnevisionVideoProcessor(size={"height": 16, "width": 16})
 
-    found = clips_of(Options("world:2,5", clips=3, context=(5, 7)), Small())
+    found = clips_of(BenchOptions("world:2,5", clips=3, context=(5, 7)), Small())
     assert [clip.frames for clip in found] == [2] * 3 + [5] * 3 + [7] * 3
     assert len({clip.name for clip in found}) == 9
     assert [clip.group for clip in found[::3]] == [
@@ -398,15 +405,20 @@ def test_the_world_shows_the_same_scenes_at_each_length() -> None:
     assert shown() is shown()  # rendered before the measurement
     assert shown().videos[0].frames.shape == (2, 16, 16, 3)
     assert shown().messages[0]["content"][-1]["text"] == found[0].prompt == "Describe the video."
-    (other,) = clips_of(Options("world:2", clips=1, prompt="Who?", seed=1), Small())
+    (other,) = clips_of(BenchOptions("world:2", clips=1, prompt="Who?", seed=1), Small())
     assert other.prepare()().messages[0]["content"][-1]["text"] == "Who?"
     assert other.name not in {clip.name for clip in found}
 
 
 def test_small_helpers() -> None:
     numbers: list[Any] = list(range(10))
-    assert spread(numbers, 2) == [2, 7]
-    assert spread(numbers, 10) == spread(numbers, 99) == spread(numbers, None) == numbers
+    assert select_clips(numbers, 2) == [2, 7]
+    assert (
+        select_clips(numbers, 10)
+        == select_clips(numbers, 99)
+        == select_clips(numbers, None)
+        == numbers
+    )
     assert unique_names(["a", "b", "a", "a"]) == ["a", "b", "a#2", "a#3"]
     assert multiple_choice("Why?", []) == "Why?"
 
@@ -419,7 +431,7 @@ class _Small:
 
 def test_workloads_of_parts_ask_the_questions_of_evaluate() -> None:
     for name, lengths in (("focus", (16, 64)), ("needle", (64,)), ("chat", (16, 64))):
-        found = clips_of(Options(name, clips=2), _Small())
+        found = clips_of(BenchOptions(name, clips=2), _Small())
         assert [clip.frames for clip in found] == [length for length in lengths for _ in range(2)]
         assert len({clip.name for clip in found}) == len(found)
         assert {clip.group for clip in found} == {f"{name}, {length} frames" for length in lengths}
@@ -435,9 +447,9 @@ def test_workloads_of_parts_ask_the_questions_of_evaluate() -> None:
 
 @pytest.mark.parametrize("kind", TURN_WORKLOADS)
 def test_each_kind_of_turn_has_sixty_different_prompts(kind: str) -> None:
-    found = clips_of(Options(kind, clips=60), _Small())
-    again = clips_of(Options(kind, clips=60), _Small())
-    others = clips_of(Options(kind, clips=60, seed=1), _Small())
+    found = clips_of(BenchOptions(kind, clips=60), _Small())
+    again = clips_of(BenchOptions(kind, clips=60), _Small())
+    others = clips_of(BenchOptions(kind, clips=60, seed=1), _Small())
     assert len(found) == 60 * (2 if kind in ("ordering", "counting") else 1)
     assert len({clip.name for clip in found}) == len(found)
     told = [clip.media for clip in found]
@@ -462,7 +474,7 @@ def test_each_kind_of_turn_has_sixty_different_prompts(kind: str) -> None:
 def test_a_turn_shows_its_media_and_what_was_said_before(
     workload: str, images: int, videos: int, questions: int
 ) -> None:
-    (clip,) = clips_of(Options(workload, clips=1), _Small())
+    (clip,) = clips_of(BenchOptions(workload, clips=1), _Small())
     chat = clip.prepare()()
     assert (len(chat.images), len(chat.videos)) == (images, videos)
     roles = [message["role"] for message in chat.messages]
@@ -470,12 +482,12 @@ def test_a_turn_shows_its_media_and_what_was_said_before(
     assert chat.messages[-1]["content"][-1]["text"] == clip.prompt
     kind, _, frames = workload.partition(":")
     assert clip.group == (f"{kind}, {frames} frames" if frames else kind)
-    (other,) = clips_of(Options(workload, clips=1, prompt="Who?"), _Small())
+    (other,) = clips_of(BenchOptions(workload, clips=1, prompt="Who?"), _Small())
     assert other.prepare()().messages[-1]["content"][-1]["text"] == "Who?"
 
 
 def test_a_story_has_a_caption_behind_each_picture_but_the_last() -> None:
-    (clip,) = clips_of(Options("story", clips=1), _Small())
+    (clip,) = clips_of(BenchOptions("story", clips=1), _Small())
     content = clip.prepare()().messages[0]["content"]
     assert [item["type"] for item in content] == ["image", "text"] * 5
     (story,) = stories(1, 0)
@@ -487,14 +499,14 @@ def test_frames_are_part_of_the_name_of_a_turn() -> None:
     with pytest.raises(ConfigError, match=r"picture has no number of frames: picture, not"):
         clips("picture:8")
     with pytest.raises(ConfigError, match=r"talk has no number of frames"):
-        check(Options("talk"), Path("out"), frames=8)
+        check_workload(BenchOptions("talk"), Path("out"), frames=8)
     with pytest.raises(ConfigError, match=r"second:8"):
-        check(Options("second"), Path("out"), frames=8)
-    check(Options("second:8"), Path("out"), frames=8)
+        check_workload(BenchOptions("second"), Path("out"), frames=8)
+    check_workload(BenchOptions("second:8"), Path("out"), frames=8)
 
 
 def test_pairs_show_two_pictures() -> None:
-    found = clips_of(Options("pairs", clips=3, prompt="What changed?"), _Small())
+    found = clips_of(BenchOptions("pairs", clips=3, prompt="What changed?"), _Small())
     assert [clip.group for clip in found] == ["pairs"] * 3
     for clip in found:
         chat = clip.prepare()()

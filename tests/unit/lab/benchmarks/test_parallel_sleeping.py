@@ -22,15 +22,14 @@ from benchmarks.parallel_parts.sleeping_model import (
 from benchmarks.parallel_parts.virtual import Costs, drawn_text, lockstep, serial
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import chain
-from draftlens.decoding import Session
+from draftlens.decoding import Plan, Session
 from draftlens.drafting.draft_prompt import DraftModelReader
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.methods.parallelvlm.draft_inputs import OwnPrompt
 from draftlens.methods.parallelvlm.loop import decode
-from draftlens.methods.parallelvlm.schedule import Eager, LockStep, Pace
-from draftlens.methods.parallelvlm.target_side import LaneDrafter
+from draftlens.methods.parallelvlm.schedule import Schedule
+from draftlens.methods.parallelvlm.target_side import ParallelDrafter
 from draftlens.models.adapter import Backbone
-from draftlens.prefill.full import FullPrefill
 from draftlens.processes.shared_model import share
 from draftlens.processes.shared_tensors import unpack
 
@@ -50,15 +49,15 @@ def scripted_pair() -> tuple[SleepingModel, SleepingModel, list[int]]:
     return target, draft, truth
 
 
-def in_lane(target: Any, draft: Any, pace: Pace, seed: int) -> tuple[list[int], Session]:
+def in_lane(target: Any, draft: Any, schedule: Schedule, seed: int) -> tuple[list[int], Session]:
     """The answer with a scripted lane, and its session."""
     backbone = Backbone.of(target)
     guessing = Backbone.of(draft)
     reader = DraftModelReader(guessing)
-    serial_drafter = ModelDrafter(reader, chain(pace.longest), backbone.vocab_size)
+    serial_drafter = ModelDrafter(reader, chain(schedule.longest), backbone.vocab_size)
     link = ScriptedLink(guessing, seed)
-    drafter = LaneDrafter(link, OwnPrompt(), pace, backbone.vocab_size, serial_drafter)
-    session = Session(backbone, drafter, FullPrefill(), Clock(Stats()), lane=drafter)
+    drafter = ParallelDrafter(link, OwnPrompt(), schedule, backbone.vocab_size, serial_drafter)
+    session = Session(backbone, Plan(drafter), Clock(Stats()))
     given = inputs()
     [row] = session.add(backbone.prepare(given, **EVERYWHERE), [0], given)
     for _ in decode(session):
@@ -93,7 +92,7 @@ def test_a_serial_chain_makes_the_passes_of_virtual_time(guesses: int) -> None:
 @pytest.mark.parametrize("seed", range(2))
 def test_lockstep_makes_the_passes_of_virtual_time(window: int, seed: int) -> None:
     target, draft, truth = scripted_pair()
-    said, session = in_lane(target, draft, LockStep(window), seed)
+    said, session = in_lane(target, draft, Schedule(window), seed)
     play = lockstep(TEXT, COSTS, window, starts_ready=True)
     assert said == truth
     assert session.stats.passes == play.rounds
@@ -103,7 +102,7 @@ def test_lockstep_makes_the_passes_of_virtual_time(window: int, seed: int) -> No
 @pytest.mark.parametrize("seed", range(4))
 def test_whoever_moves_when_the_answer_is_the_script(seed: int) -> None:
     target, draft, truth = scripted_pair()
-    said, _ = in_lane(target, draft, Eager(6), seed)
+    said, _ = in_lane(target, draft, Schedule(), seed)
     assert said == truth
 
 

@@ -12,7 +12,6 @@ from benchmarks.spava_parts.spoken import following
 from draftlens.prefill.spava.blocks import Share, divide
 from draftlens.prefill.spava.flops import Work
 from draftlens.prefill.spava.one_process_attention import attend_in_blocks
-from draftlens.prefill.spava.passing_keys import Evenly
 
 HEADS = 2
 WIDTH = 4
@@ -24,7 +23,7 @@ def test_pairs_are_those_that_the_code_counts(anchor: int, passing: int, count: 
     blocks = divide(211, 208, anchor, passing, count)
     work = Work()
     states = torch.zeros(HEADS, 211, WIDTH)
-    attend_in_blocks(states, states, states, blocks, partial(work.attend, scaling=1.0), Evenly(), 0)
+    attend_in_blocks(states, states, states, blocks, partial(work.attend, scaling=1.0), 0)
     whole = pairs(Share(blocks, 0, 1))
     assert work.flops == 4 * HEADS * WIDTH * whole
     for size in (2, 3):

@@ -17,11 +17,12 @@ from transformers.video_utils import VideoMetadata
 
 from draftlens.core.errors import ConfigError
 from draftlens.core.prefill_readings import ATTENTION
-from draftlens.engine import Stream
+from draftlens.decoding.observer import Observer
 from draftlens.media import Video
 from draftlens.media.conversation import Conversation
 from draftlens.pruning import Choice, Visual
 from draftlens.request import Request
+from draftlens.streaming import Stream
 from tests.families import FAMILIES, Family
 from tests.unit.lab.explain.traces import trace_of, visual_tokens
 
@@ -71,7 +72,10 @@ def observed(
 ) -> Stream:
     """A stream whose pruner's choices are recorded, with attention scores."""
     request = Request(
-        inputs, method=method, options=options, readings=ATTENTION, observe=choices.append
+        inputs,
+        method=method,
+        options=options,
+        observer=Observer(readings=ATTENTION, on_choice=choices.append),
     )
     return Stream(family.build(), None, request)
 

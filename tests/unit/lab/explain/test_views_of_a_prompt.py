@@ -10,7 +10,7 @@ import pytest
 from draftlens_lab.explain import gantt, viewing_method, views_chart, views_page
 from draftlens_lab.explain.tracing import PlainRun, Round
 from draftlens_lab.explain.view_chart import BAND_TOKENS, MAX_BANDS, bands_of, colour_of, word_of
-from draftlens_lab.explain.view_page import COLUMNS, rows_of
+from draftlens_lab.explain.view_page import COLUMNS, view_rows
 from draftlens_lab.explain.view_trace import ViewToken, ViewTrace, has_views, length_alone
 
 from draftlens.core.errors import ConfigError
@@ -86,7 +86,7 @@ def test_figures_of_the_views() -> None:
     assert (whole.weight, whole.asked, whole.right, whole.alone) == (0.75, 6, 4, 2.0)
     assert (text.asked, text.right) == (5, 2)
     assert (silent.weight, silent.asked, silent.alone) == (None, 0, None)
-    rows = rows_of(trace)
+    rows = view_rows(trace)
     assert all(len(row) == len(COLUMNS) for row in rows)
     assert rows[0] == ["whole", "0.75", "6", "4 (67%)", "2.00"]
     assert rows[2] == ["silent", "", "0", "", ""]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from draftlens_lab.bench.options import Options
+from draftlens_lab.bench.options import BenchOptions
 from draftlens_lab.bench.workloads import clips_of
 from draftlens_lab.world import HELD_OUT, story
 
@@ -103,7 +103,7 @@ def test_shortened() -> None:
 
 def test_views_of_a_prompt(draft: tuple[Any, Any]) -> None:
     model, processor = draft
-    (clip,) = clips_of(Options("picture", clips=1), processor)
+    (clip,) = clips_of(BenchOptions("picture", clips=1), processor)
     chat = clip.prepare()()
     blind = without_media(chat)
     assert blind.images == []

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from draftlens_lab.train.data import parse_entry, read_data
-from draftlens_lab.train.media import NUM_OPENED, check_media, spread
+from draftlens_lab.train.media import NUM_OPENED, check_media, evenly_spaced
 from PIL import Image
 
 from draftlens.core.errors import TrainingDataError
@@ -222,7 +222,7 @@ def test_every_file_is_looked_for_but_only_some_are_opened(tmp_path: Path) -> No
     for index in range(count):
         (tmp_path / f"{index}.png").write_bytes(b"hello")
     Image.new("RGB", (4, 4)).save(tmp_path / "good.png")
-    opened = set(spread(range(count), NUM_OPENED))
+    opened = set(evenly_spaced(range(count), NUM_OPENED))
     for index in opened:
         (tmp_path / f"{index}.png").write_bytes((tmp_path / "good.png").read_bytes())
     entries = [
@@ -238,6 +238,6 @@ def test_every_file_is_looked_for_but_only_some_are_opened(tmp_path: Path) -> No
 
 
 def test_spread_items_are_even_and_none_comes_twice() -> None:
-    assert spread(range(10), 5) == [0, 2, 4, 6, 8]
-    assert spread([1, 2], 5) == [1, 2]
-    assert spread([], 5) == []
+    assert evenly_spaced(range(10), 5) == [0, 2, 4, 6, 8]
+    assert evenly_spaced([1, 2], 5) == [1, 2]
+    assert evenly_spaced([], 5) == []

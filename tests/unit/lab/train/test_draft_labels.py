@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from draftlens_lab.train.data import parse_entry
-from draftlens_lab.train.labels import IGNORE, AnswerProcessor, UnmarkedText, unmark
+from draftlens_lab.train.labels import IGNORE, AnswerProcessor, UnmarkedText, spans_of
 from families import FAMILIES, Family
 
 from draftlens.core.errors import InputError, UnsupportedModelError
@@ -187,8 +187,8 @@ def test_a_truncated_answer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_marks_come_out_where_they_were() -> None:
-    assert unmark("ab\ufdd0cd\ufdd1e\ufdd0f\ufdd1") == UnmarkedText("abcdef", [(2, 4), (5, 6)])
-    assert unmark("plain") == UnmarkedText("plain", [])
+    assert spans_of("ab\ufdd0cd\ufdd1e\ufdd0f\ufdd1") == UnmarkedText("abcdef", [(2, 4), (5, 6)])
+    assert spans_of("plain") == UnmarkedText("plain", [])
 
 
 def test_media_paths_reach_the_processor(tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ from draftlens_lab.train.report import losses_of
 from draftlens_lab.train.resume import (
     check_folder,
     discard_incomplete,
-    fingerprint,
     latest,
     open_folder,
+    run_properties,
 )
 from draftlens_lab.train.trainer import EpochOrder, StopAtNan, device_batch
 from families import FAMILIES, TEXT, Family
@@ -283,38 +283,40 @@ def test_only_whole_checkpoints_count_and_the_others_go(tmp_path: Path) -> None:
 
 def test_a_folder_knows_its_run(tmp_path: Path) -> None:
     out, digests = tmp_path / "out", {"data": "1" * 64}
-    run = fingerprint(options(), digests)
+    run = run_properties(options(), digests)
     open_folder(out, run, restart=False)
     check_folder(out, run, restart=False)
     check_folder(
         out,
-        fingerprint(options(save_steps=3, workers=1, device_batch=1, out="x"), digests),
+        run_properties(options(save_steps=3, workers=1, device_batch=1, out="x"), digests),
         restart=False,
     )
     with pytest.raises(
         ConfigError, match=r"contains another run \(lr is 2e-05 there and 0.001 here\).* --restart"
     ):
-        check_folder(out, fingerprint(options(lr=1e-3), digests), restart=False)
+        check_folder(out, run_properties(options(lr=1e-3), digests), restart=False)
     with pytest.raises(
         ConfigError, match=r"contains another run \(data differs, seed is 0 there and 1 here\)"
     ):
-        check_folder(out, fingerprint(options(seed=1), {"data": "2" * 64}), restart=False)
-    check_folder(out, fingerprint(options(seed=1), digests), restart=True)
+        check_folder(out, run_properties(options(seed=1), {"data": "2" * 64}), restart=False)
+    check_folder(out, run_properties(options(seed=1), digests), restart=True)
 
 
 def test_a_changed_config_is_another_run(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text("{}")
-    before = fingerprint(options(draft=None, draft_config=config), {})
+    before = run_properties(options(draft=None, draft_config=config), {})
     config.write_text('{"model_type": "llava"}')
     out = tmp_path / "out"
     open_folder(out, before, restart=False)
     with pytest.raises(ConfigError, match="the draft's config differs"):
-        check_folder(out, fingerprint(options(draft=None, draft_config=config), {}), restart=False)
+        check_folder(
+            out, run_properties(options(draft=None, draft_config=config), {}), restart=False
+        )
 
 
 def test_starting_anew_deletes_what_a_run_made_and_nothing_else(tmp_path: Path) -> None:
-    run = fingerprint(options(), {})
+    run = run_properties(options(), {})
     open_folder(tmp_path, run, restart=False)
     checkpoint(tmp_path, 2, "{}")
     for name in ("model.safetensors", "config.json", "loss.json", "notes.txt"):

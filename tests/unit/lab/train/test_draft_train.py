@@ -11,7 +11,7 @@ import torch
 from draftlens_lab.train import run, train_draft
 from draftlens_lab.train.labels import IGNORE
 from draftlens_lab.train.parts import find_parts
-from draftlens_lab.train.report import Plan, Trained
+from draftlens_lab.train.report import Trained, TrainingPlan
 from draftlens_lab.train.trainer import DraftTrainer
 from families import FAMILIES
 from safetensors.torch import load_file
@@ -77,7 +77,7 @@ def llava(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def ran(
     llava: str, data: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, Trained, list[Plan]]:
+) -> tuple[Path, Trained, list[TrainingPlan]]:
     """An uninterrupted run of both stages: 4 steps of 2 entries with a picture, then 6 of all."""
     out, plans = tmp_path_factory.mktemp("run") / "out", []
     options = training(
@@ -102,7 +102,7 @@ def ran(
 
 
 def test_the_plan_says_what_will_be_trained(
-    ran: tuple[Path, Trained, list[Plan]], llava: str
+    ran: tuple[Path, Trained, list[TrainingPlan]], llava: str
 ) -> None:
     _, trained, (plan,) = ran
     model = LLAVA.build()
@@ -130,7 +130,7 @@ def test_the_plan_says_what_will_be_trained(
 
 
 def test_each_stage_changes_its_parts_only(
-    ran: tuple[Path, Trained, list[Plan]], llava: str
+    ran: tuple[Path, Trained, list[TrainingPlan]], llava: str
 ) -> None:
     out, _, _ = ran
     parts = find_parts(LLAVA.build())
@@ -147,7 +147,7 @@ def test_each_stage_changes_its_parts_only(
     assert any(not torch.equal(middle[name], end[name]) for name in parts.projector)
 
 
-def test_the_losses_are_told_and_drawn(ran: tuple[Path, Trained, list[Plan]]) -> None:
+def test_the_losses_are_told_and_drawn(ran: tuple[Path, Trained, list[TrainingPlan]]) -> None:
     out, trained, _ = ran
     assert json.loads((out / "loss.json").read_text()) == trained.losses
     assert {
@@ -161,7 +161,7 @@ def test_the_losses_are_told_and_drawn(ran: tuple[Path, Trained, list[Plan]]) ->
 
 
 def test_the_result_drafts_for_its_target(
-    ran: tuple[Path, Trained, list[Plan]], llava: str, data: Path
+    ran: tuple[Path, Trained, list[TrainingPlan]], llava: str, data: Path
 ) -> None:
     out, _, _ = ran
     engine = draftlens.load(llava, draft=str(out), device="cpu")
@@ -174,7 +174,7 @@ def test_the_result_drafts_for_its_target(
 
 
 def test_an_interrupted_run_goes_on_and_loses_nothing(
-    ran: tuple[Path, Trained, list[Plan]],
+    ran: tuple[Path, Trained, list[TrainingPlan]],
     llava: str,
     data: Path,
     tmp_path: Path,
@@ -249,7 +249,7 @@ def interrupt_in_save(trainer: Any, folder: str) -> None:
 
 
 def test_a_finished_run_has_nothing_left_and_others_are_refused(
-    ran: tuple[Path, Trained, list[Plan]], llava: str, data: Path
+    ran: tuple[Path, Trained, list[TrainingPlan]], llava: str, data: Path
 ) -> None:
     out, reference, _ = ran
     before = weights(out)

@@ -13,8 +13,8 @@ from text_tokenizers import all_tokenizers
 from draftlens.methods.hsd.drafter import DocumentOptions, document_matcher
 from draftlens.methods.hsd.matcher import DocumentMatcher
 from draftlens.methods.hsd.reference_text import Document, TextReference
-from draftlens.methods.lookup.acceptance import Kind
-from draftlens.methods.lookup.answer_tail import BREAK, Tail
+from draftlens.methods.lookup.answer_tail import BREAK, AnswerTail
+from draftlens.methods.lookup.candidates import Kind
 from draftlens.methods.lookup.ngram_index import Vocabulary
 from draftlens.methods.lookup.normalized_text import WALL
 from draftlens.methods.lookup.text_tokens import TextCodec, joined
@@ -113,7 +113,7 @@ def test_an_answer_that_ends_inside_a_character(text: str) -> None:
     page.matcher.candidates(4, 9)
 
 
-def test_special_tokens_in_a_text_are_not_guessed() -> None:
+def test_special_tokens_in_a_text_are_not_proposed() -> None:
     tokenizer = all_tokenizers()["bpe"]
     text = f"hello world{tokenizer.eos_token} the foot"
     page = Page([text], heads=False)
@@ -132,8 +132,8 @@ def test_ids_that_do_not_exist_are_walls() -> None:
     codec = TextCodec(all_tokenizers()["bpe"])
     ids = [*codec.encode("hello"), -1, 10**9, *codec.encode(" world")]
     document = Document(ids, codec, VOCABULARY)
-    assert document.normal.normal == f"hello{WALL}{WALL}world"
-    tail = Tail(16, codec.decoder())
+    assert document.normalized.text == f"hello{WALL}{WALL}world"
+    tail = AnswerTail(16, codec.decoder())
     tail.extend(codec.encode("hello world"))
     assert TextReference(document, codec).matches(tail, len(codec.encode("hello world"))) == []
 
@@ -147,16 +147,16 @@ def test_a_guess_is_the_text_from_its_place_on(place: int, length: int, name: st
     source = TextReference(Document.of(text, codec, VOCABULARY), codec)
     place = min(place, len(text))
     ids = codec.encode(text[:place])
-    tail = Tail(16, codec.decoder())
+    tail = AnswerTail(16, codec.decoder())
     tail.extend([*codec.encode("x"), *ids])
-    guess = source.guess(place, length, tail)
-    said = joined(codec.pieces([*codec.encode("x"), *ids, *guess.tokens]))[1 + place :]
+    continuation = source.continuation(place, length, tail)
+    said = joined(codec.pieces([*codec.encode("x"), *ids, *continuation.tokens]))[1 + place :]
     assert text[place:].startswith(said)
-    assert guess.is_rest == (said == text[place:] and len(guess.tokens) <= length)
-    assert source.advanced(place, guess.tokens, said) == place + len(said)
+    assert continuation.reaches_end == (said == text[place:] and len(continuation.tokens) <= length)
+    assert source.place_after(place, continuation.tokens, said) == place + len(said)
 
 
-# --- the trail -----------------------------------------------------------------------------------
+# --- the position ---------------------------------------------------------------------------------
 
 
 def followed(*texts: str) -> Page:
@@ -180,14 +180,14 @@ def test_behind_a_wrong_guess_the_text_goes_on() -> None:
     ):
         page = followed(text)
         page.say(said)
-        assert any(guess.startswith(rest) for guess in page.guesses()), said
+        assert any(continuation.startswith(rest) for continuation in page.guesses()), said
 
 
 def test_a_trail_that_is_lost_proposes_nothing() -> None:
     page = followed("the green ball rolls over a small hill")
     page.say(" 123456789 123456789 123456789")
-    assert page.matcher.trail.source is None
-    assert not any("hill" in guess for guess in page.guesses())
+    assert page.matcher.position.source is None
+    assert not any("hill" in continuation for continuation in page.guesses())
 
 
 def test_regions_follow_each_other() -> None:
@@ -198,8 +198,8 @@ def test_regions_follow_each_other() -> None:
     page.say("first words")
     guesses = page.guesses()
     assert guesses[0].startswith("\n\nsecond words")
-    assert any(guess.startswith("\nsecond words") for guess in guesses)
-    assert any(guess.startswith("\n\nthird words") for guess in guesses)
+    assert any(continuation.startswith("\nsecond words") for continuation in guesses)
+    assert any(continuation.startswith("\n\nthird words") for continuation in guesses)
     assert "END" in guesses
     page.say("\n")
     assert page.guesses()[0].startswith("\nsecond words")
@@ -207,7 +207,7 @@ def test_regions_follow_each_other() -> None:
     assert page.guesses()[0].startswith(" words")
     page.say(" words")
     assert page.guesses()[0].startswith("\nfirst") is False
-    assert any("second words" in guess for guess in page.guesses())
+    assert any("second words" in continuation for continuation in page.guesses())
 
 
 def test_what_stood_between_regions_is_expected_again() -> None:
@@ -216,7 +216,7 @@ def test_what_stood_between_regions_is_expected_again() -> None:
     page.guesses()
     page.say("\n- second words")
     page.guesses()
-    assert page.matcher.regions._left(page.matcher.tail, 0)[0] in ("\n- ", "\n\n")
+    assert page.matcher.queue._left(page.matcher.tail, 0)[0] in ("\n- ", "\n\n")
 
 
 def test_the_end_is_proposed_behind_the_last_region() -> None:
@@ -234,10 +234,9 @@ def test_kinds_of_candidates_are_counted_apart() -> None:
     kinds = {candidate.kind for candidate in page.matcher.candidates(4, 20)}
     assert Kind.RECOVERY in kinds
     (first, *_) = page.matcher.candidates(4, 60)
-    trust = first.trust
-    assert trust.border is not None
-    assert trust.at(trust.border)[0] is Kind.HEAD
-    assert trust.at(trust.border - 1)[0] is Kind.RECOVERY
+    assert first.head is not None
+    assert first.evidence_at(first.boundary)[0] is Kind.HEAD
+    assert first.evidence_at(first.boundary - 1)[0] is Kind.RECOVERY
 
 
 def test_variants_meet_in_one_tree() -> None:

@@ -37,7 +37,7 @@ def context(prompt_ids: torch.Tensor, references: References = NO_REFERENCES) ->
     lengths = (prompt_ids != PAD).sum(1).tolist()
     empty = torch.zeros(rows, width)
     prompt = Prompt(empty, empty, lengths, empty, empty, {})
-    return TargetContext(prompt, KVCache(1, rows, 1), references=references)
+    return TargetContext(prompt, KVCache(1, rows, 1), extras={"references": references})
 
 
 def joined(
@@ -157,7 +157,7 @@ def test_what_the_method_plans() -> None:
             "num_speculative_tokens must be a whole number of at least 1, not 2.5",
         ),
         ({"sampling_rule": "hope"}, "unknown sampling_rule 'hope'"),
-        ({"schedule": "parallel"}, "has the schedule 'serial' only, not 'parallel'"),
+        ({"schedule": "parallel"}, "no draft model, so its schedule is 'serial', not 'parallel'"),
         ({"prefill": "half"}, "unknown prefill 'half'"),
     ],
 )

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from draftlens.core.tree import ROOT
 from draftlens.drafting.adaptive.cost_curve import CostCurve
 from draftlens.drafting.adaptive.forward_costs import LiveCosts
-from draftlens.methods.lookup.acceptance import GuessBudget, Kind, MatchRates, Trust, likeliest
+from draftlens.methods.lookup.acceptance import DraftBudget, MatchRates, likeliest
+from draftlens.methods.lookup.candidates import Candidate, Kind
+from draftlens.methods.lookup.ngram_index import Reference, TokenIndex
 from draftlens.methods.lookup.prefix_tree import PrefixTree, merge
 
 repeatable = settings(derandomize=True, deadline=None, database=None)
@@ -21,11 +23,20 @@ FLAT = CostCurve((1, 64), (1.0, 1.0))
 STEEP = CostCurve(tuple(range(1, 65)), tuple(float(width) for width in range(1, 65)))
 
 
-def budget_of(curve: CostCurve, most: int = 48) -> GuessBudget:
-    return GuessBudget(LiveCosts(curve), nullcontext(), most)
+def budget_of(curve: CostCurve, most: int = 48) -> DraftBudget:
+    return DraftBudget(LiveCosts(curve), nullcontext(), most)
 
 
-def slow_chance(rates: MatchRates, tree: PrefixTree, trusts: list[Trust], node: int) -> float:
+def candidate_of(agreement: int, kind: Kind = Kind.MATCH, boundary: int | None = None) -> Candidate:
+    """A candidate with a head after `boundary` tokens."""
+    source = Reference(TokenIndex(1))
+    if boundary is None:
+        return Candidate((0,), agreement, source, 0, kind)
+    head = Candidate((0,), 0, source, 0, Kind.HEAD)
+    return Candidate((0,) * (boundary + 1), agreement, source, 0, kind, head=head)
+
+
+def slow_chance(rates: MatchRates, tree: PrefixTree, evidence: list[Candidate], node: int) -> float:
     """The chance of one node: that of its parent, times that of being the right child."""
     if node == ROOT:
         return 1.0
@@ -33,11 +44,11 @@ def slow_chance(rates: MatchRates, tree: PrefixTree, trusts: list[Trust], node: 
     depth = tree.topology.depths[node] - 1
     siblings = [other for other, p in enumerate(tree.topology.parents) if p == parent]
     rank = siblings.index(node)
-    kind, agreement = trusts[tree.origins[siblings[0]]].at(depth)
+    kind, agreement = evidence[tree.origins[siblings[0]]].evidence_at(depth)
     chance = rates.chance(agreement, kind)
     if rank:
         chance = (1 - chance) * rates._other * (1 - rates._other) ** (rank - 1)
-    return slow_chance(rates, tree, trusts, parent) * chance
+    return slow_chance(rates, tree, evidence, parent) * chance
 
 
 @repeatable
@@ -46,15 +57,17 @@ def test_chances_of_nodes_equal_the_slow_twin(sequences: list[list[int]], seed: 
     rng = random.Random(seed)
     rates = MatchRates()
     tree = merge(sequences, max_nodes=100)
-    trusts = [
-        Trust(rng.randint(1, 20), rng.choice(list(Kind)), rng.choice([None, rng.randint(0, 3)]))
+    evidence = [
+        candidate_of(
+            rng.randint(1, 20), rng.choice(list(Kind)), rng.choice([None, rng.randint(0, 3)])
+        )
         for _ in sequences
     ]
     for _ in range(10):
-        rates.count(tree, trusts, rng.choices(range(4), k=4))
-    chances = rates.node_chances(tree, trusts)
+        rates.count(tree, evidence, rng.choices(range(4), k=4))
+    chances = rates.node_chances(tree, evidence)
     for node, chance in enumerate(chances):
-        assert chance == pytest.approx(slow_chance(rates, tree, trusts, node))
+        assert chance == pytest.approx(slow_chance(rates, tree, evidence, node))
         parent = tree.topology.parents[node]
         assert 0 <= chance <= (1 if parent == ROOT else chances[parent])
     for number in range(len(tree) + 1):
@@ -105,30 +118,32 @@ def test_guesses_become_fewer_with_failures_and_more_with_successes() -> None:
     tree = merge([range(1, 21)], max_nodes=20)
 
     def width() -> int:
-        return budget.width([rates.node_chances(tree, [Trust(3)])], 1, 0)
+        return budget.width([rates.node_chances(tree, [candidate_of(3)])], 1, 0)
 
     widths = [width()]
     for _ in range(10):
-        rates.count(tree, [Trust(3)], [99])
+        rates.count(tree, [candidate_of(3)], [99])
         widths.append(width())
     assert widths == sorted(widths, reverse=True)
     assert widths[0] > 2
     assert widths[-1] == 0
     for _ in range(12):
-        rates.count(tree, [Trust(3)], [1, 99])  # one token of a round without guesses, and the next
+        rates.count(
+            tree, [candidate_of(3)], [1, 99]
+        )  # one token of a round without guesses, and the next
     assert width() > 0
     for _ in range(6):
-        rates.count(tree, [Trust(3)], range(1, 21))
+        rates.count(tree, [candidate_of(3)], range(1, 21))
     assert width() > widths[0]
 
 
 def test_second_choices_have_a_rate_of_their_own() -> None:
     rates = MatchRates()
     tree = merge([[1], [2]], max_nodes=5)
-    before = rates.node_chances(tree, [Trust(2), Trust(2)])[1]
+    before = rates.node_chances(tree, [candidate_of(2), candidate_of(2)])[1]
     for _ in range(5):
-        rates.count(tree, [Trust(2), Trust(2)], [2])
-    first, second = rates.node_chances(tree, [Trust(2), Trust(2)])
+        rates.count(tree, [candidate_of(2), candidate_of(2)], [2])
+    first, second = rates.node_chances(tree, [candidate_of(2), candidate_of(2)])
     assert second > 2 * before
     assert second > first
 
@@ -140,7 +155,7 @@ def test_a_longer_match_is_more_likely_right() -> None:
 
 
 def test_costs_learn_from_every_round() -> None:
-    budget = GuessBudget(LiveCosts(None), nullcontext(), 48)
+    budget = DraftBudget(LiveCosts(None), nullcontext(), 48)
     assert budget.width([[0.9] * 40], 1, 0) == 2  # without a curve, no cost beyond it is known
     for _ in range(3):
         budget.record(0, 1, 10, 0.010)

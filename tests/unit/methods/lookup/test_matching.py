@@ -151,7 +151,7 @@ def test_work_for_each_token_does_not_grow(window: int) -> None:
 
 def test_ids_that_must_not_be_guessed() -> None:
     vocabulary = Vocabulary(10, frozenset({3, 4}))
-    assert vocabulary.guessable([0, 3, 9, 10, -5, 4]) == [0, BREAK, 9, BREAK, BREAK, BREAK]
+    assert vocabulary.with_breaks([0, 3, 9, 10, -5, 4]) == [0, BREAK, 9, BREAK, BREAK, BREAK]
 
 
 def test_what_an_answer_repeats_of_itself_has_no_cursor() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftlens.core.tree import ROOT, Topology
-from draftlens.methods.lookup.prefix_tree import NO_GUESSES, PrefixTree, merge
+from draftlens.methods.lookup.prefix_tree import NO_CANDIDATES, PrefixTree, merge
 
 Prefix = tuple[int, ...]
 
@@ -88,4 +88,6 @@ def test_figure_2_of_the_paper() -> None:
 
 
 def test_nothing_is_the_empty_tree() -> None:
-    assert merge([], 10) == merge([[]], 10) == merge([[1]], 0) == merge([[1]], 5, 0) == NO_GUESSES
+    assert (
+        merge([], 10) == merge([[]], 10) == merge([[1]], 0) == merge([[1]], 5, 0) == NO_CANDIDATES
+    )

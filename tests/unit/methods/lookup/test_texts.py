@@ -7,11 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from text_tokenizers import all_tokenizers
 
-from draftlens.methods.hsd.variants import forms_of
-from draftlens.methods.lookup.normalized_text import WALL, NormalText, normal_character, normalized
+from draftlens.core.text import TextDecoder
+from draftlens.methods.hsd.variants import variants_of
+from draftlens.methods.lookup.normalized_text import (
+    WALL,
+    NormalizedText,
+    normalize,
+    normalize_character,
+)
 from draftlens.methods.lookup.text_tokens import (
     MOST_HELD_BACK,
-    SlowDecoder,
     StreamDecoder,
     TextCodec,
     joined,
@@ -31,8 +36,8 @@ def test_pieces_make_the_text_again(name: str, text: str) -> None:
     codec = TextCodec(tokenizer)
     ids = codec.encode(text)
     assert joined(codec.pieces([*codec.encode("x"), *ids])) == "x" + text
-    slow = SlowDecoder(tokenizer)
-    assert [slow.add(token) for token in ids] == codec.pieces(ids)
+    slow = TextDecoder(tokenizer.decode)
+    assert [slow.add([token]) for token in ids] == codec.pieces(ids)
 
 
 @every_tokenizer
@@ -58,9 +63,9 @@ def test_bytes_that_make_no_character_are_given_up() -> None:
     codec = TextCodec(tokenizer)
     first_byte = codec.encode("日")[0]
     decoder = codec.decoder()
-    pieces = [decoder.add(first_byte) for _ in range(3 * MOST_HELD_BACK)]
+    pieces = [decoder(first_byte) for _ in range(3 * MOST_HELD_BACK)]
     assert not joined(pieces).strip("\N{REPLACEMENT CHARACTER}")
-    later = [decoder.add(token) for token in codec.encode("hello hello hello hello")]
+    later = [decoder(token) for token in codec.encode("hello hello hello hello")]
     assert "hello hello" in joined(later)
 
 
@@ -74,61 +79,61 @@ def test_a_stream_that_fails_begins_again() -> None:
     codec = TextCodec(all_tokenizers()["bpe"])
     decoder = StreamDecoder(all_tokenizers()["bpe"].backend_tokenizer)
     ids = codec.encode("hello world")
-    assert decoder.add(ids[0])
+    assert decoder(ids[0])
     decoder._stream = Torn()
-    assert decoder.add(ids[0]) == ""
-    assert joined([decoder.add(token) for token in ids]) == "hello world"
+    assert decoder(ids[0]) == ""
+    assert joined([decoder(token) for token in ids]) == "hello world"
 
 
 def test_letters_and_digits() -> None:
-    assert normalized("| **ﬁnal** re-sult: 2² |---|\n") == "finalresult22"
-    assert normalized("日本語、カタカナ・ー 々") == "日本語カタカナー々"
-    assert normalized("e\u0301 é É") == "eeE"
-    assert normalized("soft\u00adhyphen, break\u0002ing") == "softhyphenbreaking"
-    assert normalized(f"a{WALL}b") == f"a{WALL}b"
+    assert normalize("| **ﬁnal** re-sult: 2² |---|\n") == "finalresult22"
+    assert normalize("日本語、カタカナ・ー 々") == "日本語カタカナー々"
+    assert normalize("e\u0301 é É") == "eeE"
+    assert normalize("soft\u00adhyphen, break\u0002ing") == "softhyphenbreaking"
+    assert normalize(f"a{WALL}b") == f"a{WALL}b"
 
 
 @repeatable
 @given(texts)
 def test_every_place_of_a_normalized_text_has_its_place_in_the_text(text: str) -> None:
-    normal = NormalText(text)
-    assert normal.normal == normalized(text)
-    for end in range(1, len(normal.normal) + 1):
-        place = normal.end_in_text(end)
+    normalized = NormalizedText(text)
+    assert normalized.text == normalize(text)
+    for end in range(1, len(normalized.text) + 1):
+        place = normalized.end_in_text(end)
         # The twin: the shortest beginning of the text that has so many letters.
-        shortest = next(n for n in range(len(text) + 1) if len(normalized(text[:n])) >= end)
-        is_whole = len(normalized(text[:shortest])) == end
+        shortest = next(n for n in range(len(text) + 1) if len(normalize(text[:n])) >= end)
+        is_whole = len(normalize(text[:shortest])) == end
         assert place == (shortest if is_whole else None)
     for place in range(len(text) + 1):
-        assert normal.is_rest_empty(place) == (not normalized(text[place:]))
+        assert normalized.is_rest_empty(place) == (not normalize(text[place:]))
 
 
 @repeatable
 @given(texts, st.text(alphabet="helo fi", min_size=1, max_size=3))
 def test_occurrences_equal_the_slow_twin(text: str, window: str) -> None:
-    normal = NormalText(text)
-    window = normalized(window)
+    normalized = NormalizedText(text)
+    window = normalize(window)
     if window:
-        ends = range(len(window), len(normal.normal) + 1)
-        found = [end for end in ends if normal.normal[end - len(window) : end] == window]
-        assert list(normal.ends(window)) == found
+        ends = range(len(window), len(normalized.text) + 1)
+        found = [end for end in ends if normalized.text[end - len(window) : end] == window]
+        assert list(normalized.ends(window)) == found
 
 
 def test_forms_of_a_printed_text() -> None:
-    assert forms_of("one line") == ["one line"]
-    assert forms_of("a well-\nknown\nﬁx") == [
+    assert variants_of("one line") == ["one line"]
+    assert variants_of("a well-\nknown\nﬁx") == [
         "a wellknown fix",
         "a well-known fix",
         "a well-\nknown\nﬁx",
     ]
-    assert forms_of("a\n\nb\r\nc") == ["a\n\nb c", "a\n\nb\nc"]
-    assert forms_of("exam\u0002ple")[0] == forms_of("exam\u0002\r\nple")[0] == "example"
-    assert forms_of("exam\u00ad\nple and in\u00adside")[0] == "example and inside"
-    assert forms_of("日本\n語 か\nな") == ["日本語 かな", "日本\n語 か\nな"]
-    assert forms_of("") == [""]
+    assert variants_of("a\n\nb\r\nc") == ["a\n\nb c", "a\n\nb\nc"]
+    assert variants_of("exam\u0002ple")[0] == variants_of("exam\u0002\r\nple")[0] == "example"
+    assert variants_of("exam\u00ad\nple and in\u00adside")[0] == "example and inside"
+    assert variants_of("日本\n語 か\nな") == ["日本語 かな", "日本\n語 か\nな"]
+    assert variants_of("") == [""]
 
 
 def test_characters_are_normalized_once() -> None:
-    before = normal_character.cache_info().misses
-    assert normalized("zzzz zzzz") == "zzzzzzzz"
-    assert normal_character.cache_info().misses <= before + 2
+    before = normalize_character.cache_info().misses
+    assert normalize("zzzz zzzz") == "zzzzzzzz"
+    assert normalize_character.cache_info().misses <= before + 2

@@ -24,7 +24,7 @@ from draftlens.methods.parallelvlm import cores
 from draftlens.methods.parallelvlm import placement as place
 from draftlens.methods.parallelvlm.cores import TargetShare, usable_cores
 from draftlens.methods.parallelvlm.draft_thread import DraftThread, thread_of
-from draftlens.methods.parallelvlm.link import LaneLostError
+from draftlens.methods.parallelvlm.link import WorkerLostError
 from draftlens.methods.parallelvlm.messages import Close, Open
 from draftlens.models.adapter import Backbone
 
@@ -176,10 +176,10 @@ def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     "method",
     [
         {"method": "speculative", "schedule": "parallel", "num_speculative_tokens": 4},
-        {"method": "speculative", "schedule": "lockstep", "num_speculative_tokens": 3},
+        {"method": "speculative", "schedule": "parallel", "num_speculative_tokens": 3},
         {"method": "parallelvlm", "prune_ratio": 0.5},
     ],
-    ids=["eager", "lockstep", "uv"],
+    ids=["four", "three", "uv"],
 )
 def test_a_thread_drafts(method: dict[str, Any]) -> None:
     for _ in range(3):
@@ -221,7 +221,7 @@ def test_a_lost_lane_gives_its_core_back(
 
     def fails_at_last(*args: Any) -> Any:
         if not left[0]:
-            raise LaneLostError("out of luck")
+            raise WorkerLostError("out of luck")
         left[0] -= 1
         return works(*args)
 
@@ -291,12 +291,12 @@ def _status(child: int) -> int:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("schedule", ["parallel", "lockstep"])
-def test_a_thread_drafts_on_a_gpu(schedule: str) -> None:
+@pytest.mark.parametrize("window", [None, 3])
+def test_a_thread_drafts_on_a_gpu(window: int | None) -> None:
     device = torch.device("cuda")
     given = {name: tensor.to(device) for name, tensor in inputs(FAMILY, FAMILY.richest).items()}
     deciding = FAMILY.build().to(device)
-    method = {"method": "speculative", "schedule": schedule, "num_speculative_tokens": 3}
+    method = {"method": "speculative", "schedule": "parallel", "num_speculative_tokens": window}
     plain = draftlens.generate(deciding, given, method="plain", max_new_tokens=NEW)
     for _ in range(3):
         result = draftlens.generate(
@@ -318,9 +318,9 @@ def test_a_thread_is_kept_and_its_end_is_noticed(monkeypatch: pytest.MonkeyPatch
     answer = thread.new_answer()
     thread.send(Open(answer, 10, None, shows_choices=False))
     thread._thread.join()
-    with pytest.raises(LaneLostError, match="SystemError: out of luck"):
+    with pytest.raises(WorkerLostError, match="SystemError: out of luck"):
         thread.receive(answer, 0.05)
-    with pytest.raises(LaneLostError):
+    with pytest.raises(WorkerLostError):
         thread.send(Close(answer))
     thread.close()
 

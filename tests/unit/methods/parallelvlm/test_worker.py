@@ -23,10 +23,10 @@ from draftlens.methods.parallelvlm.messages import (
     Close,
     Decide,
     Decision,
+    DraftTokens,
     Failed,
     FromDraft,
     Guess,
-    Guesses,
     Joined,
     Leave,
     Open,
@@ -70,8 +70,8 @@ class Lane:
         guesses = []
         while self.made:
             message = self.made.popleft()
-            if isinstance(message, Guesses):
-                guesses += message.guesses
+            if isinstance(message, DraftTokens):
+                guesses += message.tokens
         return guesses
 
 
@@ -107,9 +107,9 @@ def test_sessions_take_turns(backbone: Backbone) -> None:
     assert [message.answer for message in lane.made] == [1, 2] * LIMIT
     first, second = ([m for m in lane.made if m.answer == number] for number in (1, 2))
     for one, other in zip(first, second, strict=True):
-        assert isinstance(one, Guesses)
-        assert isinstance(other, Guesses)
-        assert one.guesses == other.guesses
+        assert isinstance(one, DraftTokens)
+        assert isinstance(other, DraftTokens)
+        assert one.tokens == other.tokens
 
 
 def test_an_error_ends_its_own_session_only(backbone: Backbone) -> None:
@@ -191,7 +191,7 @@ def test_a_verdict_that_agrees_changes_nothing(backbone: Backbone) -> None:
     lane.open(1)
     own = tokens_of(lane.run())
     [session] = lane.worker._sessions.values()
-    cache = session._hypotheses.cache
+    cache = session._hypotheses.draft_rows.cache
     assert cache is not None
     lengths = list(cache.lengths)
     lane.decide(1, Decision(0, 0, tuple(own[:2]), LIMIT + 2))

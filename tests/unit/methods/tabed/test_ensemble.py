@@ -24,9 +24,11 @@ from draftlens.core.tree import Topology, chain, from_paths, path_to
 from draftlens.core.view_record import Weighed
 from draftlens.decoding.drafter import TargetContext
 from draftlens.decoding.loop import decode
-from draftlens.drafting.growth import Nodes, grow
-from draftlens.drafting.joining_rows import score_tokens
+from draftlens.decoding.observer import Observer
+from draftlens.drafting.draft_scores import score_tokens
+from draftlens.drafting.growth import Nodes
 from draftlens.methods.tabed.ensemble import Ensemble
+from draftlens.methods.tabed.prompts import ViewPrompts
 from draftlens.methods.tabed.views import Source, View, make_views
 from draftlens.methods.tabed.weight_updates import LEAST
 from draftlens.methods.tabed.weights import make_weighting
@@ -36,7 +38,6 @@ from draftlens.request import Request, open_call
 
 BY_NAME = {family.name: family for family in FAMILIES}
 TREE = from_paths([[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0], [1, 0, 0]])
-CPU = torch.device("cpu")
 RED = Image.new("RGB", (32, 32), (255, 0, 0))
 UNIFORM = {"pruner": "uniform", "ratio": 0.5}
 
@@ -66,11 +67,10 @@ class Scene:
         self.plan = rows
         self.backbone = Backbone.of(draft(self.family))
         self.views = make_views(views)
-        vocab = self.backbone.vocab_size
         self.ensemble = Ensemble(
-            self.backbone,
-            vocab,
-            self.views,
+            ViewPrompts(self.backbone, self.views),
+            TREE,
+            self.backbone.vocab_size,
             make_weighting(weights),
             may_rest=rest,
         )
@@ -81,13 +81,12 @@ class Scene:
         self.rows: list[Sequence] = sequences(
             given["input_ids"], [[5], [9], [6]][: len(rows)], rule
         )
-        context = self.context(given)
-        self.ensemble.join(given, batch_of(self.rows), context, 200)
+        self.ensemble.begin(batch_of(self.rows), given, self.context(given))
 
     def context(self, given: Mapping[str, Any]) -> TargetContext:
         prompt = self.backbone.encode(self.backbone.prepare_prompt(given))
         cache = self.backbone.new_cache(prompt, 0)
-        return TargetContext(prompt, cache, weighed=self.seen.append)
+        return TargetContext(prompt, cache, observer=Observer(on_weights=self.seen.append))
 
     def prompt(self, view: View, row: int) -> Prompt:
         """What a view makes of one row alone."""
@@ -122,10 +121,8 @@ class Scene:
         """Draft and verify; `say` is the target: from a row and its tokens to the next token.
         Returns how many guesses stood."""
         batch = batch_of(self.rows)
-        self.ensemble.begin_round()
-        logits = self.ensemble.catch_up(batch.steps(CPU))
-        tree = grow(self.ensemble, topology, batch, logits)
-        self.ensemble.end_growth(topology, topology.depth)
+        self.ensemble.rows.begin_round()
+        tree = self.ensemble._grow(topology, batch, self.ensemble._catch_up(batch))
         paths = []
         for row, sequence in enumerate(self.rows):
             path: list[int] = []
@@ -144,25 +141,23 @@ class Scene:
             tuple(sequence.tokens[-len(path) - 1 :])
             for sequence, path in zip(self.rows, paths, strict=True)
         )
-        self.ensemble.keep(Verdict(tuple(paths), tokens), batch_of(self.rows))
+        self.ensemble.update(Verdict(tuple(paths), tokens), batch_of(self.rows))
         return sum(map(len, paths))
 
 
-class Listening:
-    """An ensemble whose scores are written down by node."""
+def listen(ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch) -> dict[int, Tensor]:
+    """A table that receives the scores of an ensemble at each node."""
+    process = ensemble._process
+    heard: dict[int, Tensor] = {}
 
-    def __init__(self, ensemble: Ensemble) -> None:
-        self.ensemble = ensemble
-        self.scores: dict[int, Tensor] = {}
-        self.expand = ensemble.expand
-        self.catch_up = ensemble.catch_up
-        self.run_on = ensemble.run_on
-
-    def process(self, logits: Tensor, nodes: Nodes) -> Tensor:
-        scores = self.ensemble.process(logits, nodes)
+    def written_down(logits: Tensor, nodes: Nodes) -> Tensor:
+        scores = process(logits, nodes)
         for slot, node in enumerate(nodes.nodes):
-            self.scores[node] = scores[:, slot]
+            heard[node] = scores[:, slot]
         return scores
+
+    monkeypatch.setattr(ensemble, "_process", written_down)
+    return heard
 
 
 # --- mixing --------------------------------------------------------------------------------------
@@ -181,7 +176,7 @@ PROCESSORS = {
 @pytest.mark.parametrize("weights", [[0.5, 0.3, 0.2], "bayes"], ids=str)
 @pytest.mark.parametrize("name", ["llava", "qwen2_vl"])
 def test_every_node_has_the_mixture_of_what_the_views_say(
-    name: str, weights: Any, processors: str
+    name: str, weights: Any, processors: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each view read from the beginning, processed by itself, and weighed along its path. In a
     row without pictures all views are the first."""
@@ -189,33 +184,32 @@ def test_every_node_has_the_mixture_of_what_the_views_say(
     views = ["multimodal", "pooled", UNIFORM]
     kind, rows = ("images", [0, 2]) if name == "llava" else ("mixed", [0, 1])
     scene = Scene(name, kind, rows, views, weights, rule)
+    heard = listen(scene.ensemble, monkeypatch)
     for topology in (chain(3), TREE):
-        listening = Listening(scene.ensemble)
+        heard.clear()
         batch = batch_of(scene.rows)
-        scene.ensemble.begin_round()
-        logits = scene.ensemble.catch_up(batch.steps(CPU))
-        roots = [scene.ensemble._tallies.rows[row].tally.log_weights for row in range(2)]
-        tree = grow(listening, topology, batch, logits)
-        scene.ensemble.end_growth(topology, topology.depth)
+        scene.ensemble.rows.begin_round()
+        logits = scene.ensemble._catch_up(batch)
+        roots = [scene.ensemble._tallies.rows[row].log_weights for row in range(2)]
+        tree = scene.ensemble._grow(topology, batch, logits)
         for row in range(2):
             for node in topology.inner:
                 path = [int(tree.tokens[row, place]) for place in path_to(topology, node)]
                 slow = slow_mixture(scene, row, path, roots[row], weights == "bayes")
-                found = listening.scores[node][row].softmax(-1)
+                found = heard[node][row].softmax(-1)
                 assert torch.allclose(found, slow, atol=1e-4)
         # As if one guess were right in the first row and none in the other.
         token = int(tree.tokens[0, 0])
         emitted = ((token, 7), (8,))
         for sequence, tokens in zip(scene.rows, emitted, strict=True):
             sequence.tokens.extend(tokens)
-        scene.ensemble.keep(Verdict(((0,), ()), emitted), batch_of(scene.rows))
+        scene.ensemble.update(Verdict(((0,), ()), emitted), batch_of(scene.rows))
 
 
 def slow_mixture(scene: Scene, row: int, path: list[int], root: Any, follows_path: bool) -> Tensor:
     """Sum of w_v q_v behind a path, ``[V]``."""
     sequence = scene.rows[row]
-    assert scene.ensemble.packed is not None
-    has_view = torch.tensor(scene.ensemble.packed.present[row])
+    has_view = torch.tensor(scene.ensemble.rows.present[row])
     log_weights = torch.tensor(root).masked_fill(~has_view, -torch.inf)
     said = list(sequence.tokens)
     for token in path if follows_path else ():
@@ -262,7 +256,7 @@ def test_every_token_is_weighed_once_and_as_the_views_would_have_guessed(
         }
         | ({"tree": tree} if tree else {}),
         options={"max_new_tokens": NEW},
-        observe_weighed=seen.append,
+        observer=Observer(on_weights=seen.append),
     )
     call = open_call(target(family), draft(family), request)
     for _ in decode(call.session):
@@ -302,7 +296,7 @@ def rounds_of(
     drafter: Any = call.plan.drafter
     widths = []
     for _ in decode(call.session):
-        widths.append(list(drafter.follower.widths))
+        widths.append(list(drafter.rows.widths))
     answers = [sequence.tokens for sequence in call.sequences]
     assert answers == [reference(family, kind)[row] for row in rows]
     return widths, call.session.stats
@@ -326,8 +320,7 @@ def test_equal_prompts_cost_what_one_view_costs(name: str, tree: Any) -> None:
 
 def test_a_row_without_pictures_has_one_view_beside_rows_with_several() -> None:
     scene = Scene("qwen2_vl", "mixed", [0, 1, 2], ["multimodal", "pooled"], "bayes")
-    packed = scene.ensemble.packed
-    assert packed is not None
+    packed = scene.ensemble.rows
     assert packed.present == [(True, True), (True, False), (True, True)]
     for _ in range(3):
         scene.round(chain(3), lambda row, tokens: 10 + len(tokens) % 7)
@@ -409,8 +402,7 @@ def engine() -> draftlens.Engine:
 def test_a_view_that_is_wrong_is_dropped() -> None:
     """The target says what the draft says in one view, then what it said in the other."""
     scene = Scene("llava", "images", [0], ["multimodal", "pooled"], "bayes", rest=True)
-    packed = scene.ensemble.packed
-    assert packed is not None
+    packed = scene.ensemble.rows
     assert packed.awake == (0, 1)
     bytes_of_both = packed.nbytes
 
@@ -435,8 +427,7 @@ def test_a_view_that_is_wrong_is_dropped() -> None:
 
 def test_a_view_that_is_as_good_does_not_rest() -> None:
     scene = Scene("llava", "images", [0], ["multimodal", "pooled"], "bayes", rest=True)
-    packed = scene.ensemble.packed
-    assert packed is not None
+    packed = scene.ensemble.rows
 
     def say(row: int, tokens: list[int]) -> int:
         return int(scene.fresh(scene.views[len(tokens) % 2], row, tokens).argmax())
@@ -460,6 +451,6 @@ def test_views_rest_only_if_they_may(weights: Any) -> None:
                     scene.fresh(scene.views[0], row, tokens).argmax()
                 ),
             )
-    awake, rested = (scene.ensemble.num_views for scene in scenes)
+    awake, rested = (scene.ensemble.rows.num_views for scene in scenes)
     assert (awake, rested) == (2, 1)
     assert scenes[0].rows[0].tokens[:8] == scenes[1].rows[0].tokens[:8]

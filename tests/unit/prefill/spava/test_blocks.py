@@ -6,15 +6,22 @@ from functools import partial
 
 import pytest
 import torch
+from draftlens_lab.plugins.spava_ablation import random_keys, uniform_keys
 from torch import Tensor
 
 from draftlens.prefill.spava.blocks import Blocks, Share, dealt, divide
 from draftlens.prefill.spava.flops import Work
 from draftlens.prefill.spava.one_process_attention import attend_in_blocks
-from draftlens.prefill.spava.passing_keys import ByChance, ByQuery, Choice, Evenly
+from draftlens.prefill.spava.passing_keys import Choose, keys_by_query
 
 SCALING = 0.4
-CHOICES: list[Choice] = [ByQuery(), ByQuery(1), ByChance(), Evenly()]
+WITHOUT_NEIGHBOURS: Choose = partial(keys_by_query, neighbours=1)
+RULES = {
+    "query": keys_by_query,
+    "no neighbours": WITHOUT_NEIGHBOURS,
+    "random": random_keys,
+    "uniform": uniform_keys,
+}
 
 
 def states(length: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
@@ -24,7 +31,7 @@ def states(length: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     return query, key, value
 
 
-def visible(query: Tensor, key: Tensor, blocks: Blocks, choice: Choice, layer: int) -> Tensor:
+def visible(query: Tensor, key: Tensor, blocks: Blocks, choose: Choose, layer: int) -> Tensor:
     """Which keys each head and query sees by eq. 4 and 5 of SPAVA, bool ``[H, L, L]``."""
     heads = query.shape[0]
     seen = torch.zeros(heads, blocks.length, blocks.length, dtype=torch.bool)
@@ -41,7 +48,7 @@ def visible(query: Tensor, key: Tensor, blocks: Blocks, choice: Choice, layer: i
                 continue
             asked = query[:, blocks.context :]
             keys = key[:, blocks.span(earlier)]
-            places = choice.places(asked, keys, kept, layer, earlier) + blocks.edges[earlier]
+            places = choose(asked, keys, kept, layer, earlier) + blocks.edges[earlier]
             for head in range(heads):
                 seen[head, span, places[head // (heads // len(places))]] = True
     return seen
@@ -56,7 +63,7 @@ def under_a_mask(query: Tensor, key: Tensor, value: Tensor, seen: Tensor) -> Ten
     return scores.masked_fill(~seen, -torch.inf).softmax(-1) @ values
 
 
-@pytest.mark.parametrize("choice", CHOICES, ids=str)
+@pytest.mark.parametrize("choose", RULES.values(), ids=RULES)
 @pytest.mark.parametrize(
     ("length", "context", "anchor", "passing", "count"),
     [
@@ -69,14 +76,14 @@ def under_a_mask(query: Tensor, key: Tensor, value: Tensor, seen: Tensor) -> Ten
     ],
 )
 def test_it_is_attention_under_a_mask(
-    choice: Choice, length: int, context: int, anchor: int, passing: int, count: int
+    choose: Choose, length: int, context: int, anchor: int, passing: int, count: int
 ) -> None:
     blocks = divide(length, context, anchor, passing, count)
     # In float64: rounding of float32 differs by processor, and this is about which keys are seen.
     query, key, value = (part.double() for part in states(length))
     attend = partial(Work().attend, scaling=SCALING)
-    output = attend_in_blocks(query, key, value, blocks, attend, choice, layer=3)
-    seen = visible(query, key, blocks, choice, layer=3)
+    output = attend_in_blocks(query, key, value, blocks, attend, 3, choose)
+    seen = visible(query, key, blocks, choose, layer=3)
     assert (output - under_a_mask(query, key, value, seen)).abs().max() < 1e-12
     if passing >= max(blocks.size(block) for block in range(count)):
         assert torch.equal(seen[0], torch.ones(length, length).tril().bool())
@@ -86,11 +93,11 @@ def test_the_question_chooses() -> None:
     """The keys that its mean likes best, with their neighbours if scores are pooled."""
     query, key, _ = states(30)
     liked = query[:2].mean((0, 1))
-    assert ByQuery(1).places(query, key, 3, 0, 0)[0].tolist() == sorted(
+    assert WITHOUT_NEIGHBOURS(query, key, 3, 0, 0)[0].tolist() == sorted(
         (key[0] @ liked).topk(3).indices.tolist()
     )
     peak = int((key[0] @ liked).argmax())
-    pooled = ByQuery(5).places(query, key, 5, 0, 0)[0].tolist()
+    pooled = keys_by_query(query, key, 5, 0, 0)[0].tolist()
     assert set(range(max(peak - 2, 0), min(peak + 3, 30))) <= set(pooled)
 
 
@@ -99,9 +106,7 @@ def test_flops_are_those_of_the_formulas() -> None:
     blocks = divide(1000 + 24, 1000, 40, 16, 8)
     work = Work()
     query, key, value = states(1024)
-    attend_in_blocks(
-        query, key, value, blocks, partial(work.attend, scaling=1.0), ByQuery(), layer=0
-    )
+    attend_in_blocks(query, key, value, blocks, partial(work.attend, scaling=1.0), layer=0)
     anchor, block, passing, asking, heads, width = 40, 120, 16, 24, 4, 8
     causal = sum(n * (n + 1) // 2 for n in (anchor, *[block] * 8, asking))
     passed = sum(j * passing * block for j in range(8))

@@ -14,7 +14,6 @@ from draftlens.models.prompt import Prompt
 from draftlens.prefill.base import PREFILLS, make_prefill
 from draftlens.prefill.spava.config import SpavaPrefill
 from draftlens.prefill.spava.rows import Division, Row, rows_of
-from draftlens.prefill.spava.star import StarPrefill
 
 DIVISION = Division(blocks=4, anchor="n/64", passing="n/32")
 
@@ -66,16 +65,6 @@ def test_the_shortest_row_in_blocks() -> None:
     assert row(2, 62, 5).blocks is not None
 
 
-def test_rounding() -> None:
-    """As in the code of the paper, which rounds up to 128."""
-    plain = row(0, 4097, 9, SpavaPrefill().division).blocks
-    rounded = row(0, 4097, 9, SpavaPrefill(rounding=128).division).blocks
-    assert plain is not None
-    assert rounded is not None
-    assert (plain.anchor, plain.passing) == (64, 32)
-    assert (rounded.anchor, rounded.passing) == (128, 128)
-
-
 @pytest.mark.parametrize(
     ("options", "why"),
     [
@@ -84,9 +73,13 @@ def test_rounding() -> None:
         ({"anchor": "n/0"}, "anchor must be a number of tokens or a share such as 'n/64'"),
         ({"passing": -1}, "passing must be a number"),
         ({"passing": 0.5}, "passing must be a number"),
-        ({"select": "likes"}, "unknown select 'likes'; known: query, random, uniform, none"),
-        ({"pool": 4}, "pool must be odd"),
-        ({"rounding": 0}, "rounding must be a whole number"),
+        *(
+            (
+                {option: 1},
+                f"no option '{option}': the prefill 'spava-ablation' of",
+            )
+            for option in ("select", "pool", "rounding")
+        ),
         ({"zigzag": 1}, "zigzag must be true or false"),
         ({"heads": 2}, "prefill 'spava' has no option 'heads'; known: anchor, passing, blocks"),
     ],
@@ -96,17 +89,10 @@ def test_bad_options_are_refused_when_they_are_given(options: dict[str, Any], wh
         make_prefill({"name": "spava", **options})
 
 
-def test_star_needs_two_blocks() -> None:
-    with pytest.raises(ConfigError, match="at least 2 blocks, not 1"):
-        StarPrefill(1)
-
-
 def test_what_is_approximate() -> None:
     assert SpavaPrefill().approximate == ("spava prefill: 16 blocks, anchor n/64, passing n/128",)
-    odd = SpavaPrefill(anchor=9, blocks=4, select="random", rounding=8)
-    assert odd.approximate == (
-        "spava prefill: 4 blocks, anchor 9, passing n/128, random selection, rounded to 8",
-    )
+    odd = SpavaPrefill(anchor=9, blocks=4, passing=0)
+    assert odd.approximate == ("spava prefill: 4 blocks, anchor 9, nothing passed",)
 
 
 @pytest.mark.parametrize("name", [*PREFILLS])

@@ -1,0 +1,87 @@
+"""How draft tokens are accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from draftlens.core.batch import Batch
+from draftlens.core.errors import ConfigError
+from draftlens.core.proposal import DraftTree, NextGuess, Verdict
+from draftlens.core.sequence import Sequence
+from draftlens.core.tree import ROOT, batch_depths
+from draftlens.core.verify import match, reject, tolerant
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """The rule by which a target accepts draft tokens (`core/verify.py`).
+
+    Args:
+        rule: `"coupled"` or `"rejection"`.
+        tolerance: τ of `core.verify.tolerant`, which decides in place of `rule` if it is below 1.
+            Answers are greedy then.
+    """
+
+    rule: str = "coupled"
+    tolerance: float = 1.0
+
+    @property
+    def approximate(self) -> tuple[str, ...]:
+        """What is not exact about accepted tokens, in words for the user."""
+        if self.tolerance >= 1:
+            return ()
+        return (f"guesses accepted with tolerance {self.tolerance:g}",)
+
+    def check(self, do_sample: bool) -> None:
+        """Refuse a way to choose tokens that the rule cannot follow.
+
+        Raises:
+            ConfigError: tokens are drawn, and draft tokens are accepted with tolerance.
+        """
+        if self.tolerance < 1 and do_sample:
+            raise ConfigError(
+                f"a tolerance of {self.tolerance:g} compares guesses with the likeliest token, and "
+                "with do_sample tokens are drawn: use tolerance=1.0, or greedy decoding"
+            )
+
+    def judge(
+        self,
+        tree: DraftTree,
+        logits: Tensor,
+        rows: Seq[Sequence],
+        batch: Batch,
+        next_guesses: Seq[NextGuess | None] | None = None,
+    ) -> Verdict:
+        """The verdict on a proposal, with the target's processed scores.
+
+        Args:
+            tree: the proposal.
+            logits: the target's, at the root and at every node, ``[B, N+1, V]``.
+            rows: of the proposal.
+            batch: the same rows as they are now.
+            next_guesses: see `core.verify.reject`.
+        """
+        nodes = [(ROOT, *range(len(topology))) for topology in tree.topologies]
+        scores = batch.process(logits, tree.topologies, tree.tokens, nodes)
+        if self.tolerance < 1:
+            verdict = tolerant(tree, scores, self.tolerance, [row.stopping.eos for row in rows])
+            return replace(verdict, scores=scores)
+        steps = batch.steps(scores.device) + batch_depths(tree.topologies, scores.device)
+        if not batch.rejects:
+            return replace(match(tree, batch.ranking(scores, steps)), scores=scores)
+        generators = [None if row.finished else row.generator for row in rows]
+        by_chance = reject(tree, scores, generators, next_guesses)
+        by_match = match(tree, batch.ranking(scores, steps))
+        return replace(_by_own_rule(batch, by_chance, by_match), scores=scores)
+
+
+def _by_own_rule(batch: Batch, by_chance: Verdict, by_match: Verdict) -> Verdict:
+    """The verdict of each row by its own rule."""
+    verdicts = [by_chance if each.sampling.rejects else by_match for each in batch.histories]
+    return Verdict(
+        tuple(verdict.paths[row] for row, verdict in enumerate(verdicts)),
+        tuple(verdict.tokens[row] for row, verdict in enumerate(verdicts)),
+    )

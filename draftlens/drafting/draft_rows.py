@@ -1,0 +1,255 @@
+"""The rows of a draft model: its cache, and the tokens that the cache lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from draftlens.core import tree as trees
+from draftlens.core.batch import Batch
+from draftlens.core.proposal import Verdict
+from draftlens.core.rows import replace_by_last, without_row
+from draftlens.drafting.draft_prompt import DraftPrompt
+from draftlens.drafting.draft_scores import likeliest, score_tokens
+from draftlens.drafting.growth import Level
+from draftlens.models.adapter import Backbone
+from draftlens.models.kv_cache import KVCache
+
+
+class DraftRows:
+    """A draft model that follows the answers of a batch, so that no accepted token is forwarded
+    twice.
+
+    One round is `begin_round`, `catch_up`, one `expand` for each level that has children (or one
+    `run_on`), and `keep`. Where nothing is drafted, it is `begin_round` and `keep`.
+
+    Args:
+        backbone: the draft model.
+        vocab_size: V, ids that the target has; the draft may have more or fewer.
+
+    Attributes:
+        cache: keys and values of prompts and accepted tokens; None before the first `join`.
+        prompt_lengths: slots of the cache that each row's prompt takes.
+        pending: per row, tokens of the answer that the cache lacks; they are forwarded next.
+        forwards: decode forwards so far.
+        widths: new tokens of each forward of this round, all rows together.
+    """
+
+    def __init__(self, backbone: Backbone, vocab_size: int) -> None:
+        self.backbone = backbone
+        self.vocab_size = vocab_size
+        self.device = backbone.device
+        self.cache: KVCache | None = None
+        self.prompt_lengths: list[int] = []
+        self.pending: list[list[int]] = []
+        self.forwards = 0
+        self.widths: list[int] = []
+        self._next_positions: list[Tensor] = []  # one for each view of the prompts
+        self._caught_up = False
+        self._forwarded: list[int] = []  # nodes of the tree, in the order of their slots
+        self._start: list[int] = []  # lengths before this round
+        self._base: list[int] = []  # lengths before the nodes of this round
+
+    @property
+    def lengths(self) -> list[int]:
+        """Slots of the cache that each row takes."""
+        return [] if self.cache is None else self.cache.lengths
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the cache."""
+        return 0 if self.cache is None else self.cache.nbytes
+
+    @property
+    def num_views(self) -> int:
+        """How many times a forward reads each new token."""
+        return 1
+
+    def held(self, row: int) -> int:
+        """Tokens of a row's answer that the cache holds."""
+        return self.lengths[row] - self.prompt_lengths[row]
+
+    def join(self, draft: DraftPrompt, batch: Batch, room: int) -> Tensor | None:
+        """Read the prompts of rows that join.
+
+        Args:
+            draft: what the model reads.
+            batch: these rows.
+            room: further tokens of each row, draft tokens included.
+
+        Returns:
+            The result of `DraftPrompt.fill`.
+        """
+        cache = self._empty_rows(draft, room)
+        logits = draft.fill(cache)
+        self._take(cache, [draft.prompt.next_position], batch)
+        return logits
+
+    def _empty_rows(self, draft: DraftPrompt, room: int) -> KVCache:
+        """An empty cache, or further rows of the present one."""
+        if self.cache is None or not self.cache.lengths:
+            return self.backbone.new_cache(draft.prompt, room)
+        return self.cache.new_rows(len(draft.prompt.lengths))
+
+    def _take(self, cache: KVCache, positions: Sequence[Tensor], batch: Batch) -> None:
+        """Add rows whose prompts a cache holds; `positions` are their next ones in each view."""
+        if self.cache is None or not self.cache.lengths:
+            self.cache = cache
+            self._next_positions = list(positions)
+        else:
+            self.cache.join(cache)
+            pairs = zip(self._next_positions, positions, strict=True)
+            self._next_positions = [torch.cat(pair, dim=-2) for pair in pairs]
+        self.prompt_lengths += cache.lengths
+        for history in batch.histories:
+            tokens = list(history.tokens)
+            # A row that has ended is forwarded beside the others and must not widen the pass.
+            self.pending.append(tokens[-1:] if history.finished else tokens)
+
+    def remove(self, row: int) -> None:
+        """Drop a row; the last row takes its place."""
+        assert self.cache is not None
+        self.cache.remove(row)
+        self._next_positions = [without_row(table, row) for table in self._next_positions]
+        replace_by_last(self.pending, row)
+        replace_by_last(self.prompt_lengths, row)
+
+    def truncate(self, row: int, count: int) -> None:
+        """Forget what the cache holds of a row's answer after its first `count` tokens."""
+        assert self.cache is not None
+        longest = self.prompt_lengths[row] + count
+        self.cache.lengths[row] = min(self.cache.lengths[row], longest)
+
+    def begin_round(self) -> None:
+        """Begin a round. Unless `catch_up` follows, nothing is drafted in it."""
+        self.widths = []
+        self._caught_up = False
+        self._forwarded = []
+        self._start = list(self.lengths)
+
+    def catch_up(self, steps: Tensor) -> Tensor:
+        """Forward the pending tokens.
+
+        Args:
+            steps: index in its answer of each row's next token, int64 ``[B, 1]``.
+
+        Returns:
+            Logits after each of the W tokens, ``[B, W, V]``. Those of a row's own tokens stand
+            first; the others are fillers.
+        """
+        assert self.cache is not None
+        self._caught_up = True
+        start = list(self.cache.lengths)
+        counts = [len(tokens) for tokens in self.pending]
+        width = max(counts)
+        # No token attends to a filler, and the next pass overwrites it.
+        padded = [t + (t[-1:] or [0]) * (width - len(t)) for t in self.pending]
+        tokens = torch.tensor(padded, device=self.device)
+        count = torch.tensor(counts, device=self.device)[:, None]
+        causal = torch.ones(width, width, dtype=torch.bool, device=self.device).tril()
+        indices = steps - count + torch.arange(width, device=self.device)
+        logits = self._forward(tokens, indices, start, causal)
+        self._base = [
+            length + new * self.num_views for length, new in zip(start, counts, strict=True)
+        ]
+        self.cache.truncate(self._base)
+        return logits
+
+    def last(self, logits: Tensor) -> Tensor:
+        """Logits after each row's last pending token, ``[B, 1, V]``, of those of `catch_up`."""
+        counts = [len(tokens) for tokens in self.pending]
+        if min(counts) == logits.shape[1]:
+            return logits[:, -1:]
+        rows = torch.arange(len(counts), device=self.device)[:, None]
+        count = torch.tensor(counts, device=self.device)[:, None]
+        return logits[rows, count - 1]
+
+    def expand(self, tokens: Tensor, steps: Tensor, level: Level) -> Tensor:
+        """Forward the nodes of a level that have children.
+
+        Args:
+            tokens: int64 ``[B, E]``.
+            steps: index in the answer of these tokens, int64 ``[B, 1]``.
+            level: their level.
+
+        Returns:
+            Logits after these nodes, ``[B, E, V]``.
+        """
+        assert self.cache is not None
+        self._forwarded += [level.nodes.start + node for node in level.expanded]
+        sees_all = level.sees_all and self.num_views == 1 and self.cache.uniform
+        window = None if sees_all else level.window.to(self.device)
+        return self._forward(tokens, steps.expand(-1, tokens.shape[1]), self._base, window)
+
+    def run_on(self, logits: Tensor, steps: Tensor, count: int) -> Tensor | None:
+        """The likeliest chain of draft tokens in one go, int64 ``[B, count]``, as by one `expand`
+        after the other; None, with nothing forwarded, where that is not possible.
+
+        Args:
+            logits: after each row's last token, ``[B, 1, V]``.
+            steps: index in its answer of each row's next token, int64 ``[B, 1]``.
+            count: length of the chain. All its tokens but the last are forwarded.
+        """
+        assert self.cache is not None
+        if not self.cache.uniform:
+            return None
+        self.forwards += count - 1
+        self.widths += [len(logits)] * (count - 1)
+        self._forwarded = list(range(count - 1))
+        positions = self._next_positions[0] + steps
+        return likeliest(self.backbone, self.vocab_size, logits, positions, self.cache, count)
+
+    def keep(self, verdict: Verdict, batch: Batch) -> None:
+        """Keep the accepted nodes that were forwarded; the other emitted tokens are pending.
+
+        Args:
+            verdict: on the tree of this round.
+            batch: all rows, with the verdict's tokens.
+        """
+        assert self.cache is not None
+        if self._caught_up:
+            self._keep_path(verdict)
+        else:
+            self.pending = [
+                [*pending, *tokens]
+                for pending, tokens in zip(self.pending, verdict.tokens, strict=True)
+            ]
+        for row, history in enumerate(batch.histories):
+            if history.finished:  # it is forwarded beside the others but must not grow
+                self.cache.lengths[row] = self._start[row]
+                self.pending[row] = [history.last_token]
+
+    def _keep_path(self, verdict: Verdict) -> None:
+        assert self.cache is not None
+        index_of = {node: index for index, node in enumerate(self._forwarded)}
+        kept = [[index_of[node] for node in path if node in index_of] for path in verdict.paths]
+        views = range(self.num_views)
+        slots = [[index * len(views) + view for index in row for view in views] for row in kept]
+        self.cache.keep(self._base, slots)
+        self.pending = [
+            list(tokens[len(row) :]) for tokens, row in zip(verdict.tokens, kept, strict=True)
+        ]
+
+    def _forward(
+        self, tokens: Tensor, indices: Tensor, prefix: list[int], window: Tensor | None
+    ) -> Tensor:
+        """Forward tokens after those of the cache.
+
+        Args:
+            tokens: int64 ``[B, T]``.
+            indices: of these tokens in their answers, int64 ``[B, T]``.
+            prefix: slots of each row before the first that `window` names.
+            window: bool ``[T, W]``, which of the W tokens after the prefix each token attends to;
+                None if every token attends to everything.
+
+        Returns:
+            Logits ``[B, T, V]``.
+        """
+        assert self.cache is not None
+        self.forwards += 1
+        self.widths.append(tokens.numel())
+        mask = None if window is None else trees.attention_mask(prefix, window)
+        positions = self._next_positions[0] + indices
+        return score_tokens(self.backbone, self.vocab_size, tokens, positions, self.cache, mask)

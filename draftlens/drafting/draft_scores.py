@@ -1,0 +1,66 @@
+"""Forwards of a draft model over the token ids of its target."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from draftlens.models.adapter import Backbone
+from draftlens.models.kv_cache import KVCache
+
+
+def score_tokens(
+    backbone: Backbone,
+    vocab_size: int,
+    tokens: Tensor,
+    positions: Tensor,
+    cache: KVCache,
+    mask: Tensor | None,
+) -> Tensor:
+    """`Backbone.forward` of a draft over ids of the target: logits ``[B, T, V]`` for its V ids."""
+    if vocab_size > backbone.vocab_size:
+        tokens = tokens.clamp_max(backbone.vocab_size - 1)
+    return with_ids_of_the_target(backbone.forward(tokens, positions, cache, mask), vocab_size)
+
+
+def likeliest(
+    backbone: Backbone,
+    vocab_size: int,
+    logits: Tensor,
+    positions: Tensor,
+    cache: KVCache,
+    count: int,
+) -> Tensor:
+    """The likeliest chain of ids of the target, int64 ``[B, count]``; all but the last are
+    forwarded.
+
+    Args:
+        backbone: the draft model.
+        vocab_size: V, ids that the target has.
+        logits: after each row's last token, ``[B, 1, V]``.
+        positions: of the tokens that follow it, int64 ``[..., B, 1]``.
+        cache: of rows that are equally long.
+        count: length of the chain.
+    """
+    first = logits.argmax(-1)
+    if count == 1:
+        return first
+    others = backbone.greedy_chain(first, positions, cache, count - 1, vocab_size)
+    if others is not None:
+        return torch.cat([first, others], 1)
+    chosen = [first]
+    for step in range(count - 1):
+        logits = score_tokens(backbone, vocab_size, chosen[-1], positions + step, cache, None)
+        chosen.append(logits.argmax(-1))
+    return torch.cat(chosen, 1)
+
+
+def with_ids_of_the_target(logits: Tensor, vocab_size: int) -> Tensor:
+    """Logits of a draft for the ids that the target has, ``[..., V]``."""
+    missing = vocab_size - logits.shape[-1]
+    if missing == 0:
+        return logits
+    if missing < 0:
+        return logits[..., :vocab_size]
+    # Logits processors are made for the target's ids: those that the draft lacks get no chance.
+    return torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)

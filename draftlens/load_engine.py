@@ -1,0 +1,99 @@
+"""`load`: from names to an `Engine`."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Unpack
+
+from draftlens.arguments import model_name
+from draftlens.compile import check_compile
+from draftlens.core.checks import switch
+from draftlens.engine import CALIBRATION_SECONDS, Engine
+from draftlens.methods.base import MethodLike, resolve, with_prefill
+from draftlens.models.known_pairs import AUTO
+from draftlens.models.loading import LoadWords, pair_options
+from draftlens.open_models import open_models
+from draftlens.prefill.base import make_prefill
+
+
+def load(
+    target: str = "embedded",
+    draft: str | None = AUTO,
+    method: MethodLike = None,
+    device: str | None = None,
+    dtype: Any = None,
+    calibrate: bool = True,
+    prefill: Any = None,
+    hosts: int | None = None,
+    compile: bool = False,
+    **options: Unpack[LoadWords],
+) -> Engine:
+    """Load a target and its draft, and check that they can work together.
+
+    The first time that a pair is loaded on a machine, some forwards are measured for at most two
+    seconds or a tenth of the time that loading took, and kept in the user's cache folder.
+
+    Args:
+        target: a folder or Hub id of any transformers vision-language model, or `embedded`, the
+            pair in the package.
+        draft: a smaller model of the same tokenizer; None loads no draft. By default the one that
+            is known for the target (`draftlens pairs` lists them); if none is known, or it cannot
+            be loaded, a line on standard error says so, and method `lookup` is used unless another
+            is named: then the target drafts for itself if the method's option `draft` is `"auto"`,
+            and a method that needs a draft model is refused. For methods whose draft needs no eyes
+            it may be a model of text only.
+        method: a method, its name, or a dict of its options.
+        device: such as `cpu`, `cuda:0`, or `auto` to spread a large model over devices.
+        dtype: `float32`, `bfloat16` (or `bf16`), `float16`, `auto` or a torch dtype; by default
+            float32 on the CPU, else the checkpoint's own.
+        calibrate: whether to measure forwards, if the method chooses its trees by what they cost
+            (`Engine.calibrate`).
+        prefill: how the target reads prompts (`prefill.PREFILLS`), whatever the method: a name, a
+            dict of its name and options, or a prefill; None for the method's own. Under torchrun
+            all processes read prompts together if it is named; then `load` returns on rank 0 only,
+            and the other processes end with it.
+        hosts: number of processes that read prompts together, on the CPU of this machine; they are
+            started here, and the threads of torch are divided among them.
+        compile: whether decode forwards run as compiled code, which has the same tokens in float32
+            (`Engine.compile`). The code is kept in the user's cache folder.
+        options: further options of loading, such as `revision`, `trust_remote_code`,
+            `quantization`, `attn_implementation`, `device_map` and `cache_dir`
+            (`models.loading.LoadOptions`); with the prefix `draft_` they are those of the draft.
+
+    Raises:
+        ConfigError, UnsupportedModelError, IncompatiblePairError, HostError: the message names the
+            cause.
+
+    Example:
+
+        >>> import draftlens
+        >>> draftlens.load(device="cpu").target.name
+        'embedded'
+    """
+    target = model_name("target", target)
+    draft = None if draft is None else model_name("draft", draft)
+    calibrate = switch("calibrate", calibrate)
+    # Refuses a bad method before minutes of loading.
+    with_prefill(resolve(method, has_draft=True), prefill)
+    reads = make_prefill("full" if prefill is None else prefill)
+    reads.check_hosts(hosts)
+    check_compile(compile)
+    device = reads.own_device(device)
+    words = {"device": device, "dtype": dtype, **options}
+    began = time.perf_counter()
+    opened = open_models(target, draft, method, pair_options(words))
+    engine = Engine(
+        opened.target, opened.draft, opened.method, prefill=prefill, notice=opened.notice
+    )
+    reads.meet(engine.target.backbone, hosts)
+    loading_seconds = time.perf_counter() - began
+    if compile:
+        engine.compile(compile)
+    if calibrate:
+        engine.calibrate(calibration_seconds(loading_seconds))
+    return engine
+
+
+def calibration_seconds(loading_seconds: float) -> float:
+    """The most time that a calibration may take, given how long loading took."""
+    return max(CALIBRATION_SECONDS, loading_seconds / 10)

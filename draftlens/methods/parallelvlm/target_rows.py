@@ -1,0 +1,140 @@
+"""Rows of a batch as the target's side sees them: the answer and the draft tokens after it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from torch import Tensor
+
+from draftlens.core.history import History
+from draftlens.core.proposal import NextGuess
+from draftlens.core.timeline import DISCARDED, Span
+from draftlens.methods.parallelvlm.messages import Decision, Guess
+
+
+@dataclass
+class Work:
+    """A forward of the draft.
+
+    Args:
+        span: when it was.
+        unjudged: how many of its tokens are not judged yet.
+        was_used: whether any of its tokens was accepted.
+    """
+
+    span: Span
+    unjudged: int
+    was_used: bool = False
+
+    def judge(self, accepted: bool) -> None:
+        """Count the verdict on one of its tokens."""
+        self.unjudged -= 1
+        self.was_used = self.was_used or accepted
+
+    def finished(self) -> Span:
+        """The span, marked if all tokens were rejected."""
+        return self.span if self.was_used else replace(self.span, outcome=DISCARDED)
+
+
+@dataclass(eq=False)
+class Row:
+    """One row.
+
+    Args:
+        number: of the row in its session of the draft worker.
+        room: most tokens that the answer may gain.
+        limit: length up to which the worker may write.
+        tokens: answer and draft tokens, as far as the worker has written them.
+        answer: the target's own tokens, which only ever grow.
+        known: how many of them the worker was told.
+        epoch: of the last draft token.
+        agrees: whether nothing in `tokens` contradicts the answer.
+        finished: whether the answer has ended, or goes on without a draft.
+        works: by position, the forward that each unjudged draft token came from.
+        probs: by position, what these were drawn from, float32 ``[V]``; only with rejection
+            sampling.
+        met: length of answer and draft tokens at the end of the last round.
+    """
+
+    number: int
+    room: int
+    limit: int
+    tokens: list[int] = field(default_factory=list)
+    answer: list[int] = field(default_factory=list)
+    known: int = 0
+    epoch: int = 0
+    agrees: bool = True
+    finished: bool = False
+    works: dict[int, Work] = field(default_factory=dict)
+    probs: dict[int, Tensor] = field(default_factory=dict)
+    met: int = 0
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the worker has written all that it may."""
+        if self.finished or self.limit <= self.known:
+            return True
+        return self.agrees and len(self.tokens) >= self.limit
+
+    @property
+    def proposed(self) -> list[int]:
+        """The draft tokens that the target may check: those of the last round, whatever the worker
+        has written since."""
+        if self.finished or not self.agrees:
+            return []
+        return self.tokens[self.known : self.met]
+
+    def next_guess(self, depth: int) -> NextGuess | None:
+        """The draft token after the first `depth` ones, with what it was drawn from."""
+        position = self.known + depth
+        probs = self.probs.get(position)
+        if probs is None or self.finished or not self.agrees:
+            return None
+        return NextGuess(self.tokens[position], probs)
+
+    def take(self, drafted: Guess, work: Work) -> list[bool]:
+        """Append a token of the worker; the verdict on it if the answer has come so far."""
+        if drafted.epoch != self.epoch:
+            # The worker has followed the decisions up to here and goes on from the answer.
+            self.epoch = drafted.epoch
+            self.tokens = self.answer[: drafted.position]
+            self.agrees = True
+        self.tokens.append(drafted.token)
+        if not self.agrees:
+            work.judge(False)
+            return []
+        self.works[drafted.position] = work
+        if drafted.probs is not None:
+            self.probs[drafted.position] = drafted.probs
+        return [self._compare(drafted.position)] if drafted.position < self.known else []
+
+    def advance(self, history: History) -> list[bool]:
+        """Follow the answer; the verdicts on draft tokens that it has reached."""
+        verdicts = []
+        reached = min(history.length, len(self.tokens)) if self.agrees else 0
+        for position in range(self.known, reached):
+            verdicts.append(self._compare(position))
+            if not self.agrees:
+                break
+        self.known = history.length
+        self.finished = history.finished
+        self.met = max(len(self.tokens), self.known) if self.agrees else self.known
+        return verdicts
+
+    def decision(self, start: int) -> Decision:
+        """What the worker is told about the tokens from `start` on."""
+        gained = tuple(self.answer[start : self.known])
+        return Decision(self.number, start, gained, self.limit, self.finished)
+
+    def _compare(self, position: int) -> bool:
+        """Whether a draft token is the answer's; if not, all after it are rejected, too."""
+        accepted = self.answer[position] == self.tokens[position]
+        self.works.pop(position).judge(accepted)
+        self.probs.pop(position, None)
+        if not accepted:
+            self.agrees = False
+            for work in self.works.values():
+                work.judge(False)
+            self.works.clear()
+            self.probs.clear()
+        return accepted

@@ -1,0 +1,150 @@
+"""Which transformers models draftlens can drive, and their parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+from draftlens.core.checks import shown
+from draftlens.core.errors import UnsupportedModelError
+
+ATTENTION = ("sdpa", "eager")
+"""Attention implementations that take the mask of a tree."""
+
+
+MEDIA = ("image", "video", "vision", "audio", "img", "boi", "eoi")
+"""Beginnings of the names of token ids that a configuration has for media."""
+
+
+def parts_of(model: Any, name: str) -> tuple[Any, Any, Any]:
+    """The language model, the output head and the input embeddings of a transformers model.
+
+    Raises:
+        UnsupportedModelError: it has another architecture.
+    """
+    if getattr(model.config, "is_encoder_decoder", False) or not hasattr(model, "generate"):
+        raise UnsupportedModelError(f"{name} is no decoder-only model with generate()")
+    decoder = model.get_decoder()
+    head = model.get_output_embeddings()
+    embed = model.get_input_embeddings()
+    if decoder is None or decoder is model or head is None or embed is None:
+        raise UnsupportedModelError(
+            f"{name} does not show its language model, embeddings and output head"
+        )
+    if getattr(decoder, "get_output_embeddings", _nothing)() is not None:
+        raise UnsupportedModelError(
+            f"{name} shows no language model without an output head, so its hidden states "
+            "cannot be read"
+        )
+    return decoder, head, embed
+
+
+def _nothing() -> None:
+    """What a decoder that is no transformers model shows as its output head."""
+
+
+def unwrapped_model(model: Any) -> Any:
+    """The model inside DataParallel, DistributedDataParallel and what `torch.compile` returns,
+    which have the same weights and leave all of `generate` to it.
+
+    Raises:
+        UnsupportedModelError: there is no transformers model.
+    """
+    while isinstance(model, nn.Module):
+        if isinstance(model, (nn.DataParallel, DistributedDataParallel)):
+            model = model.module
+        elif hasattr(model, "_orig_mod"):  # by `torch.compile`, whose class takes long to import
+            model = model._orig_mod
+        else:
+            break
+    if not isinstance(model, nn.Module):
+        raise UnsupportedModelError(
+            f"a transformers model is needed, not {shown(model)}; draftlens.load takes names"
+        )
+    if not hasattr(model, "config"):
+        raise UnsupportedModelError(
+            f"{type(model).__name__} is no transformers model: give the model that it wraps"
+        )
+    return model
+
+
+def has_groups(text_config: Any) -> bool:
+    """Whether a language model may have fewer heads of keys than of queries."""
+    heads = getattr(text_config, "num_attention_heads", None)
+    return getattr(text_config, "num_key_value_heads", None) not in (None, heads)
+
+
+def execution_device(module: Any) -> torch.device:
+    """The device of inputs. For a spread or offloaded module, whose weights may be elsewhere,
+    accelerate names it."""
+    device = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
+    return torch.device(device) if device is not None else next(module.parameters()).device
+
+
+def check_rollback(model_name: str, text_config: Any) -> None:
+    """Refuse a model whose own cache keeps something that a rejected guess would spoil.
+
+    Args:
+        model_name: for the message.
+        text_config: the configuration of the language model.
+
+    Raises:
+        UnsupportedModelError: a layer has a sliding window, linear attention or another state that
+            cannot be rolled back, or attends to pictures apart from the text; names the kind of
+            layer.
+    """
+    if getattr(text_config, "cross_attention_layers", None):
+        raise UnsupportedModelError(
+            f"{model_name} attends to pictures through layers of cross-attention; "
+            "models whose pictures are tokens between those of the text work"
+        )
+    for layer in DynamicCache(config=text_config).layers:
+        if type(layer) is not DynamicLayer:
+            raise UnsupportedModelError(
+                f"{model_name} keeps a {type(layer).__name__}, which cannot be rolled back when a "
+                "guess is rejected; models with full attention in every layer work"
+            )
+
+
+def check_attention(model_name: str, attention: str) -> None:
+    """Refuse an attention implementation that takes no tree mask.
+
+    Raises:
+        UnsupportedModelError: it is none of `ATTENTION`.
+    """
+    if attention not in ATTENTION:
+        raise UnsupportedModelError(
+            f"{model_name} runs {attention!r} attention, which takes no tree mask; "
+            'load it with attn_implementation="sdpa" (which uses flash kernels where it can)'
+        )
+
+
+def media_ids(config: Any) -> frozenset[int]:
+    """Ids that a model's configuration names for media: those that stand for pixels in a prompt,
+    and the marks around them. They have no meaning in a text."""
+    ids: set[int] = set()
+    for name, value in vars(config).items():
+        is_id = name.endswith(("_token_id", "_token_index"))
+        if is_id and name.startswith(MEDIA) and isinstance(value, int):
+            ids.add(value)
+    return frozenset(ids)
+
+
+def represents(config: Any, kind: str, input_ids: Tensor) -> Tensor:
+    """Which prompt tokens represent pixels of a kind (image, video), bool ``[B, L]``."""
+    names = (f"{kind}_token_id", f"{kind}_token_index")
+    ids = {getattr(config, name, None) for name in names} - {None}
+    return torch.isin(
+        input_ids, torch.tensor(sorted(ids), dtype=torch.long, device=input_ids.device)
+    )
+
+
+def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """A boolean mask as eager attention takes it, which adds it to the scores."""
+    bias = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
+    return bias.masked_fill_(~mask, torch.finfo(dtype).min)

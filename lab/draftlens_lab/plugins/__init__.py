@@ -1,0 +1,1 @@
+"""Baselines and ablations: pruners and prefills, by the entry points of draftlens."""

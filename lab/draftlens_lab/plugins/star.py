@@ -1,0 +1,72 @@
+"""Star Attention (Acharya et al. 2025): blocks that see the first one and themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from draftlens.core.errors import ConfigError
+from draftlens.models.adapter import Backbone
+from draftlens.models.kv_cache import KVCache
+from draftlens.models.prompt import Prompt
+from draftlens.prefill.base import PrefillOutput
+from draftlens.prefill.reading import Reading
+from draftlens.prefill.spava.config import check_whole
+from draftlens.prefill.spava.kv_placement import check_decode, new_cache
+from draftlens.prefill.spava.one_process import check_directed, read_in_blocks
+from draftlens.prefill.spava.rows import Division, Row, rows_of
+from draftlens.prefill.spava.several import SeveralProcesses
+
+
+@dataclass(frozen=True)
+class StarPrefill(SeveralProcesses):
+    """Reads a video in blocks that attend to the first block and to themselves: a baseline.
+
+    The query attends to everything. In Star Attention it does so in a second pass; here it rides
+    along in the same one, which computes the same, because no block depends on the query.
+
+    Args:
+        blocks: number of blocks, the first of which is the anchor of the others: one for each host
+            in that paper.
+        decode: where keys and values are while the answer is decoded, with several processes:
+            `"gathered"` on rank 0, `"sharded"` with those that read them, `"auto"` wherever there
+            is memory and it is faster. It changes no token.
+
+    Raises:
+        ConfigError: there are fewer than two blocks, or `decode` is unknown.
+
+    Example:
+
+        >>> StarPrefill().approximate
+        ('star prefill: 8 blocks',)
+    """
+
+    blocks: int = 8
+    decode: str = "auto"
+
+    def __post_init__(self) -> None:
+        check_decode(self.decode)
+        check_whole("blocks", self.blocks)
+        if self.blocks < 2:
+            raise ConfigError(f"star prefill needs at least 2 blocks, not {self.blocks}")
+
+    @property
+    def approximate(self) -> tuple[str, ...]:
+        return (f"star prefill: {self.blocks} blocks",)
+
+    def rows(self, prompt: Prompt) -> list[Row]:
+        """How each row of a prompt is divided."""
+        return rows_of(prompt, Division(self.blocks - 1, f"n/{self.blocks}", 0))
+
+    def check(self, backbone: Backbone) -> None:
+        check_directed(backbone)
+
+    def new_cache(self, backbone: Backbone, prompt: Prompt, room: int) -> KVCache:
+        """See `Prefill.new_cache`.
+
+        Raises:
+            HostError: a host is lost.
+        """
+        return new_cache(backbone, prompt, room, self.decode)
+
+    def run(self, backbone: Backbone, reading: Reading) -> PrefillOutput:
+        return read_in_blocks(backbone, reading, self.rows(reading.prompt), self.approximate)
