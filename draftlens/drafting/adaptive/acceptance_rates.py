@@ -99,5 +99,15 @@ class AcceptanceRates:
     def caution(self) -> float:
         """The lower bound of the rate of first choices (about 80%), relative to the rate."""
         mean = self.ranks[0].mean
-        spread = 1.3 * sqrt(max(mean * (1 - mean), 0.05) / (self.trials + 0.5))
-        return max(1 - spread / mean, 0.0) if mean else 0.0
+        return max(1 - self._spread / mean, 0.0) if mean else 0.0
+
+    @property
+    def hope(self) -> float:
+        """The upper bound, relative to the rate."""
+        mean = self.ranks[0].mean
+        return min(mean + self._spread, 1.0) / max(mean, 1e-9)
+
+    @property
+    def _spread(self) -> float:
+        mean = self.ranks[0].mean
+        return 1.3 * sqrt(max(mean * (1 - mean), 0.05) / (self.trials + 0.5))

@@ -28,8 +28,10 @@ MAX_SAVINGS = 2.5
 """Most plain rounds of what drafting has gained, or left of its share, that may be lost again, in
 the same answer or in later ones: the text may have changed since."""
 FIRST_PROBE = 8
-"""Tokens that a paused draft must lack before it reads them to compare them with its own; twice as
-many after each time."""
+"""Tokens that a paused draft must lack before it reads them to compare them with its own, where
+drafting may pay; twice as many after each time."""
+LAST_PROBE = 64
+"""The most, and the same where drafting hardly pays; texts change."""
 
 
 @dataclass(frozen=True)
@@ -171,9 +173,7 @@ class TreeTuner:
             costs = self.history.costs
             catching_up = costs.level(at.pending, at)
             self._limit_depth(catching_up - costs.level(1, at))
-            self._is_probe = (
-                not self._depth and at.pending > self._probe_at and catching_up <= self._allowance()
-            )
+            self._is_probe = not self._depth and self._may_probe(at.pending, catching_up)
             return chain(1) if self._is_probe else cut(self._plan.tree, self._depth)
 
     def caught_up(self, hits: int, misses: int) -> Topology:
@@ -187,7 +187,7 @@ class TreeTuner:
             for accepted in [True] * hits + [False] * misses:
                 self.rates.add_first_choice(accepted)
             if self._is_probe:
-                self._probe_at *= 2
+                self._probe_at = min(2 * self._probe_at, LAST_PROBE)
                 self._choose_plan()
                 self._limit_depth(self.history.costs.level(self._at.pending, self._at))
             return cut(self._plan.tree, self._depth)
@@ -282,6 +282,19 @@ class TreeTuner:
                 self._depth -= 1
             if self._plan.loss(self._depth) > allowance:
                 self._depth = 0
+
+    def _may_probe(self, pending: int, seconds: float) -> bool:
+        if pending <= self._probe_at or seconds > self._allowance():
+            return False
+        return pending > LAST_PROBE or self._is_hopeful()
+
+    def _is_hopeful(self) -> bool:
+        """Whether a chain would pay at the upper bound of the rate of first choices."""
+        costs = self.history.costs
+        check, level = partial(costs.check, at=self._at), partial(costs.level, at=self._at)
+        plan = RoundPlan.of(TREES[0], self.rates, check, level)
+        depths = range(1, plan.tree.depth + 1)
+        return any(plan.rate(depth, self.rates.hope) > plan.rate(0) for depth in depths)
 
     def _allowance(self) -> float:
         """Seconds that the answer may still lose."""

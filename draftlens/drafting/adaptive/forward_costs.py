@@ -9,7 +9,9 @@ from draftlens.drafting.adaptive.cost_curve import CostCurve
 WINDOW = 8
 """Latest timings of each width that count, because the speed of a machine changes."""
 SURPRISE = 1.25
-"""Factor by which a forward takes longer than expected that contradicts the curve."""
+"""Factor by which a forward takes longer than expected that may contradict the curve."""
+RECENT = 4
+"""Latest timings, of whatever widths, two of which contradict the curve if they are surprises."""
 FIRST_LIMIT = 3
 """Without a measured curve, the largest width to try first."""
 
@@ -20,7 +22,7 @@ class LiveCosts:
     A width costs what the curve says, times the lower median of the latest ratios of timings to
     the curve, at the closest width that has timings. With a measured curve, the latest ratio of the
     other widths (at least 1) counts as one more, so that a single slow forward, which is often an
-    accident, changes nothing, until two timings of a width contradict the curve.
+    accident, changes nothing, until two of `RECENT` timings contradict the curve.
 
     Args:
         curve: of the model; None if it was never measured. Then a forward of up to twice the
@@ -37,6 +39,7 @@ class LiveCosts:
         self.other = other
         self._timings: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=WINDOW))
         self._ratios: dict[int, float] = {}
+        self._surprises: deque[bool] = deque(maxlen=RECENT)
         self.trusted = curve is not None
 
     def adopt(self, curve: CostCurve) -> None:
@@ -45,6 +48,7 @@ class LiveCosts:
         self.is_measured = self.trusted = True
         self._timings.clear()
         self._ratios.clear()
+        self._surprises.clear()
 
     @property
     def largest(self) -> int:
@@ -70,9 +74,9 @@ class LiveCosts:
             predicted: their cost by the curve alone.
             seconds: what they took.
         """
-        timings = self._timings[width]
-        timings.append(seconds / predicted)
-        if len(timings) > 1 and _lower_median(list(timings)) > SURPRISE:
+        self._surprises.append(seconds > SURPRISE * self.ratio(width) * predicted)
+        self._timings[width].append(seconds / predicted)
+        if sum(self._surprises) > 1:
             self.trusted = False
         self._ratios.clear()
 
