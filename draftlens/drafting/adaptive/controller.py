@@ -18,8 +18,10 @@ from draftlens.drafting.adaptive.acceptance_rates import AcceptanceRates
 from draftlens.drafting.adaptive.forward_costs import SURPRISE, LiveCosts
 from draftlens.drafting.adaptive.round_plan import MAX_NODES, PLAIN, TREES, RoundPlan, level_sizes
 
-PLAN_EVERY = 4
-"""Verified rows between two choices of the best tree, once drafting is known to pay."""
+PLAN_EVERY = 24
+"""Most verified rows between two choices of the best tree, once drafting is known to pay."""
+MOVED = 0.04
+"""Change of the rate of first choices after which the best tree is chosen anew."""
 EXPLORED_SHARE = 0.02
 """Share of an answer's expected time in plain decoding that may be lost by drafting."""
 USUAL_LENGTH = 64
@@ -145,6 +147,7 @@ class TreeTuner:
         self._plan, self._best_depth = PLAIN, 0
         self._pays = False
         self._rows_until_plan = 0
+        self._planned_for = 0.0  # rate of first choices
         self._depth = 0  # of the largest tree in this round
         self._grown = 0
         self._probability = 1.0  # of the first choices down to the grown level
@@ -165,7 +168,8 @@ class TreeTuner:
             self._at = at
             if not self.rounds:
                 self._usual_length = min(USUAL_LENGTH, at.remaining)
-            if self._rows_until_plan <= 0 or not self._pays:
+            moved = abs(self.rates.ranks[0].mean - self._planned_for)
+            if self._rows_until_plan <= 0 or moved > MOVED or not self._pays:
                 self._choose_plan()
             if self._times_plain:
                 self._times_plain = False
@@ -265,6 +269,7 @@ class TreeTuner:
         cautious = self._plan.rate(self._best_depth, self.rates.caution)
         self._pays = cautious > self._plan.rate(0)
         self._rows_until_plan = PLAN_EVERY
+        self._planned_for = self.rates.ranks[0].mean
 
     def _limit_depth(self, further: float) -> None:
         """Begin a round with the best tree, or with what the allowance suffices for.

@@ -63,7 +63,14 @@ class LiveCosts:
         return width in self._timings
 
     def cost(self, width: int, rows: int = 1, context: float | None = None) -> float:
-        """Seconds of a forward; arguments as for `CostCurve.cost`."""
+        """Seconds of a forward; arguments as for `CostCurve.cost`.
+
+        No more than a wider forward that was timed: the timings of a width may be accidents.
+        """
+        wider = (timed for timed in self._timings if timed > width)
+        return min(self._corrected(each, rows, context) for each in (width, *wider))
+
+    def _corrected(self, width: int, rows: int, context: float | None) -> float:
         return self.curve.cost(width, rows, context) * self.ratio(width)
 
     def record(self, width: int, predicted: float, seconds: float) -> None:
