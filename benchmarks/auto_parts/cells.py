@@ -158,8 +158,8 @@ def stale_seconds(cell: Cell, wrong: str, seeds: int) -> tuple[float, float]:
     for seed in range(seeds):
         texts = texts_of(cell, seed)
         right += play_auto(machine, texts, _new_history(machine), seed).seconds
-        wrong_record = PairHistory(Costs(LiveCosts(stale), LiveCosts(curves[1])))
-        false += play_auto(machine, texts, wrong_record, seed).seconds
+        wrong_history = PairHistory(Costs(LiveCosts(stale), LiveCosts(curves[1])))
+        false += play_auto(machine, texts, wrong_history, seed).seconds
     return right / seeds, false / seeds
 
 

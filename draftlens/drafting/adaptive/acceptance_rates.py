@@ -15,7 +15,7 @@ MEMORY = 40.0
 """A rate forgets what is older than about so many draft tokens: the text changes."""
 PRIOR_WEIGHT = 3.0
 """Draft tokens that a prior counts for."""
-EARLIER_WEIGHT = 8.0
+EARLIER_WEIGHT = 12.0
 """Most draft tokens that earlier answers count for in a new one, and the weight of the rate of all
 depths in the rate of one."""
 
@@ -48,6 +48,7 @@ class AcceptanceRates:
     Attributes:
         ranks: by rank, how often a draft token is accepted whose parent and none of whose
             siblings of better rank are.
+        overall: the rate of first choices over the latest answers.
         trials: first choices that were counted, up to `MEMORY`.
     """
 
@@ -55,16 +56,19 @@ class AcceptanceRates:
         if earlier is None:
             self.ranks = [Rate(prior, PRIOR_WEIGHT) for prior in PRIORS]
             self.depths = [Rate(0.0, EARLIER_WEIGHT, 10 * MEMORY) for _ in range(MAX_DEPTH)]
+            self.overall = Rate(PRIORS[0], PRIOR_WEIGHT, 10 * MEMORY)
             self.trials = 0.0
             return
-        self.ranks = [replace(rate) for rate in earlier.ranks]
-        self.ranks[0].weight = min(self.ranks[0].weight, EARLIER_WEIGHT)
+        self.overall = replace(earlier.overall)
+        weight = min(self.overall.weight, EARLIER_WEIGHT)
+        self.ranks = [Rate(self.overall.mean, weight), *map(replace, earlier.ranks[1:])]
         # By depth, how far its rate of first choices is from that of all depths.
         self.depths = [replace(rate) for rate in earlier.depths]
         self.trials = min(earlier.trials, EARLIER_WEIGHT)
 
     def add_first_choice(self, accepted: bool, depth: int = 0) -> None:
         """Count a draft token that the draft prefers to all others, of a depth from 0."""
+        self.overall.add(accepted)
         self.ranks[0].add(accepted)
         self.depths[min(depth, MAX_DEPTH - 1)].add(accepted - self.ranks[0].mean)
         self.trials = min(self.trials + 1, MEMORY)
@@ -99,5 +103,15 @@ class AcceptanceRates:
     def caution(self) -> float:
         """The lower bound of the rate of first choices (about 80%), relative to the rate."""
         mean = self.ranks[0].mean
-        spread = 1.3 * sqrt(max(mean * (1 - mean), 0.05) / (self.trials + 0.5))
-        return max(1 - spread / mean, 0.0) if mean else 0.0
+        return max(1 - self._spread / mean, 0.0) if mean else 0.0
+
+    @property
+    def hope(self) -> float:
+        """The upper bound, relative to the rate."""
+        mean = self.ranks[0].mean
+        return min(mean + self._spread, 1.0) / max(mean, 1e-9)
+
+    @property
+    def _spread(self) -> float:
+        mean = self.ranks[0].mean
+        return 1.3 * sqrt(max(mean * (1 - mean), 0.05) / (self.trials + 0.5))

@@ -18,8 +18,10 @@ from draftlens.drafting.adaptive.acceptance_rates import AcceptanceRates
 from draftlens.drafting.adaptive.forward_costs import SURPRISE, LiveCosts
 from draftlens.drafting.adaptive.round_plan import MAX_NODES, PLAIN, TREES, RoundPlan, level_sizes
 
-PLAN_EVERY = 4
-"""Verified rows between two choices of the best tree, once drafting is known to pay."""
+PLAN_EVERY = 24
+"""Most verified rows between two choices of the best tree, once drafting is known to pay."""
+MOVED = 0.04
+"""Change of the rate of first choices after which the best tree is chosen anew."""
 EXPLORED_SHARE = 0.02
 """Share of an answer's expected time in plain decoding that may be lost by drafting."""
 USUAL_LENGTH = 64
@@ -28,8 +30,10 @@ MAX_SAVINGS = 2.5
 """Most plain rounds of what drafting has gained, or left of its share, that may be lost again, in
 the same answer or in later ones: the text may have changed since."""
 FIRST_PROBE = 8
-"""Tokens that a paused draft must lack before it reads them to compare them with its own; twice as
-many after each time."""
+"""Tokens that a paused draft must lack before it reads them to compare them with its own, where
+drafting may pay; twice as many after each time."""
+LAST_PROBE = 64
+"""The most, and the same where drafting hardly pays; texts change."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +147,7 @@ class TreeTuner:
         self._plan, self._best_depth = PLAIN, 0
         self._pays = False
         self._rows_until_plan = 0
+        self._planned_for = 0.0  # rate of first choices
         self._depth = 0  # of the largest tree in this round
         self._grown = 0
         self._probability = 1.0  # of the first choices down to the grown level
@@ -163,7 +168,8 @@ class TreeTuner:
             self._at = at
             if not self.rounds:
                 self._usual_length = min(USUAL_LENGTH, at.remaining)
-            if self._rows_until_plan <= 0 or not self._pays:
+            moved = abs(self.rates.ranks[0].mean - self._planned_for)
+            if self._rows_until_plan <= 0 or moved > MOVED or not self._pays:
                 self._choose_plan()
             if self._times_plain:
                 self._times_plain = False
@@ -171,9 +177,7 @@ class TreeTuner:
             costs = self.history.costs
             catching_up = costs.level(at.pending, at)
             self._limit_depth(catching_up - costs.level(1, at))
-            self._is_probe = (
-                not self._depth and at.pending > self._probe_at and catching_up <= self._allowance()
-            )
+            self._is_probe = not self._depth and self._may_probe(at.pending, catching_up)
             return chain(1) if self._is_probe else cut(self._plan.tree, self._depth)
 
     def caught_up(self, hits: int, misses: int) -> Topology:
@@ -187,7 +191,7 @@ class TreeTuner:
             for accepted in [True] * hits + [False] * misses:
                 self.rates.add_first_choice(accepted)
             if self._is_probe:
-                self._probe_at *= 2
+                self._probe_at = min(2 * self._probe_at, LAST_PROBE)
                 self._choose_plan()
                 self._limit_depth(self.history.costs.level(self._at.pending, self._at))
             return cut(self._plan.tree, self._depth)
@@ -255,13 +259,17 @@ class TreeTuner:
         is_slow = seconds > SURPRISE * target.cost(width, at.rows, at.context)
         is_doubtful = is_slow or at.rows not in target.curve.widths
         self._times_plain = bool(topology) and is_doubtful and not target.has_timing(at.rows)
+        was_trusted = target.trusted
         target.record(width, target.curve.cost(width, at.rows, at.context), seconds)
+        if was_trusted and not target.trusted:
+            self._gained = max(self._gained, 0.0)  # the answer is not to pay for a wrong curve
 
     def _choose_plan(self) -> None:
         self._plan, self._best_depth = self.history.costs.best_plan(self.rates, self._at)
         cautious = self._plan.rate(self._best_depth, self.rates.caution)
         self._pays = cautious > self._plan.rate(0)
         self._rows_until_plan = PLAN_EVERY
+        self._planned_for = self.rates.ranks[0].mean
 
     def _limit_depth(self, further: float) -> None:
         """Begin a round with the best tree, or with what the allowance suffices for.
@@ -280,6 +288,19 @@ class TreeTuner:
             if self._plan.loss(self._depth) > allowance:
                 self._depth = 0
 
+    def _may_probe(self, pending: int, seconds: float) -> bool:
+        if pending <= self._probe_at or seconds > self._allowance():
+            return False
+        return pending > LAST_PROBE or self._is_hopeful()
+
+    def _is_hopeful(self) -> bool:
+        """Whether a chain would pay at the upper bound of the rate of first choices."""
+        costs = self.history.costs
+        check, level = partial(costs.check, at=self._at), partial(costs.level, at=self._at)
+        plan = RoundPlan.of(TREES[0], self.rates, check, level)
+        depths = range(1, plan.tree.depth + 1)
+        return any(plan.rate(depth, self.rates.hope) > plan.rate(0) for depth in depths)
+
     def _allowance(self) -> float:
         """Seconds that the answer may still lose."""
         plain = self.history.costs.check(0, self._at)
@@ -291,6 +312,8 @@ def best_for(costs: Costs, rate: float) -> tuple[Topology, float]:
     """The best tree for one row and its tokens per second, if first choices are accepted at this
     rate and other choices as often as usual."""
     rates = AcceptanceRates()
+    for rank in rates.ranks[1:]:
+        rank.mean = min(rank.mean, rate)
     rates.ranks[0].mean = rate
     at = Situation(context=costs.target.curve.context, draft_context=costs.draft.curve.context)
     plan, depth = costs.best_plan(rates, at)

@@ -9,7 +9,9 @@ from draftlens.drafting.adaptive.cost_curve import CostCurve
 WINDOW = 8
 """Latest timings of each width that count, because the speed of a machine changes."""
 SURPRISE = 1.25
-"""Factor between a timing and its expectation that contradicts the curve."""
+"""Factor by which a forward takes longer than expected that may contradict the curve."""
+RECENT = 4
+"""Latest timings, of whatever widths, two of which contradict the curve if they are surprises."""
 FIRST_LIMIT = 3
 """Without a measured curve, the largest width to try first."""
 
@@ -19,8 +21,8 @@ class LiveCosts:
 
     A width costs what the curve says, times the lower median of the latest ratios of timings to
     the curve, at the closest width that has timings. With a measured curve, the latest ratio of the
-    other widths counts as one more, so that a single slow forward, which is often an accident,
-    changes nothing, until two timings of a width contradict the curve.
+    other widths (at least 1) counts as one more, so that a single slow forward, which is often an
+    accident, changes nothing, until two of `RECENT` timings contradict the curve.
 
     Args:
         curve: of the model; None if it was never measured. Then a forward of up to twice the
@@ -37,14 +39,16 @@ class LiveCosts:
         self.other = other
         self._timings: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=WINDOW))
         self._ratios: dict[int, float] = {}
-        self._trusted = curve is not None
+        self._surprises: deque[bool] = deque(maxlen=RECENT)
+        self.trusted = curve is not None
 
     def adopt(self, curve: CostCurve) -> None:
         """Start anew with a curve that was measured since."""
         self.curve = curve
-        self.is_measured = self._trusted = True
+        self.is_measured = self.trusted = True
         self._timings.clear()
         self._ratios.clear()
+        self._surprises.clear()
 
     @property
     def largest(self) -> int:
@@ -59,7 +63,14 @@ class LiveCosts:
         return width in self._timings
 
     def cost(self, width: int, rows: int = 1, context: float | None = None) -> float:
-        """Seconds of a forward; arguments as for `CostCurve.cost`."""
+        """Seconds of a forward; arguments as for `CostCurve.cost`.
+
+        No more than a wider forward that was timed: the timings of a width may be accidents.
+        """
+        wider = (timed for timed in self._timings if timed > width)
+        return min(self._corrected(each, rows, context) for each in (width, *wider))
+
+    def _corrected(self, width: int, rows: int, context: float | None) -> float:
         return self.curve.cost(width, rows, context) * self.ratio(width)
 
     def record(self, width: int, predicted: float, seconds: float) -> None:
@@ -70,24 +81,22 @@ class LiveCosts:
             predicted: their cost by the curve alone.
             seconds: what they took.
         """
-        timings = self._timings[width]
-        timings.append(seconds / predicted)
-        if len(timings) > 1 and not 1 / SURPRISE < _lower_median(list(timings)) < SURPRISE:
-            self._trusted = False
+        self._surprises.append(seconds > SURPRISE * self.ratio(width) * predicted)
+        self._timings[width].append(seconds / predicted)
+        if sum(self._surprises) > 1:
+            self.trusted = False
         self._ratios.clear()
 
     def ratio(self, width: int) -> float:
         """By how much forwards of a width take longer than the curve says."""
         if not self._timings:
-            if self.other is None or self.is_measured:
-                return 1.0
-            return self.other.ratio(1)
+            return 1.0 if self.other is None or self.is_measured else self.other.ratio(1)
         if width not in self._ratios:
             closest = min(self._timings, key=lambda timed: max(timed / width, width / timed))
             ratios = list(self._timings[closest])
-            if self._trusted:
+            if self.trusted:
                 others = [t[-1] for timed, t in self._timings.items() if timed != closest]
-                ratios.append(_lower_median(others or [1.0]))
+                ratios.append(max(_lower_median(others or [1.0]), 1.0))
             self._ratios[width] = _lower_median(ratios)
         return self._ratios[width]
 

@@ -57,9 +57,9 @@ class RoundPlan:
         tokens = [1.0] + [0.0] * tree.depth
         for parent, children in tree.children.items():
             depth = tree.depths[parent] if parent != ROOT else 0
-            rest = most = reached[parent]
+            rest = reached[parent]
             for node, rate in zip(children, (firsts[depth], *others), strict=False):
-                most = reached[node] = min(rest * rate, most)  # never rises with the rank
+                reached[node] = rest * rate
                 tokens[depth + 1] += reached[node]
                 rest -= reached[node]
         return cls(
@@ -70,12 +70,12 @@ class RoundPlan:
             list(map(check, level_sizes(tree))),
         )
 
-    def rate(self, depth: int, decline: float = 1.0) -> float:
-        """Expected tokens per second, if the rates of acceptance are smaller by a factor."""
+    def rate(self, depth: int, factor: float = 1.0) -> float:
+        """Expected tokens per second, if the rates of acceptance are multiplied by a factor."""
         tokens = self.tokens[depth]
-        if decline < 1:
+        if factor != 1:
             gains = (self.tokens[d] - self.tokens[d - 1] for d in range(1, depth + 1))
-            tokens = 1 + sum(gain * decline**d for d, gain in enumerate(gains, 1))
+            tokens = 1 + sum(gain * factor**d for d, gain in enumerate(gains, 1))
         return tokens / (self.draft_seconds[depth] + self.check_seconds[depth])
 
     def loss(self, depth: int) -> float:

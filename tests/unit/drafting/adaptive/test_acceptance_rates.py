@@ -72,12 +72,20 @@ def test_an_answer_starts_from_an_earlier_one_and_leaves_it_as_it_is() -> None:
     for _ in range(100):
         earlier.count(chain(1), ())
     rates = AcceptanceRates(earlier)
-    assert rates.ranks[0].mean == earlier.ranks[0].mean < 0.1
+    assert rates.ranks[0].mean == earlier.overall.mean < 0.1
     assert rates.trials == EARLIER_WEIGHT
     for _ in range(20):
         rates.count(chain(1), (0,))
     assert rates.ranks[0].mean > 0.6
     assert earlier.ranks[0].mean < 0.1
+
+
+def test_a_part_of_an_answer_that_is_hard_does_not_decide_the_start_of_the_next() -> None:
+    earlier = AcceptanceRates()
+    for accepted in [True] * 100 + [False] * 100:
+        earlier.add_first_choice(accepted)
+    assert earlier.ranks[0].mean < 0.1
+    assert AcceptanceRates(earlier).ranks[0].mean == pytest.approx(0.5, abs=0.1)
 
 
 def test_caution_ends_with_the_number_of_trials() -> None:
@@ -88,3 +96,13 @@ def test_caution_ends_with_the_number_of_trials() -> None:
         rates.add_first_choice(number % 4 != 0)
     assert values[0] < 0.2
     assert 0.75 < values[-1] < 1
+
+
+def test_hope_ends_with_the_number_of_trials() -> None:
+    values = []
+    rates = AcceptanceRates()
+    for _ in range(40):
+        values.append(rates.hope * rates.ranks[0].mean)
+        rates.add_first_choice(False)
+    assert values[0] == pytest.approx(1.0)
+    assert values[-1] < 0.2

@@ -8,6 +8,7 @@ from benchmarks.simulation import Machine, drawn_text, plain_seconds, play_auto,
 from draftlens.core.tree import EMPTY, Topology, chain, from_paths
 from draftlens.drafting.adaptive.controller import (
     EXPLORED_SHARE,
+    LAST_PROBE,
     MAX_SAVINGS,
     Costs,
     PairHistory,
@@ -50,6 +51,15 @@ def test_steps_of_the_curve_decide_the_length() -> None:
     flat = best_for(costs(FLAT, draft), 0.8)[0]
     assert flat.depth >= 3
     assert best_for(costs(STAIRS, draft), 0.2)[0] == EMPTY
+
+
+def test_wide_levels_are_avoided_where_width_costs_something() -> None:
+    cheap = best_for(costs(FLAT, scaled(FLAT, 0.1)), 0.6)[0]
+    growing = CostCurve((1, 2, 4, 8, 64), (0.1, 0.2, 0.4, 0.8, 6.4))
+    narrow = best_for(costs(FLAT, growing), 0.6)[0]
+    assert len(narrow) < len(cheap)
+    widest = max(map(len, narrow.children.values()))
+    assert widest <= max(map(len, cheap.children.values()))
 
 
 def test_no_tree_is_wider_than_what_was_measured() -> None:
@@ -154,9 +164,19 @@ def test_a_look_costs_one_draft_forward_and_may_turn_drafting_on() -> None:
     draft = scaled(FLAT, 0.2)
     text = [*drawn_text(60, 0.0, seed=3), *drawn_text(200, 0.95, seed=4)]
     played = play_auto(machine(FLAT, draft), [text], history(FLAT, draft))
-    before = 60 + 64
+    before = 60 + LAST_PROBE
     best = play_fixed(machine(FLAT, draft), [text[before:]], chain(8)).seconds
     assert played.seconds < before + 1.3 * best
+
+
+def test_a_draft_that_hardly_pays_is_probed_seldom() -> None:
+    """Every answer of a pair whose draft is useless would else pay for a probe."""
+    draft = scaled(FLAT, 0.5)
+    kept = history(FLAT, draft)
+    play_auto(machine(FLAT, draft), [drawn_text(200, 0.0, seed=1)], kept)
+    assert kept.savings > 1
+    played = play_auto(machine(FLAT, draft), [drawn_text(60, 0.0, seed=2)], kept)
+    assert played.draft_seconds == 0
 
 
 def test_drafting_ends_soon_after_the_draft_has_become_useless() -> None:
@@ -226,6 +246,17 @@ def test_concurrent_answers_share_costs_and_records_but_not_their_balance() -> N
         tuner.judged(chain(1), [(0,)], 1.0)
     assert first.rates.trials == second.rates.trials == 1
     assert first._gained == second._gained == pytest.approx(0.9)
+
+
+def test_answers_save_what_they_do_not_lose() -> None:
+    kept = history(FLAT, FLAT)
+    for _ in range(30):
+        tuner = TreeTuner(kept)
+        for _ in range(10):
+            tuner.tree(Situation(remaining=100))
+            tuner.judged(EMPTY, [()], 1.0)
+        tuner.ended()
+    assert 2 < kept.savings <= MAX_SAVINGS
 
 
 def test_a_tree_wins_where_second_choices_are_often_right() -> None:

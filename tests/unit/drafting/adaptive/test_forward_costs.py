@@ -9,6 +9,7 @@ import pytest
 from draftlens.drafting.adaptive.cost_curve import CostCurve
 from draftlens.drafting.adaptive.forward_costs import (
     FIRST_LIMIT,
+    RECENT,
     WINDOW,
     LiveCosts,
 )
@@ -31,6 +32,7 @@ def ratios(costs: LiveCosts) -> list[float]:
 
 def test_before_any_timing_the_curve_holds() -> None:
     costs = LiveCosts(CURVE)
+    assert costs.trusted
     for width in WIDTHS:
         assert not costs.has_timing(width)
         assert costs.cost(width) == CURVE.cost(width)
@@ -57,25 +59,49 @@ def test_one_slow_timing_among_usual_ones_changes_nothing(width: int, before: in
     assert ratios(costs) == expected
     timed(costs, width, *[1.2] * 3)
     assert costs.ratio(width) == pytest.approx(1.2)
+    assert costs.trusted
 
 
 def test_rare_slow_timings_never_change_anything() -> None:
     """Each has enough usual ones around it, of whatever widths."""
     costs = LiveCosts(CURVE)
     for number in range(200):
-        timed(costs, (1, 4, 9)[number % 3], 7.0 if number % (5) == 0 else 1.0)
+        timed(costs, (1, 4, 9)[number % 3], 7.0 if number % (RECENT + 1) == 0 else 1.0)
+        assert costs.trusted
         assert ratios(costs) == [1.0] * len(WIDTHS)
+
+
+@pytest.mark.parametrize("usual", range(RECENT + 2))
+def test_two_surprises_close_together_contradict_the_curve(usual: int) -> None:
+    """Of different widths, with some usual timings between them."""
+    costs = timed(LiveCosts(CURVE), 4, 1.0)
+    timed(costs, 1, 3.0)
+    timed(costs, 9, *[1.0] * usual)
+    assert costs.trusted
+    timed(costs, 17, 3.0)
+    assert costs.trusted is (usual > RECENT - 2)
+    expected = 1.0 if costs.trusted else 3.0
+    assert costs.ratio(1) == costs.ratio(17) == pytest.approx(expected)
+    assert costs.ratio(4) == pytest.approx(1.0)  # its own timing
 
 
 def test_a_slower_machine_is_noticed_after_two_timings() -> None:
     """They correct all widths, those of no timing as well."""
     costs = timed(timed(LiveCosts(CURVE), 1, 3.0), 9, 3.0)
     assert ratios(costs) == pytest.approx([3.0] * len(WIDTHS))
+    assert not costs.trusted
 
 
 def test_one_fast_timing_is_no_accident() -> None:
     costs = timed(LiveCosts(CURVE), 4, 0.3)
     assert ratios(costs) == pytest.approx([0.3] * len(WIDTHS))
+
+
+def test_without_trust_a_single_timing_suffices() -> None:
+    costs = timed(timed(LiveCosts(CURVE), 1, 3.0, 3.0), 9, 5.0)
+    assert costs.ratio(9) == pytest.approx(5.0)
+    timed(costs, 9, 3.0)
+    assert costs.ratio(9) == pytest.approx(3.0)  # the slow one was an accident
 
 
 def test_a_change_of_the_machine_is_believed_after_half_a_window() -> None:
@@ -95,6 +121,18 @@ def test_widths_without_timings_follow_the_closest_one() -> None:
     assert [costs.ratio(width) for width in (5, 8, 20, 1000)] == pytest.approx([3.0] * 4)
     timed(costs, 4, *[7.0] * WINDOW)
     assert [costs.ratio(w) for w in (2, 3, 4, 5, 6, 8)] == pytest.approx([1, 7, 7, 7, 3, 3])
+
+
+def test_what_neighbours_say_is_one_voice_among_the_timings() -> None:
+    """They say 1.2: one timing of 1.4 is an accident, the second is believed."""
+    costs = timed(LiveCosts(CURVE), 4, *[1.2] * WINDOW)
+    assert costs.ratio(5) == pytest.approx(1.2)
+    timed(costs, 5, 1.4)
+    assert costs.ratio(5) == pytest.approx(1.2)
+    timed(costs, 5, 1.4)
+    assert costs.ratio(5) == pytest.approx(1.4)
+    assert costs.trusted
+    assert costs.ratio(4) == pytest.approx(1.2)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -149,6 +187,7 @@ def test_without_a_curve_timings_are_the_curve() -> None:
         costs.record(3, costs.curve.cost(3), 0.06)
     assert costs.cost(1) == pytest.approx(0.02)
     assert costs.cost(3) == costs.cost(6) == pytest.approx(0.06)
+    assert not costs.trusted
 
 
 def test_without_a_curve_one_slow_timing_is_forgotten_with_the_next() -> None:
@@ -174,3 +213,13 @@ def test_a_draft_without_a_curve_takes_the_ratio_of_the_other_model() -> None:
 def test_a_measured_draft_takes_nothing_from_the_other_model() -> None:
     target = timed(LiveCosts(CURVE), 1, *[4.0] * WINDOW)
     assert LiveCosts(CURVE, other=target).ratio(1) == 1.0
+
+
+def test_a_width_with_few_timings_costs_no_more_than_a_wider_one() -> None:
+    """An accident may be its only timing."""
+    costs = LiveCosts(CostCurve((1, 64), (1.0, 1.0)))
+    for width in (5, 9, 5, 9):
+        costs.record(width, 1.0, 2.0)
+    assert not costs.trusted
+    costs.record(1, 1.0, 6.0)
+    assert costs.cost(1) == 2.0

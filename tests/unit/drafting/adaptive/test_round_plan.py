@@ -33,9 +33,9 @@ def expected_tokens(tree: Topology) -> float:
     ranks = [rate.mean for rate in RATES.ranks]
     chances = {ROOT: 1.0}
     for parent, children in tree.children.items():
-        rest = most = chances[parent]
+        rest = chances[parent]
         for rank, node in enumerate(children):
-            chances[node] = most = min(rest * ranks[rank], most)
+            chances[node] = rest * ranks[rank]
             rest -= chances[node]
     return sum(chances.values())
 
