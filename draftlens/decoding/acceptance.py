@@ -34,8 +34,8 @@ class Acceptance:
         """Raise `ConfigError` if tokens are drawn and draft tokens are accepted with tolerance."""
         if self.tolerance < 1 and do_sample:
             raise ConfigError(
-                f"a tolerance of {self.tolerance:g} compares draft tokens with the likeliest token, "
-                "and with do_sample tokens are drawn: use tolerance=1.0, or greedy decoding"
+                f"a tolerance of {self.tolerance:g} compares draft tokens with the likeliest "
+                "token, and with do_sample tokens are drawn: use tolerance=1.0, or greedy decoding"
             )
 
     def judge(
