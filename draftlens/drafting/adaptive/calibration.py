@@ -74,7 +74,7 @@ def measure_curve(backbone: Backbone, seconds: float) -> CostCurve:
     fastest of the others does, since slow ones are accidents. Where two neighbouring widths differ,
     the widths between them are measured too. A model whose forward takes more than `SLOW_SECONDS`
     is measured by some of its decoder layers and its output head, in a fraction of the time of
-    whole forwards.
+    whole forwards, unless they are compiled.
 
     Args:
         backbone: the model.
@@ -200,8 +200,10 @@ class _Scratch:
 
     @property
     def has_layers(self) -> bool:
-        """Whether the decoder lists its layers, so that one of them can be called alone."""
-        return isinstance(getattr(self.backbone.decoder, "layers", None), nn.ModuleList)
+        """Whether a layer can be called alone: the decoder lists its layers, and its forwards are
+        not compiled, which calls none of them."""
+        layers = getattr(self.backbone.decoder, "layers", None)
+        return isinstance(layers, nn.ModuleList) and not self.backbone.passes.label
 
     def forward_seconds(self, width: int, context: int) -> float:
         """Seconds of one whole forward."""

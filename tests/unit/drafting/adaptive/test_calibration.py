@@ -11,6 +11,7 @@ from collections.abc import Callable
 from itertools import count, pairwise
 from math import inf
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -452,6 +453,19 @@ def test_some_layers_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
         assert layers(5, CONTEXT) == pytest.approx(12.0)
     sampled = {f"layer {layer}": 1 for layer in range(SAMPLED_LAYERS)}
     assert calls == {**sampled, "head": 1}
+
+
+def test_a_slow_model_whose_passes_are_compiled_is_measured_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Compiled passes call none of its layers."""
+    without_bisection(monkeypatch)
+    monkeypatch.setattr(calibration, "SLOW_SECONDS", 0.0)
+    backbone = Backbone(BY_NAME["llava_onevision"].build())
+    logits = torch.zeros(1, 1, backbone.vocab_size)
+    compiled = SimpleNamespace(label="compiled", run=lambda *_: logits)
+    backbone.passes = compiled  # type: ignore[assignment]
+    assert measure_curve(backbone, 0.0).widths == (1,)
 
 
 def test_an_answer_of_another_thread_is_not_disturbed(monkeypatch: pytest.MonkeyPatch) -> None:
