@@ -27,8 +27,8 @@ from shared import argument_parser, configure, environment, environment_line, sa
 from draftlens.drafting.adaptive import cost_store as known_costs
 
 PREDICTION = """Written before the first run of this script, after the simulator had been used to
-develop the tuner. Simulated: cold at least 0.98 of plain in every cell's mean, single answers down
-to 0.93; at 64 tokens at least 0.95 of the best fixed tree but where c = 20 and acceptance 0.95
+develop the controller. Simulated: cold at least 0.98 of plain in every cell's mean, single answers
+down to 0.93; at 64 tokens at least 0.95 of the best fixed tree but where c = 20 and acceptance 0.95
 (0.90), where the first round alone is a tenth of the answer; at 256 tokens 0.98; warm 0.98 but at
 16 tokens with c = 2 (0.95). Recorded float32: chat 1.2, code 1.4, image 1.1; bfloat16 1.6. Real
 shapes: within 5% of the simulated float32 cells, if this machine has the same steps. Embedded pair:

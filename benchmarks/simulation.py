@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from draftlens.core.tree import EMPTY, ROOT, Topology, cut
-from draftlens.drafting.adaptive.controller import PairHistory, Situation, TreeTuner
+from draftlens.drafting.adaptive.controller import PairHistory, RoundState, TreeController
 from draftlens.drafting.adaptive.round_plan import level_widths
 
 NEVER = 99
@@ -176,42 +176,42 @@ def play_auto(
         most: the limit of new tokens that the caller gave; None for the length of the texts.
     """
     run = _Run(machine, texts, seed)
-    tuner = TreeTuner(history)
+    controller = TreeController(history)
     while run.running:
-        _play_round(run, tuner, most)
-    tuner.ended()
+        _play_round(run, controller, most)
+    controller.ended()
     return run.outcome
 
 
-def _play_round(run: _Run, tuner: TreeTuner, most: int | None) -> None:
+def _play_round(run: _Run, controller: TreeController, most: int | None) -> None:
     rows = len(run.texts)
     remaining = run.remaining if most is None else most - max(run.positions)
-    at = Situation(rows, 0, 0, max(run.pending), remaining)
-    tree = cut(tuner.tree(at), remaining - 1)
+    at = RoundState(rows, 0, 0, max(run.pending), remaining)
+    tree = cut(controller.tree(at), remaining - 1)
     widths: list[int] = []
     if tree:
         widths = [rows * max(run.pending)]
-        tree = cut(tuner.caught_up(*_agreement(run)), remaining - 1)
+        tree = cut(controller.caught_up(*_agreement(run)), remaining - 1)
     if tree:
-        tree = _grown(run, tuner, tree, widths)
+        tree = _grown(run, controller, tree, widths)
     if widths:
-        tuner.drafted(widths, run.draft(widths))
+        controller.drafted(widths, run.draft(widths))
         if not tree:
             run.pending = [0] * rows
     paths, seconds = run.check(tree)
-    tuner.judged(tree, paths, seconds)
+    controller.judged(tree, paths, seconds)
 
 
-def _grown(run: _Run, tuner: TreeTuner, tree: Topology, widths: list[int]) -> Topology:
+def _grown(run: _Run, controller: TreeController, tree: Topology, widths: list[int]) -> Topology:
     """The levels of a tree that are grown and verified; the widths of their forwards are added."""
     rows = len(run.texts)
     levels = level_widths(tree)
     confidences = run.confidences(tree.depth)
     depth = 1
-    while tuner.grown([values[depth - 1] for values in confidences]) and depth < tree.depth:
+    while controller.grown([values[depth - 1] for values in confidences]) and depth < tree.depth:
         widths.append(rows * levels[depth])
         depth += 1
-    return cut(tree, min(tuner.kept_depth, depth))
+    return cut(tree, min(controller.kept_depth, depth))
 
 
 def _agreement(run: _Run) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from covering import covering  # noqa: E402
 
 from draftlens.drafting.adaptive import history as records  # noqa: E402
 from draftlens.drafting.adaptive.cost_curve import CostCurve  # noqa: E402
-from draftlens.drafting.adaptive.forward_costs import LiveCosts  # noqa: E402
+from draftlens.drafting.adaptive.forward_costs import ForwardCosts  # noqa: E402
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -70,7 +70,7 @@ def _named(item: Any) -> dict[str, str]:
     return {name: str(value) for name, value in item.callspec.params.items()}
 
 
-class _Untimed(LiveCosts):
+class _Untimed(ForwardCosts):
     """Costs that no answer changes."""
 
     def record(self, width: int, predicted: float, seconds: float) -> None:
@@ -86,7 +86,7 @@ def steady_costs(monkeypatch: pytest.MonkeyPatch) -> None:
         _Untimed(CostCurve((1, 64), (seconds, 2 * seconds))) for seconds in (1e-2, 1e-3)
     )
 
-    def costs(backbone: Any, other: Any = None) -> LiveCosts:
+    def costs(backbone: Any, other: Any = None) -> ForwardCosts:
         return of_target if other is None else of_draft
 
     monkeypatch.setattr(records, "_live_costs", costs)

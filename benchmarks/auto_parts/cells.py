@@ -24,7 +24,7 @@ from simulation import (
 from draftlens.core.tree import EAGLE_PATHS, EMPTY, Topology, chain, from_paths
 from draftlens.drafting.adaptive.controller import Costs, PairHistory
 from draftlens.drafting.adaptive.cost_curve import CostCurve
-from draftlens.drafting.adaptive.forward_costs import LiveCosts
+from draftlens.drafting.adaptive.forward_costs import ForwardCosts
 
 REAL = json.loads((Path(__file__).parents[1] / "real_costs.json").read_text())
 """Costs and acceptance of real weights; the file says which."""
@@ -158,7 +158,7 @@ def stale_seconds(cell: Cell, wrong: str, seeds: int) -> tuple[float, float]:
     for seed in range(seeds):
         texts = texts_of(cell, seed)
         right += play_auto(machine, texts, _new_history(machine), seed).seconds
-        wrong_history = PairHistory(Costs(LiveCosts(stale), LiveCosts(curves[1])))
+        wrong_history = PairHistory(Costs(ForwardCosts(stale), ForwardCosts(curves[1])))
         false += play_auto(machine, texts, wrong_history, seed).seconds
     return right / seeds, false / seeds
 
@@ -260,7 +260,9 @@ def _curve(seconds: Seconds) -> CostCurve:
 
 def _new_history(machine: Machine) -> PairHistory:
     """A pair that was calibrated and has not answered yet."""
-    return PairHistory(Costs(LiveCosts(_curve(machine.target)), LiveCosts(_curve(machine.draft))))
+    return PairHistory(
+        Costs(ForwardCosts(_curve(machine.target)), ForwardCosts(_curve(machine.draft)))
+    )
 
 
 def to_dict(cell: Cell, figures: Figures) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from draftlens.core.version import __version__
 from draftlens.drafting.adaptive.controller import Costs, best_for
 from draftlens.drafting.adaptive.cost_curve import CostCurve
 from draftlens.drafting.adaptive.cost_store import calibrate_models
-from draftlens.drafting.adaptive.forward_costs import LiveCosts
+from draftlens.drafting.adaptive.forward_costs import ForwardCosts
 from draftlens.methods.parts import WITHOUT_EYES
 from draftlens.models.load import Loaded
 from draftlens.models.pair import unseen
@@ -107,7 +107,7 @@ def describe_choices(target: CostCurve, draft: CostCurve) -> str:
     """The choice of the automatic tree by acceptance rate."""
     choices = []
     for chance in CHANCES:
-        tree, tokens_per_second = best_for(Costs(LiveCosts(target), LiveCosts(draft)), chance)
+        tree, tokens_per_second = best_for(Costs(ForwardCosts(target), ForwardCosts(draft)), chance)
         gain = tokens_per_second * target.cost(1)
         choices.append(f"{chance:.0%} accepted: {_shape(tree)} ({gain:.2f}x plain)")
     return "; ".join(choices)

@@ -16,8 +16,8 @@ from draftlens.core.prefill_readings import FeatureSpec
 from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.tree import EMPTY, ROOT, Topology
 from draftlens.decoding.drafter import TargetContext, draw_children
-from draftlens.drafting.adaptive.controller import Situation, TreeTuner
-from draftlens.drafting.adaptive.history import Tuners
+from draftlens.drafting.adaptive.controller import RoundState, TreeController
+from draftlens.drafting.adaptive.history import TreeControllers
 from draftlens.drafting.disagreement import Disagreement
 from draftlens.drafting.draft_prompt import PromptBuilder
 from draftlens.drafting.draft_rows import DraftRows
@@ -33,8 +33,8 @@ class TreeDrafter:
 
     Args:
         readings: of the target's prefill that `_join` needs.
-        tuners: from the kind of prompt, the tuner that chooses the tree of each round, none of them
-            larger than `topology`; None for always `topology`.
+        controllers: maps a kind of prompt to the controller that chooses the tree of each round,
+            none of them larger than `topology`; None for always `topology`.
         disagreement: counts the first draft tokens that are rejected; None for no warning.
     """
 
@@ -45,16 +45,16 @@ class TreeDrafter:
         rows: DraftRows,
         readings: FeatureSpec,
         topology: Topology,
-        tuners: Tuners | None = None,
+        controllers: TreeControllers | None = None,
         disagreement: Disagreement | None = None,
     ) -> None:
         self.rows = rows
         self.readings = readings
         self.topology = topology
-        self.tuners = tuners
+        self.controllers = controllers
         self.disagreement = disagreement
         self.max_nodes = len(topology)
-        self.tuner: TreeTuner | None = None
+        self.controller: TreeController | None = None
         # How many of the tokens that were pending in the last round the model would have proposed,
         # and how many not.
         self._agreement = (0, 0)
@@ -74,14 +74,14 @@ class TreeDrafter:
 
     def begin(self, batch: Batch, encoded: Any, context: TargetContext) -> None:
         self._join(batch, encoded, context, context.room + len(self.topology.inner) + 1)
-        if self.tuners is not None and self.tuner is None:
-            self.tuner = self.tuners(context.prompt.kind)
+        if self.controllers is not None and self.controller is None:
+            self.controller = self.controllers(context.prompt.kind)
 
     def propose(self, batch: Batch, budget: int) -> DraftTree:
         """Grow the tree level by level; a budget below its depth cuts it."""
         self.rows.begin_round()
-        if self.tuner is not None:
-            return self._propose_tuned(self.tuner, batch, budget)
+        if self.controller is not None:
+            return self._propose_controlled(self.controller, batch, budget)
         topology = trees.cut(self.topology, budget)
         self._proposed = topology
         if not topology:
@@ -90,8 +90,8 @@ class TreeDrafter:
 
     def update(self, verdict: Verdict, batch: Batch) -> None:
         """Keep the accepted path; what the cache lacks is forwarded first in the next round."""
-        if self.tuner is not None:
-            self._record_verdict(self.tuner, verdict, batch)
+        if self.controller is not None:
+            self._record_verdict(self.controller, verdict, batch)
         if self.disagreement is not None and self._proposed:
             going_on = [not history.finished for history in batch.histories]
             hits = sum(map(bool, compress(verdict.paths, going_on)))
@@ -155,36 +155,38 @@ class TreeDrafter:
                 logits = self._expand(level.expanded_tokens(tokens), first_step + depth, level)
         return DraftTree.uniform(topology, tokens, torch.cat(probs, 1) if probs else None)
 
-    def _propose_tuned(self, tuner: TreeTuner, batch: Batch, budget: int) -> DraftTree:
+    def _propose_controlled(
+        self, controller: TreeController, batch: Batch, budget: int
+    ) -> DraftTree:
         began = time.perf_counter()
-        tree = self._grow_tuned(tuner, batch, budget)
+        tree = self._grow_controlled(controller, batch, budget)
         self._proposed_at = time.perf_counter()
-        tuner.drafted(self.rows.widths, self._proposed_at - began)
+        controller.drafted(self.rows.widths, self._proposed_at - began)
         self._proposed = tree.topologies[0]
         return tree
 
-    def _grow_tuned(self, tuner: TreeTuner, batch: Batch, budget: int) -> DraftTree:
-        topology = trees.cut(tuner.tree(self._situation(batch, budget)), budget)
+    def _grow_controlled(self, controller: TreeController, batch: Batch, budget: int) -> DraftTree:
+        topology = trees.cut(controller.tree(self._situation(batch, budget)), budget)
         if not topology:
             return self._no_tree(batch)
         logits = self._catch_up(batch)
         hits, misses = self._agreement if batch.is_greedy else (0, 0)
         if self.disagreement is not None:
             self.disagreement.count(hits, misses)
-        topology = trees.cut(tuner.caught_up(hits, misses), budget)
+        topology = trees.cut(controller.caught_up(hits, misses), budget)
         if not topology:
             return self._no_tree(batch)
         running = [row for row, history in enumerate(batch.histories) if not history.finished]
 
         def goes_on(confidences: list[float]) -> bool:
-            return tuner.grown([confidences[row] for row in running])
+            return controller.grown([confidences[row] for row in running])
 
         tree = self._grow(topology, batch, logits, goes_on)
-        kept = trees.cut(topology, tuner.kept_depth)
+        kept = trees.cut(topology, controller.kept_depth)
         return DraftTree.uniform(kept, tree.tokens[:, : len(kept)])
 
-    def _situation(self, batch: Batch, budget: int) -> Situation:
-        return Situation(
+    def _situation(self, batch: Batch, budget: int) -> RoundState:
+        return RoundState(
             rows=len(batch),
             views=self.rows.num_views,
             context=max(len(h.prompt_ids) + h.length for h in batch.histories),
@@ -193,13 +195,13 @@ class TreeDrafter:
             remaining=budget + 1,
         )
 
-    def _record_verdict(self, tuner: TreeTuner, verdict: Verdict, batch: Batch) -> None:
+    def _record_verdict(self, controller: TreeController, verdict: Verdict, batch: Batch) -> None:
         seconds = time.perf_counter() - self._proposed_at
         rows = [row for row, history in enumerate(batch.histories) if not history.finished]
         if not rows:
-            tuner.ended()
+            controller.ended()
             return
-        tuner.judged(
+        controller.judged(
             self._proposed,
             [verdict.paths[row] for row in rows],
             seconds,
@@ -218,11 +220,11 @@ class ModelDrafter(TreeDrafter):
         prompts: PromptBuilder,
         topology: Topology,
         vocab_size: int,
-        tuners: Tuners | None = None,
+        controllers: TreeControllers | None = None,
         disagreement: Disagreement | None = None,
     ) -> None:
         rows = DraftRows(prompts.backbone, vocab_size)
-        super().__init__(rows, prompts.readings, topology, tuners, disagreement)
+        super().__init__(rows, prompts.readings, topology, controllers, disagreement)
         self.prompts = prompts
 
     def encode(self, inputs: Mapping[str, Any]) -> Any:

@@ -11,8 +11,8 @@ from draftlens.core.registry import Registry
 from draftlens.core.tree import EAGLE_PATHS, Topology, chain, from_paths
 from draftlens.decoding.acceptance import Acceptance
 from draftlens.decoding.plan import Plan, make_schedule
-from draftlens.drafting.adaptive.controller import TreeTuner
-from draftlens.drafting.adaptive.history import Tuners, record_of
+from draftlens.drafting.adaptive.controller import TreeController
+from draftlens.drafting.adaptive.history import TreeControllers, record_of
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.drafting.pruning import Pruning
 from draftlens.methods.base import Models
@@ -185,7 +185,7 @@ def topology_of(tree: Tree, num_speculative_tokens: int | None) -> Topology:
     if tree is None:
         return chain(num_speculative_tokens or DEFAULT_LENGTH)
     if tree == AUTO:
-        return TreeTuner.limit
+        return TreeController.limit
     if not isinstance(tree, str):
         return from_paths(tree)
     if tree not in TREES:
@@ -194,13 +194,13 @@ def topology_of(tree: Tree, num_speculative_tokens: int | None) -> Topology:
     return from_paths(TREES[tree])
 
 
-def tuners_of(
+def controllers_of(
     tree: Tree, target: Backbone, drafting: Backbone, settings: tuple[Any, ...] = ()
-) -> Tuners | None:
-    """The tuners of an automatic tree, else None; `settings` also affect acceptance."""
+) -> TreeControllers | None:
+    """The controllers of an automatic tree, else None; `settings` also affect acceptance."""
     if tree != AUTO:
         return None
-    return lambda kind: TreeTuner(record_of(target, drafting, settings, kind))
+    return lambda kind: TreeController(record_of(target, drafting, settings, kind))
 
 
 def timed_models(tree: Tree, target: Backbone, drafting: Backbone) -> tuple[Backbone, ...]:

@@ -13,12 +13,12 @@ from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.methods.base import Models, name_of
 from draftlens.methods.parts import (
     Tree,
+    controllers_of,
     draft_of,
     drafting_plan,
     resolve_drafting,
     resolve_parts,
     topology_of,
-    tuners_of,
 )
 
 
@@ -76,7 +76,7 @@ class SpeculativeDecoding:
             DraftPromptBuilder(draft),
             self.topology,
             models.target.vocab_size,
-            tuners_of(self.tree, models.target, draft),
+            controllers_of(self.tree, models.target, draft),
             Disagreement(draft.name),
         )
         return drafting_plan(self, models, drafter)

@@ -32,7 +32,7 @@ from draftlens.core.verify import match
 from draftlens.decoding import Plan, Session
 from draftlens.decoding.observer import Observer
 from draftlens.documents.reading import StandardPipeline, open_document
-from draftlens.drafting.adaptive.forward_costs import LiveCosts
+from draftlens.drafting.adaptive.forward_costs import ForwardCosts
 from draftlens.drafting.draft_prompt import DraftPromptBuilder
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.methods.base import METHODS, to_dict
@@ -190,7 +190,7 @@ def test_the_example_of_hsd(
 ) -> None:
     """How many guesses are checked follows from these costs, not from those of a busy machine."""
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(LiveCosts, "cost", lambda self, width, rows=1, context=None: 10 + width)
+    monkeypatch.setattr(ForwardCosts, "cost", lambda self, width, rows=1, context=None: 10 + width)
     exec(blocks("docs/hsd.md")[0], {})
     assert float(capsys.readouterr().out) >= 3
 

@@ -14,7 +14,7 @@ from compiling import attach_static, library_of
 
 from draftlens.documents.parser import PageParser
 from draftlens.documents.reading import pipeline as pipelines
-from draftlens.drafting.adaptive.forward_costs import LiveCosts
+from draftlens.drafting.adaptive.forward_costs import ForwardCosts
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -56,7 +56,7 @@ def test_pages_are_files_with_stocks_tokens(
 ) -> None:
     """How many guesses the prefill checks follows from these costs, not from measured ones: an
     answer that is whole after its prefill has no phase `verify`."""
-    monkeypatch.setattr(LiveCosts, "cost", lambda self, width, rows=1, context=None: 10 + width)
+    monkeypatch.setattr(ForwardCosts, "cost", lambda self, width, rows=1, context=None: 10 + width)
     out = tmp_path / "out"
     code, printed, _ = parse(command, source, "-o", out, "--stages", "regions+page", "--verify")
     assert code == 0

@@ -2,7 +2,7 @@
 
 Most tests replace the choices by random ones: trees of all sizes and none, other trees after the
 draft has read what it lacked, growth that ends at any level, and fewer levels verified than were
-grown. One lets the real tuner choose by the timings of a simulated machine.
+grown. One lets the real controller choose by the timings of a simulated machine.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import draftlens
 from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.tree import EAGLE_PATHS, EMPTY, Topology, chain, cut, from_paths
 from draftlens.decoding.session import Session
-from draftlens.drafting.adaptive import controller as tuner
+from draftlens.drafting.adaptive import controller
 from draftlens.drafting.adaptive import history as records
-from draftlens.drafting.adaptive.controller import Situation, TreeTuner
+from draftlens.drafting.adaptive.controller import RoundState, TreeController
 from draftlens.drafting.adaptive.cost_curve import CostCurve
-from draftlens.drafting.adaptive.forward_costs import LiveCosts
+from draftlens.drafting.adaptive.forward_costs import ForwardCosts
 from draftlens.models.adapter import Backbone
 
 HALF = {"method": "specvlm", "prune_ratio": 0.5}
@@ -90,43 +90,43 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> Checked:
 
 @pytest.fixture
 def random_choices(checked: Checked, monkeypatch: pytest.MonkeyPatch) -> Checked:
-    """All choices of tuners are random."""
+    """All choices of controllers are random."""
     rng = random.Random(1)
     grown = [0]
 
-    def tree(self: TreeTuner, at: Situation) -> Topology:
+    def tree(self: TreeController, at: RoundState) -> Topology:
         return rng.choice(TREES)
 
-    def caught_up(self: TreeTuner, hits: int, misses: int) -> Topology:
+    def caught_up(self: TreeController, hits: int, misses: int) -> Topology:
         grown[0] = 0
         return rng.choice(TREES)
 
-    def grow(self: TreeTuner, confidences: Sequence[float]) -> bool:
+    def grow(self: TreeController, confidences: Sequence[float]) -> bool:
         assert all(0 <= value <= 1.0001 for value in confidences)
         grown[0] += 1
         return rng.random() < 0.8
 
-    def kept_depth(self: TreeTuner) -> int:
+    def kept_depth(self: TreeController) -> int:
         return rng.randint(0, grown[0]) if rng.random() < 0.3 else grown[0]
 
-    monkeypatch.setattr(TreeTuner, "tree", tree)
-    monkeypatch.setattr(TreeTuner, "caught_up", caught_up)
-    monkeypatch.setattr(TreeTuner, "grown", grow)
-    monkeypatch.setattr(TreeTuner, "kept_depth", property(kept_depth))
+    monkeypatch.setattr(TreeController, "tree", tree)
+    monkeypatch.setattr(TreeController, "caught_up", caught_up)
+    monkeypatch.setattr(TreeController, "grown", grow)
+    monkeypatch.setattr(TreeController, "kept_depth", property(kept_depth))
     return checked
 
 
 @pytest.fixture
 def simulated_timings(checked: Checked, monkeypatch: pytest.MonkeyPatch) -> Checked:
-    """The real tuner with the timings of a machine on which drafting is cheap at some times and
-    expensive at others. Nothing limits its explorations."""
-    drafted, judged = TreeTuner.drafted, TreeTuner.judged
+    """The real controller with the timings of a machine on which drafting is cheap at some times
+    and expensive at others. Nothing limits its explorations."""
+    drafted, judged = TreeController.drafted, TreeController.judged
 
-    def record_draft(self: TreeTuner, widths: Sequence[int], seconds: float) -> None:
+    def record_draft(self: TreeController, widths: Sequence[int], seconds: float) -> None:
         drafted(self, widths, STEP[self.rounds % len(STEP)] * len(widths))
 
     def record_check(
-        self: TreeTuner,
+        self: TreeController,
         topology: Topology,
         paths: Sequence[Sequence[int]],
         seconds: float,
@@ -134,15 +134,15 @@ def simulated_timings(checked: Checked, monkeypatch: pytest.MonkeyPatch) -> Chec
         seconds = 1 + NODE[self.rounds % len(NODE)] * len(topology)
         judged(self, topology, paths, seconds)
 
-    def live_costs(backbone: Backbone, other: Backbone | None = None) -> LiveCosts:
+    def live_costs(backbone: Backbone, other: Backbone | None = None) -> ForwardCosts:
         seconds = 1.0 if other is None else 0.1
-        return LiveCosts(CostCurve((1, 256), (seconds, seconds)))
+        return ForwardCosts(CostCurve((1, 256), (seconds, seconds)))
 
     monkeypatch.setattr(records, "_live_costs", live_costs)
     for name, value in {"PLAN_EVERY": 2, "MAX_SAVINGS": 1000, "EXPLORED_SHARE": 100}.items():
-        monkeypatch.setattr(tuner, name, value)
-    monkeypatch.setattr(TreeTuner, "drafted", record_draft)
-    monkeypatch.setattr(TreeTuner, "judged", record_check)
+        monkeypatch.setattr(controller, name, value)
+    monkeypatch.setattr(TreeController, "drafted", record_draft)
+    monkeypatch.setattr(TreeController, "judged", record_check)
     return checked
 
 
@@ -235,7 +235,7 @@ def test_rows_end_at_different_times(name: str, guesser: str, random_choices: Ch
 
 @every_family
 def test_the_real_choices(family: Family, simulated_timings: Checked) -> None:
-    """The tuner itself chooses, by timings that change; guessers alternate."""
+    """The controller itself chooses, by timings that change; guessers alternate."""
     guesser = list(GUESSERS)[FAMILIES.index(family) % len(GUESSERS)]
     for _ in range(ANSWERS):
         result = open_stream(family, guesser).run()
@@ -250,24 +250,24 @@ def test_a_tuner_is_asked_about_what_the_draft_has_done(
     """The situation names rows, cached tokens, pending tokens and the length that is left, and the
     widths are those of the draft's forwards."""
     family = FAMILIES[0]
-    asked: list[Situation] = []
+    asked: list[RoundState] = []
     widths: list[Sequence[int]] = []
-    drafted = TreeTuner.drafted
+    drafted = TreeController.drafted
 
-    def tree(self: TreeTuner, at: Situation) -> Topology:
+    def tree(self: TreeController, at: RoundState) -> Topology:
         asked.append(at)
         self._at = at
         return chain(2) if len(asked) % 2 else EMPTY
 
-    def record(self: TreeTuner, given: Sequence[int], seconds: float) -> None:
+    def record(self: TreeController, given: Sequence[int], seconds: float) -> None:
         widths.append(list(given))
         drafted(self, given, seconds)
 
-    monkeypatch.setattr(TreeTuner, "tree", tree)
-    monkeypatch.setattr(TreeTuner, "caught_up", lambda self, hits, misses: chain(2))
-    monkeypatch.setattr(TreeTuner, "grown", lambda self, confidences: True)
-    monkeypatch.setattr(TreeTuner, "kept_depth", property(lambda self: 2))
-    monkeypatch.setattr(TreeTuner, "drafted", record)
+    monkeypatch.setattr(TreeController, "tree", tree)
+    monkeypatch.setattr(TreeController, "caught_up", lambda self, hits, misses: chain(2))
+    monkeypatch.setattr(TreeController, "grown", lambda self, confidences: True)
+    monkeypatch.setattr(TreeController, "kept_depth", property(lambda self: 2))
+    monkeypatch.setattr(TreeController, "drafted", record)
     result = open_stream(family, "speculative").run()
     rows = result.stats.first
     assert {at.rows for at in asked} == {rows}
@@ -284,10 +284,10 @@ def test_a_tuner_is_asked_about_what_the_draft_has_done(
 def test_trees_are_cut_to_the_room_for_them(
     checked: Checked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TreeTuner, "tree", lambda self, at: chain(9))
-    monkeypatch.setattr(TreeTuner, "caught_up", lambda self, hits, misses: chain(9))
-    monkeypatch.setattr(TreeTuner, "grown", lambda self, confidences: True)
-    monkeypatch.setattr(TreeTuner, "kept_depth", property(lambda self: 9))
+    monkeypatch.setattr(TreeController, "tree", lambda self, at: chain(9))
+    monkeypatch.setattr(TreeController, "caught_up", lambda self, hits, misses: chain(9))
+    monkeypatch.setattr(TreeController, "grown", lambda self, confidences: True)
+    monkeypatch.setattr(TreeController, "kept_depth", property(lambda self: 9))
     family = FAMILIES[0]
     result = open_stream(family, "speculative", max_new_tokens=6).run()
     assert result.tokens == [row[:6] for row in reference(family, family.richest)]

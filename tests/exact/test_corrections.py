@@ -20,7 +20,7 @@ from transformers import (
 
 import draftlens
 from draftlens.core.tree import EAGLE_PATHS, EMPTY, Topology, chain, from_paths
-from draftlens.drafting.adaptive.controller import Situation, TreeTuner
+from draftlens.drafting.adaptive.controller import RoundState, TreeController
 from draftlens.hf_generate import frame as callers
 from draftlens.models import adapter as backbones
 from draftlens.models.adapter import Backbone
@@ -329,20 +329,20 @@ def test_a_long_pause_of_drafting(monkeypatch: pytest.MonkeyPatch) -> None:
     stream: Any = None
     paused = 0
 
-    def tree(self: TreeTuner, at: Situation) -> Topology:
+    def tree(self: TreeController, at: RoundState) -> Topology:
         nonlocal paused
         if not stream.session.sequences[0].finished:
             return chain(6)
         paused += 1
         return EMPTY if paused <= pause else eagle
 
-    def caught_up(self: TreeTuner, hits: int, misses: int) -> Topology:
+    def caught_up(self: TreeController, hits: int, misses: int) -> Topology:
         return eagle if paused else chain(6)
 
-    monkeypatch.setattr(TreeTuner, "tree", tree)
-    monkeypatch.setattr(TreeTuner, "caught_up", caught_up)
-    monkeypatch.setattr(TreeTuner, "grown", lambda self, confidences: True)
-    monkeypatch.setattr(TreeTuner, "kept_depth", property(lambda self: 6))
+    monkeypatch.setattr(TreeController, "tree", tree)
+    monkeypatch.setattr(TreeController, "caught_up", caught_up)
+    monkeypatch.setattr(TreeController, "grown", lambda self, confidences: True)
+    monkeypatch.setattr(TreeController, "kept_depth", property(lambda self: 6))
     stream = draftlens.stream(
         target(FAMILY),
         given,

@@ -15,7 +15,7 @@ from typing import Any
 from draftlens.core.locks import ForkLock
 from draftlens.core.tree import EMPTY, Topology, chain, cut
 from draftlens.drafting.adaptive.acceptance_rates import AcceptanceRates
-from draftlens.drafting.adaptive.forward_costs import SURPRISE, LiveCosts
+from draftlens.drafting.adaptive.forward_costs import SURPRISE, ForwardCosts
 from draftlens.drafting.adaptive.round_plan import MAX_NODES, PLAIN, TREES, RoundPlan, level_sizes
 
 PLAN_EVERY = 24
@@ -37,7 +37,7 @@ LAST_PROBE = 64
 
 
 @dataclass(frozen=True)
-class Situation:
+class RoundState:
     """What the costs of a round depend on.
 
     Args:
@@ -65,18 +65,18 @@ class Costs:
         target, draft: costs of the models.
     """
 
-    target: LiveCosts
-    draft: LiveCosts
+    target: ForwardCosts
+    draft: ForwardCosts
 
-    def check(self, num_nodes: int, at: Situation) -> float:
+    def check(self, num_nodes: int, at: RoundState) -> float:
         """Seconds to verify a tree."""
         return self.target.cost(at.rows * (num_nodes + 1), at.rows, at.context)
 
-    def level(self, num_nodes: int, at: Situation) -> float:
+    def level(self, num_nodes: int, at: RoundState) -> float:
         """Seconds of a draft forward over some nodes of one level."""
         return self.draft.cost(at.rows * at.views * num_nodes, at.rows, at.draft_context)
 
-    def best_plan(self, rates: AcceptanceRates, at: Situation) -> tuple[RoundPlan, int]:
+    def best_plan(self, rates: AcceptanceRates, at: RoundState) -> tuple[RoundPlan, int]:
         """The plan and the depth with the most expected tokens per second; no tree is larger than
         the largest forward whose cost is known."""
         check = lru_cache(partial(self.check, at=at))
@@ -115,7 +115,7 @@ class PairHistory:
         self.savings = 0.0
 
 
-class TreeTuner:
+class TreeController:
     """Chooses the tree of every round of one answer (or batch of answers).
 
     Rounds that are not known to pay may cost what drafting has gained so far and `EXPLORED_SHARE`
@@ -142,7 +142,7 @@ class TreeTuner:
             self._saved = history.savings
         self.rounds = 0
         self.emitted = 0.0
-        self._at = Situation()
+        self._at = RoundState()
         self._usual_length = 0
         self._plan, self._best_depth = PLAIN, 0
         self._pays = False
@@ -162,7 +162,7 @@ class TreeTuner:
         """How many of the grown levels are verified."""
         return self._grown
 
-    def tree(self, at: Situation) -> Topology:
+    def tree(self, at: RoundState) -> Topology:
         """The largest tree of the next round; `grown` may end its growth earlier."""
         with self.history.lock:
             self._at = at
@@ -315,6 +315,6 @@ def best_for(costs: Costs, rate: float) -> tuple[Topology, float]:
     for rank in rates.ranks[1:]:
         rank.mean = min(rank.mean, rate)
     rates.ranks[0].mean = rate
-    at = Situation(context=costs.target.curve.context, draft_context=costs.draft.curve.context)
+    at = RoundState(context=costs.target.curve.context, draft_context=costs.draft.curve.context)
     plan, depth = costs.best_plan(rates, at)
     return cut(plan.tree, depth), plan.rate(depth)

@@ -16,7 +16,7 @@ FIRST_LIMIT = 3
 """Without a measured curve, the largest width to try first."""
 
 
-class LiveCosts:
+class ForwardCosts:
     """The cost curve of one model during answers.
 
     A width costs what the curve says, times the lower median of the latest ratios of timings to
@@ -32,7 +32,7 @@ class LiveCosts:
     """
 
     def __init__(
-        self, curve: CostCurve | None, scale: float = 1.0, other: LiveCosts | None = None
+        self, curve: CostCurve | None, scale: float = 1.0, other: ForwardCosts | None = None
     ) -> None:
         self.curve = curve or CostCurve((1, 1 << 20), (scale, scale))
         self.is_measured = curve is not None

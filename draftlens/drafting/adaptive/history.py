@@ -8,14 +8,14 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from draftlens.core.locks import ForkLock
-from draftlens.drafting.adaptive.controller import Costs, PairHistory, TreeTuner
+from draftlens.drafting.adaptive.controller import Costs, PairHistory, TreeController
 from draftlens.drafting.adaptive.cost_curve import CostCurve
 from draftlens.drafting.adaptive.cost_store import checked_curve, known_curve
-from draftlens.drafting.adaptive.forward_costs import FIRST_LIMIT, LiveCosts
+from draftlens.drafting.adaptive.forward_costs import FIRST_LIMIT, ForwardCosts
 from draftlens.models.adapter import Backbone
 
-Tuners = Callable[[str], TreeTuner]
-"""Maps a kind of prompt, such as ``"video"``, to a tuner for one answer."""
+TreeControllers = Callable[[str], TreeController]
+"""Maps a kind of prompt, such as ``"video"``, to a controller for one answer."""
 
 # By target model, draft model, and settings with the kind of prompt. Both models are weak keys, so
 # that a record ends with its models and a new model never inherits the record of an old one.
@@ -24,7 +24,7 @@ _RECORDS: weakref.WeakKeyDictionary[
 ]
 _RECORDS = weakref.WeakKeyDictionary()
 
-_COSTS: weakref.WeakKeyDictionary[Any, LiveCosts] = weakref.WeakKeyDictionary()
+_COSTS: weakref.WeakKeyDictionary[Any, ForwardCosts] = weakref.WeakKeyDictionary()
 
 _LOCK = ForkLock()
 """Held while any record is used: pairs may share a model."""
@@ -49,7 +49,7 @@ def record_of(target: Backbone, draft: Backbone, settings: Hashable, kind: str) 
         return by_settings[key]
 
 
-def costs_of(target: Backbone) -> tuple[LiveCosts, AbstractContextManager[Any]]:
+def costs_of(target: Backbone) -> tuple[ForwardCosts, AbstractContextManager[Any]]:
     """The live costs of a target, which all answers share, and the lock to hold while they are
     used."""
     with _LOCK:
@@ -63,7 +63,7 @@ def forget_answers(target: Backbone) -> None:
         _RECORDS.pop(target.model, None)
 
 
-def _live_costs(backbone: Backbone, other: Backbone | None = None) -> LiveCosts:
+def _live_costs(backbone: Backbone, other: Backbone | None = None) -> ForwardCosts:
     """The live costs of a model; the same object for the same model."""
     costs = _COSTS.get(backbone.model)
     if costs is None:
@@ -75,24 +75,24 @@ def _live_costs(backbone: Backbone, other: Backbone | None = None) -> LiveCosts:
     return costs
 
 
-def _new_costs(backbone: Backbone, other: Backbone | None) -> LiveCosts:
+def _new_costs(backbone: Backbone, other: Backbone | None) -> ForwardCosts:
     curve = known_curve(backbone)
     if other is None:
-        return _costs_by(curve) if curve is not None else LiveCosts(None)
+        return _costs_by(curve) if curve is not None else ForwardCosts(None)
     of_other = _live_costs(other)
     # Without a curve of the other model, nothing says how its seconds compare with these.
     if curve is not None and known_curve(other) is not None:
         return _costs_by(curve)
     scale = _size(backbone) / _size(other) * of_other.curve.cost(1)
-    return LiveCosts(None, scale, of_other)
+    return ForwardCosts(None, scale, of_other)
 
 
-def _costs_by(curve: CostCurve) -> LiveCosts:
+def _costs_by(curve: CostCurve) -> ForwardCosts:
     """Live costs by a curve. Of a curve that knows no forward as wide as a chain of two needs, only
     the cost of one token is used."""
     if curve.largest < FIRST_LIMIT:
-        return LiveCosts(None, curve.cost(1))
-    return LiveCosts(curve)
+        return ForwardCosts(None, curve.cost(1))
+    return ForwardCosts(curve)
 
 
 def _size(backbone: Backbone) -> int:

@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import Any
 
 from draftlens.core.tree import ROOT
-from draftlens.drafting.adaptive.forward_costs import LiveCosts
+from draftlens.drafting.adaptive.forward_costs import ForwardCosts
 from draftlens.methods.lookup.candidates import Candidate, Kind
 from draftlens.methods.lookup.prefix_tree import PrefixTree
 
@@ -100,7 +100,7 @@ class DraftBudget:
     The costs are those of the target's forwards; `lock` is held while they are used or updated.
     """
 
-    def __init__(self, costs: LiveCosts, lock: AbstractContextManager[Any], most: int) -> None:
+    def __init__(self, costs: ForwardCosts, lock: AbstractContextManager[Any], most: int) -> None:
         self.costs = costs
         self.lock = lock
         self.most = most

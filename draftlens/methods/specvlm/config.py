@@ -25,6 +25,7 @@ from draftlens.methods.base import Models, name_of
 from draftlens.methods.parts import (
     Tree,
     check_choice,
+    controllers_of,
     draft_of,
     draft_use_of,
     drafting_plan,
@@ -32,7 +33,6 @@ from draftlens.methods.parts import (
     resolve_parts,
     settings_of,
     topology_of,
-    tuners_of,
 )
 
 
@@ -122,7 +122,7 @@ class SpecVLM:
             prompts,
             self.topology,
             models.target.vocab_size,
-            tuners_of(self.tree, models.target, prompts.backbone, settings),
+            controllers_of(self.tree, models.target, prompts.backbone, settings),
             disagreement,
         )
         return drafting_plan(self, models, drafter, pruning, drafts_for_itself)

@@ -22,13 +22,13 @@ from draftlens.methods.parts import (
     Tree,
     check_choice,
     check_room,
+    controllers_of,
     draft_of,
     draft_use_of,
     resolve_drafting,
     resolve_parts,
     timed_models,
     topology_of,
-    tuners_of,
 )
 from draftlens.methods.tabed.captions import Captioning, Captions, captioned, captions_of
 from draftlens.methods.tabed.ensemble import Ensemble
@@ -131,7 +131,7 @@ class TABED:
             self.topology,
             models.target.vocab_size,
             self.weights,
-            tuners_of(self.tree, models.target, backbone, settings),
+            controllers_of(self.tree, models.target, backbone, settings),
             self.rest,
         )
         return Plan(

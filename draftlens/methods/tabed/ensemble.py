@@ -17,7 +17,7 @@ from draftlens.core.proposal import Verdict
 from draftlens.core.rows import replace_by_last
 from draftlens.core.tree import ROOT, Topology
 from draftlens.decoding.drafter import TargetContext
-from draftlens.drafting.adaptive.history import Tuners
+from draftlens.drafting.adaptive.history import TreeControllers
 from draftlens.drafting.draft_prompt import DraftPrompt
 from draftlens.drafting.draft_scores import with_ids_of_the_target
 from draftlens.drafting.growth import Level, Nodes
@@ -59,11 +59,11 @@ class Ensemble(TreeDrafter):
         topology: Topology,
         vocab_size: int,
         weighting: Weighting,
-        tuners: Tuners | None = None,
+        controllers: TreeControllers | None = None,
         may_rest: bool = True,
     ) -> None:
         rows = ViewRows(prompts.backbone, vocab_size)
-        super().__init__(rows, prompts.readings, topology, tuners)
+        super().__init__(rows, prompts.readings, topology, controllers)
         self.names = tuple(view.label for view in prompts.views)
         self.weighting = weighting
         self.may_rest = may_rest and weighting.can_rest

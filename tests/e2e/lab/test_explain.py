@@ -16,7 +16,7 @@ from PIL import Image
 
 import draftlens
 from draftlens.core.timeline import DISCARDED
-from draftlens.drafting.adaptive.forward_costs import LiveCosts
+from draftlens.drafting.adaptive.forward_costs import ForwardCosts
 from draftlens.media.conversation import ask, read
 from draftlens.methods.base import to_dict
 from tests.e2e.conftest import CLIPS
@@ -171,7 +171,7 @@ def test_the_trace_shows_where_drafting_stops(
 ) -> None:
     """The automatic tree is not replaced by another one: with a draft that costs as much as its
     target, no round has draft tokens."""
-    monkeypatch.setattr(LiveCosts, "cost", lambda self, width, rows=1, context=None: 10 + width)
+    monkeypatch.setattr(ForwardCosts, "cost", lambda self, width, rows=1, context=None: 10 + width)
     chat = read(ask("Describe the video.", video=CLIP), 2)
     answer = trace(engine, chat, "clip", compare=False, max_new_tokens=12)
     assert answer.method["tree"] == "auto"

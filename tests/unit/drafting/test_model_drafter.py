@@ -18,7 +18,7 @@ from draftlens.core.sequence import Sequence
 from draftlens.core.tree import EAGLE_PATHS, EMPTY, ROOT, Topology, chain, cut, from_paths
 from draftlens.decoding.drafter import TargetContext
 from draftlens.drafting import model_drafter
-from draftlens.drafting.adaptive.controller import Situation
+from draftlens.drafting.adaptive.controller import RoundState
 from draftlens.drafting.draft_prompt import DraftPromptBuilder
 from draftlens.drafting.growth import levels
 from draftlens.drafting.model_drafter import ModelDrafter
@@ -246,8 +246,8 @@ def test_the_draft_speaks_the_vocabulary_of_the_target(vocab: int) -> None:
     assert propose(drafter, rows, 2).tokens.max() < min(vocab, 10)
 
 
-class ScriptedTuner:
-    """A tuner that wants a chain of three, of which it verifies as many levels as are grown."""
+class ScriptedController:
+    """A controller of chains of three, of which it verifies as many levels as are grown."""
 
     def __init__(self, levels: int = 3) -> None:
         self.levels = levels
@@ -258,7 +258,7 @@ class ScriptedTuner:
     def kept_depth(self) -> int:
         return min(len(self.confidences), self.levels)
 
-    def tree(self, at: Situation) -> Topology:
+    def tree(self, at: RoundState) -> Topology:
         self.told = [at]
         self.confidences = []
         return chain(3)
@@ -287,10 +287,10 @@ def test_a_tuner_is_told_what_drafting_and_checking_took(monkeypatch: pytest.Mon
         now[0] += 1
         return forward(self, *given)
 
-    tuner = ScriptedTuner()
+    controller = ScriptedController()
     monkeypatch.setattr(Scripted, "forward", slow)
     monkeypatch.setattr(model_drafter, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    drafter, rows = begun(chain(9), tuners=lambda kind: asked.append(kind) or tuner)
+    drafter, rows = begun(chain(9), controllers=lambda kind: asked.append(kind) or controller)
     assert asked == ["text"]
     cached = 3
     for budget, depth in ((9, 3), (2, 2), (0, 0)):
@@ -299,12 +299,12 @@ def test_a_tuner_is_told_what_drafting_and_checking_took(monkeypatch: pytest.Mon
         rows[1].finished = budget == 2
         path = (0,) if depth else ()
         length = rows[0].tokens
-        at = Situation(2, 3 + len(length), cached, len(drafter.rows.pending[0]), budget + 1)
+        at = RoundState(2, 3 + len(length), cached, len(drafter.rows.pending[0]), budget + 1)
         tell(drafter, rows, Verdict((path, path), ((3,) * (len(path) + 1),) * 2))
         running = [path] if budget == 2 else [path, path]
         widths = [2] * depth
         agreement = [(0, 0)] if depth else []
-        assert tuner.told == [
+        assert controller.told == [
             at,
             *agreement,
             (widths, len(widths)),
@@ -315,8 +315,8 @@ def test_a_tuner_is_told_what_drafting_and_checking_took(monkeypatch: pytest.Mon
 
 def test_growth_ends_where_the_tuner_ends_it() -> None:
     """What was forwarded and accepted is kept, also if its level was not verified."""
-    tuner = ScriptedTuner(levels=2)
-    drafter, rows = begun(chain(9), tuners=lambda kind: tuner)
+    controller = ScriptedController(levels=2)
+    drafter, rows = begun(chain(9), controllers=lambda kind: controller)
     tree = propose(drafter, rows, 9)
     assert tree.topologies == (chain(2), chain(2))
     assert tree.tokens.tolist() == [[3, 4], [7, 8]]
@@ -324,8 +324,8 @@ def test_growth_ends_where_the_tuner_ends_it() -> None:
     tell(drafter, rows, Verdict(((0, 1), (0,)), ((3, 4, 5), (7, 9))))
     assert held(drafter, 0) == [0, 0, 1, 2, 3]
     assert drafter.rows.pending == [[4, 5], [9]]
-    tuner.levels = 1
-    tuner.grown = lambda confidences: not tuner.confidences.append(confidences)  # type: ignore[method-assign, func-returns-value]
+    controller.levels = 1
+    controller.grown = lambda confidences: not controller.confidences.append(confidences)  # type: ignore[method-assign, func-returns-value]
     tree = propose(drafter, rows, 9)
     assert tree.topologies[0] == chain(1)
     assert drafter.forwards == 2 + 3
@@ -335,9 +335,9 @@ def test_growth_ends_where_the_tuner_ends_it() -> None:
 
 
 def test_a_tuner_may_give_up_after_the_draft_has_caught_up() -> None:
-    tuner = ScriptedTuner()
-    tuner.caught_up = lambda hits, misses: EMPTY  # type: ignore[method-assign]
-    drafter, rows = begun(chain(9), tuners=lambda kind: tuner)
+    controller = ScriptedController()
+    controller.caught_up = lambda hits, misses: EMPTY  # type: ignore[method-assign]
+    drafter, rows = begun(chain(9), controllers=lambda kind: controller)
     tree = propose(drafter, rows, 9)
     assert tree.topologies == (EMPTY, EMPTY)
     tell(drafter, rows, Verdict(((), ()), ((9,), (4,))))

@@ -12,12 +12,12 @@ from draftlens.drafting.adaptive.controller import (
     MAX_SAVINGS,
     Costs,
     PairHistory,
-    Situation,
-    TreeTuner,
+    RoundState,
+    TreeController,
     best_for,
 )
 from draftlens.drafting.adaptive.cost_curve import CostCurve
-from draftlens.drafting.adaptive.forward_costs import LiveCosts
+from draftlens.drafting.adaptive.forward_costs import ForwardCosts
 from draftlens.drafting.adaptive.round_plan import MAX_NODES, TREES
 
 FLAT = CostCurve((1, 64), (1.0, 1.0))
@@ -29,7 +29,7 @@ def scaled(curve: CostCurve, factor: float) -> CostCurve:
 
 
 def costs(target: CostCurve, draft: CostCurve) -> Costs:
-    return Costs(LiveCosts(target), LiveCosts(draft))
+    return Costs(ForwardCosts(target), ForwardCosts(draft))
 
 
 def machine(target: CostCurve, draft: CostCurve) -> Machine:
@@ -67,28 +67,28 @@ def test_no_tree_is_wider_than_what_was_measured() -> None:
     short = CostCurve((1, 8), (1.0, 1.0))
     draft = scaled(FLAT, 0.01)
     assert len(best_for(costs(short, draft), 0.95)[0]) <= 7
-    tuner = TreeTuner(PairHistory(costs(short, draft)))
-    assert len(tuner.tree(Situation(rows=4))) <= 1
+    controller = TreeController(PairHistory(costs(short, draft)))
+    assert len(controller.tree(RoundState(rows=4))) <= 1
 
 
 @pytest.mark.parametrize("rows", [4, 9, 30])
 def test_more_rows_than_any_known_width(rows: int) -> None:
     """The first round is plain; its timing is what the next rounds go by."""
-    unknown = Costs(LiveCosts(None), LiveCosts(None, scale=0.1))
-    tuner = TreeTuner(PairHistory(unknown))
-    at = Situation(rows=rows)
-    assert tuner.tree(at) == EMPTY
-    tuner.judged(EMPTY, [()] * rows, seconds=1.0)
+    unknown = Costs(ForwardCosts(None), ForwardCosts(None, scale=0.1))
+    controller = TreeController(PairHistory(unknown))
+    at = RoundState(rows=rows)
+    assert controller.tree(at) == EMPTY
+    controller.judged(EMPTY, [()] * rows, seconds=1.0)
     for _ in range(20):
-        tree = tuner.tree(at)
+        tree = controller.tree(at)
         assert rows * (len(tree) + 1) <= 2 * unknown.target.largest
-        tuner.judged(tree, [tuple(range(len(tree)))] * rows, seconds=1.0)
+        controller.judged(tree, [tuple(range(len(tree)))] * rows, seconds=1.0)
 
 
 def test_limits_hold_where_drafting_is_free() -> None:
-    tuner = TreeTuner(history(FLAT, scaled(FLAT, 1e-6)))
-    tree = tuner.tree(Situation())
-    assert len(tree) <= min(MAX_NODES, len(tuner.limit))
+    controller = TreeController(history(FLAT, scaled(FLAT, 1e-6)))
+    tree = controller.tree(RoundState())
+    assert len(tree) <= min(MAX_NODES, len(controller.limit))
     assert tree.depth <= TREES[0].depth
 
 
@@ -119,23 +119,23 @@ def test_an_answer_spends_what_earlier_ones_have_saved() -> None:
 
 
 def test_the_balance_of_a_round_is_what_it_gained() -> None:
-    tuner = TreeTuner(history(FLAT, scaled(FLAT, 0.1)))
-    tuner.tree(Situation(remaining=100))
-    tuner.drafted([1, 1], 0.2)
-    tuner.judged(chain(2), [(0, 1)], 1.0)
-    assert tuner._gained == pytest.approx(3 * 1.0 - 1.0 - 0.2)
-    tuner.judged(EMPTY, [()], 5.0)  # plain rounds neither gain nor lose
-    assert tuner._gained == pytest.approx(1.8)
-    assert tuner.emitted == 4
+    controller = TreeController(history(FLAT, scaled(FLAT, 0.1)))
+    controller.tree(RoundState(remaining=100))
+    controller.drafted([1, 1], 0.2)
+    controller.judged(chain(2), [(0, 1)], 1.0)
+    assert controller._gained == pytest.approx(3 * 1.0 - 1.0 - 0.2)
+    controller.judged(EMPTY, [()], 5.0)  # plain rounds neither gain nor lose
+    assert controller._gained == pytest.approx(1.8)
+    assert controller.emitted == 4
 
 
 def test_rounds_of_a_batch_gain_what_their_rows_gain_on_average() -> None:
-    tuner = TreeTuner(history(FLAT, scaled(FLAT, 0.1)))
-    tuner.tree(Situation(rows=2, remaining=100))
-    tuner.drafted([2], 0.1)
-    tuner.judged(chain(1), [(0,), ()], 1.0)
-    assert tuner.emitted == 1.5
-    assert tuner._gained == pytest.approx(1.5 - 1.1)
+    controller = TreeController(history(FLAT, scaled(FLAT, 0.1)))
+    controller.tree(RoundState(rows=2, remaining=100))
+    controller.drafted([2], 0.1)
+    controller.judged(chain(1), [(0,), ()], 1.0)
+    assert controller.emitted == 1.5
+    assert controller._gained == pytest.approx(1.5 - 1.1)
 
 
 def test_confidence_decides_how_far_a_chain_grows() -> None:
@@ -145,11 +145,11 @@ def test_confidence_decides_how_far_a_chain_grows() -> None:
         play_auto(machine(FLAT, draft), [drawn_text(200, 0.8, seed)], kept)
 
     def grown(confidence: float) -> int:
-        tuner = TreeTuner(kept)
-        tree = tuner.tree(Situation(remaining=100))
-        tuner.caught_up(0, 0)
+        controller = TreeController(kept)
+        tree = controller.tree(RoundState(remaining=100))
+        controller.caught_up(0, 0)
         depth = 1
-        while tuner.grown([confidence]) and depth < tree.depth:
+        while controller.grown([confidence]) and depth < tree.depth:
             depth += 1
         return depth
 
@@ -239,11 +239,11 @@ def test_one_slow_timing_decides_nothing(slow: int) -> None:
 
 def test_concurrent_answers_share_costs_and_records_but_not_their_balance() -> None:
     kept = history(FLAT, scaled(FLAT, 0.1))
-    first, second = TreeTuner(kept), TreeTuner(kept)
-    for tuner in (first, second):
-        tuner.tree(Situation(remaining=100))
-        tuner.drafted([1], 0.1)
-        tuner.judged(chain(1), [(0,)], 1.0)
+    first, second = TreeController(kept), TreeController(kept)
+    for controller in (first, second):
+        controller.tree(RoundState(remaining=100))
+        controller.drafted([1], 0.1)
+        controller.judged(chain(1), [(0,)], 1.0)
     assert first.rates.trials == second.rates.trials == 1
     assert first._gained == second._gained == pytest.approx(0.9)
 
@@ -251,11 +251,11 @@ def test_concurrent_answers_share_costs_and_records_but_not_their_balance() -> N
 def test_answers_save_what_they_do_not_lose() -> None:
     kept = history(FLAT, FLAT)
     for _ in range(30):
-        tuner = TreeTuner(kept)
+        controller = TreeController(kept)
         for _ in range(10):
-            tuner.tree(Situation(remaining=100))
-            tuner.judged(EMPTY, [()], 1.0)
-        tuner.ended()
+            controller.tree(RoundState(remaining=100))
+            controller.judged(EMPTY, [()], 1.0)
+        controller.ended()
     assert 2 < kept.savings <= MAX_SAVINGS
 
 
@@ -275,10 +275,10 @@ def test_a_tree_wins_where_second_choices_are_often_right() -> None:
 
 def test_large_gains_are_not_spent_on_explorations() -> None:
     """The text may have changed since they were made."""
-    tuner = TreeTuner(history(FLAT, scaled(FLAT, 0.1)))
-    tuner.tree(Situation(remaining=1000))
+    controller = TreeController(history(FLAT, scaled(FLAT, 0.1)))
+    controller.tree(RoundState(remaining=1000))
     for _ in range(50):
-        tuner.drafted([1, 1], 0.2)
-        tuner.judged(chain(2), [(0, 1)], 1.0)
-    assert tuner._gained > 50
-    assert tuner._allowance() < MAX_SAVINGS + EXPLORED_SHARE * 200
+        controller.drafted([1, 1], 0.2)
+        controller.judged(chain(2), [(0, 1)], 1.0)
+    assert controller._gained > 50
+    assert controller._allowance() < MAX_SAVINGS + EXPLORED_SHARE * 200

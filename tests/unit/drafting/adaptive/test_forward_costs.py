@@ -11,14 +11,14 @@ from draftlens.drafting.adaptive.forward_costs import (
     FIRST_LIMIT,
     RECENT,
     WINDOW,
-    LiveCosts,
+    ForwardCosts,
 )
 
 CURVE = CostCurve((1, 4, 9, 17), (1.0, 1.5, 2.0, 3.0), 256, 0.001, 0.0001)
 WIDTHS = range(1, 30)
 
 
-def timed(costs: LiveCosts, width: int, *ratios: float) -> LiveCosts:
+def timed(costs: ForwardCosts, width: int, *ratios: float) -> ForwardCosts:
     """Record forwards that took so many times as long as the curve says."""
     for ratio in ratios:
         predicted = costs.curve.cost(width)
@@ -26,12 +26,12 @@ def timed(costs: LiveCosts, width: int, *ratios: float) -> LiveCosts:
     return costs
 
 
-def ratios(costs: LiveCosts) -> list[float]:
+def ratios(costs: ForwardCosts) -> list[float]:
     return [costs.ratio(width) for width in WIDTHS]
 
 
 def test_before_any_timing_the_curve_holds() -> None:
-    costs = LiveCosts(CURVE)
+    costs = ForwardCosts(CURVE)
     assert costs.trusted
     for width in WIDTHS:
         assert not costs.has_timing(width)
@@ -42,7 +42,7 @@ def test_before_any_timing_the_curve_holds() -> None:
 @pytest.mark.parametrize("width", [1, 4, 6, 17, 25])
 def test_one_slow_timing_changes_nothing_and_a_second_does(width: int) -> None:
     """No width: neither its own cost nor that of its neighbours."""
-    costs = timed(LiveCosts(CURVE), width, 5.0)
+    costs = timed(ForwardCosts(CURVE), width, 5.0)
     assert costs.has_timing(width)
     assert ratios(costs) == [1.0] * len(WIDTHS)
     timed(costs, width, 5.0)
@@ -53,7 +53,7 @@ def test_one_slow_timing_changes_nothing_and_a_second_does(width: int) -> None:
 @pytest.mark.parametrize("width", [1, 6, 25])
 @pytest.mark.parametrize("before", [2, 5, WINDOW, 3 * WINDOW])
 def test_one_slow_timing_among_usual_ones_changes_nothing(width: int, before: int) -> None:
-    costs = timed(LiveCosts(CURVE), width, *[1.2] * before)
+    costs = timed(ForwardCosts(CURVE), width, *[1.2] * before)
     expected = ratios(costs)
     timed(costs, width, 9.0)
     assert ratios(costs) == expected
@@ -64,7 +64,7 @@ def test_one_slow_timing_among_usual_ones_changes_nothing(width: int, before: in
 
 def test_rare_slow_timings_never_change_anything() -> None:
     """Each has enough usual ones around it, of whatever widths."""
-    costs = LiveCosts(CURVE)
+    costs = ForwardCosts(CURVE)
     for number in range(200):
         timed(costs, (1, 4, 9)[number % 3], 7.0 if number % (RECENT + 1) == 0 else 1.0)
         assert costs.trusted
@@ -74,7 +74,7 @@ def test_rare_slow_timings_never_change_anything() -> None:
 @pytest.mark.parametrize("usual", range(RECENT + 2))
 def test_two_surprises_close_together_contradict_the_curve(usual: int) -> None:
     """Of different widths, with some usual timings between them."""
-    costs = timed(LiveCosts(CURVE), 4, 1.0)
+    costs = timed(ForwardCosts(CURVE), 4, 1.0)
     timed(costs, 1, 3.0)
     timed(costs, 9, *[1.0] * usual)
     assert costs.trusted
@@ -87,25 +87,25 @@ def test_two_surprises_close_together_contradict_the_curve(usual: int) -> None:
 
 def test_a_slower_machine_is_noticed_after_two_timings() -> None:
     """They correct all widths, those of no timing as well."""
-    costs = timed(timed(LiveCosts(CURVE), 1, 3.0), 9, 3.0)
+    costs = timed(timed(ForwardCosts(CURVE), 1, 3.0), 9, 3.0)
     assert ratios(costs) == pytest.approx([3.0] * len(WIDTHS))
     assert not costs.trusted
 
 
 def test_one_fast_timing_is_no_accident() -> None:
-    costs = timed(LiveCosts(CURVE), 4, 0.3)
+    costs = timed(ForwardCosts(CURVE), 4, 0.3)
     assert ratios(costs) == pytest.approx([0.3] * len(WIDTHS))
 
 
 def test_without_trust_a_single_timing_suffices() -> None:
-    costs = timed(timed(LiveCosts(CURVE), 1, 3.0, 3.0), 9, 5.0)
+    costs = timed(timed(ForwardCosts(CURVE), 1, 3.0, 3.0), 9, 5.0)
     assert costs.ratio(9) == pytest.approx(5.0)
     timed(costs, 9, 3.0)
     assert costs.ratio(9) == pytest.approx(3.0)  # the slow one was an accident
 
 
 def test_a_change_of_the_machine_is_believed_after_half_a_window() -> None:
-    costs = timed(LiveCosts(CURVE), 4, *[1.0] * 50)
+    costs = timed(ForwardCosts(CURVE), 4, *[1.0] * 50)
     timed(costs, 4, *[2.0] * (WINDOW // 2))
     assert costs.ratio(4) == 1.0
     timed(costs, 4, 2.0)
@@ -116,7 +116,7 @@ def test_a_change_of_the_machine_is_believed_after_half_a_window() -> None:
 
 def test_widths_without_timings_follow_the_closest_one() -> None:
     """By the logarithm of the width: 4 is in the middle between 2 and 8."""
-    costs = timed(timed(LiveCosts(CURVE), 2, *[1.0] * WINDOW), 8, *[3.0] * WINDOW)
+    costs = timed(timed(ForwardCosts(CURVE), 2, *[1.0] * WINDOW), 8, *[3.0] * WINDOW)
     assert [costs.ratio(width) for width in (1, 2, 3)] == pytest.approx([1.0] * 3)
     assert [costs.ratio(width) for width in (5, 8, 20, 1000)] == pytest.approx([3.0] * 4)
     timed(costs, 4, *[7.0] * WINDOW)
@@ -125,7 +125,7 @@ def test_widths_without_timings_follow_the_closest_one() -> None:
 
 def test_what_neighbours_say_is_one_voice_among_the_timings() -> None:
     """They say 1.2: one timing of 1.4 is an accident, the second is believed."""
-    costs = timed(LiveCosts(CURVE), 4, *[1.2] * WINDOW)
+    costs = timed(ForwardCosts(CURVE), 4, *[1.2] * WINDOW)
     assert costs.ratio(5) == pytest.approx(1.2)
     timed(costs, 5, 1.4)
     assert costs.ratio(5) == pytest.approx(1.2)
@@ -139,7 +139,7 @@ def test_what_neighbours_say_is_one_voice_among_the_timings() -> None:
 def test_noisy_timings_come_near_the_truth(seed: int) -> None:
     """The machine is 1.4 times as slow as the curve; one forward in ten takes much longer."""
     rng = random.Random(seed)
-    costs = LiveCosts(CURVE)
+    costs = ForwardCosts(CURVE)
     for _ in range(400):
         accident = 6.0 if rng.random() < 0.1 else 1.0
         timed(costs, rng.choice([1, 4, 9]), 1.4 * rng.uniform(0.95, 1.05) * accident)
@@ -148,7 +148,7 @@ def test_noisy_timings_come_near_the_truth(seed: int) -> None:
 
 
 def test_a_timing_of_several_forwards_counts_for_the_widest() -> None:
-    costs = LiveCosts(CURVE)
+    costs = ForwardCosts(CURVE)
     predicted = CURVE.cost(1) + CURVE.cost(4)
     for _ in range(2):
         costs.record(4, predicted, 2 * predicted)
@@ -157,7 +157,7 @@ def test_a_timing_of_several_forwards_counts_for_the_widest() -> None:
 
 
 def test_with_a_curve_all_measured_and_all_timed_widths_may_be_tried() -> None:
-    costs = LiveCosts(CURVE)
+    costs = ForwardCosts(CURVE)
     assert costs.largest == 17
     timed(costs, 4, 1.0)
     assert costs.largest == 17
@@ -166,7 +166,7 @@ def test_with_a_curve_all_measured_and_all_timed_widths_may_be_tried() -> None:
 
 
 def test_without_a_curve_the_largest_width_to_try_doubles() -> None:
-    costs = LiveCosts(None)
+    costs = ForwardCosts(None)
     assert costs.largest == FIRST_LIMIT
     timed(costs, 1, 1.0)
     assert costs.largest == FIRST_LIMIT
@@ -179,7 +179,7 @@ def test_without_a_curve_the_largest_width_to_try_doubles() -> None:
 
 def test_without_a_curve_timings_are_the_curve() -> None:
     """A forward of up to twice the width is taken to cost as much."""
-    costs = LiveCosts(None, scale=0.25)
+    costs = ForwardCosts(None, scale=0.25)
     assert costs.cost(1) == costs.cost(3, 2, 5000) == 0.25
     costs.record(1, costs.curve.cost(1), 0.02)
     assert costs.cost(1) == costs.cost(3) == pytest.approx(0.02)
@@ -191,7 +191,7 @@ def test_without_a_curve_timings_are_the_curve() -> None:
 
 
 def test_without_a_curve_one_slow_timing_is_forgotten_with_the_next() -> None:
-    costs = timed(LiveCosts(None), 3, 9.0, 1.0)
+    costs = timed(ForwardCosts(None), 3, 9.0, 1.0)
     assert costs.ratio(3) == pytest.approx(1.0)
     timed(costs, 3, 1.0, 9.0, 1.0)
     assert costs.ratio(3) == pytest.approx(1.0)
@@ -199,8 +199,8 @@ def test_without_a_curve_one_slow_timing_is_forgotten_with_the_next() -> None:
 
 def test_a_draft_without_a_curve_takes_the_ratio_of_the_other_model() -> None:
     """Until it has timings of its own."""
-    target = LiveCosts(None, scale=1.0)
-    draft = LiveCosts(None, scale=0.1, other=target)
+    target = ForwardCosts(None, scale=1.0)
+    draft = ForwardCosts(None, scale=0.1, other=target)
     assert draft.cost(1) == pytest.approx(0.1)
     timed(target, 1, 0.05)
     assert draft.cost(1) == draft.cost(3) == pytest.approx(0.005)
@@ -211,13 +211,13 @@ def test_a_draft_without_a_curve_takes_the_ratio_of_the_other_model() -> None:
 
 
 def test_a_measured_draft_takes_nothing_from_the_other_model() -> None:
-    target = timed(LiveCosts(CURVE), 1, *[4.0] * WINDOW)
-    assert LiveCosts(CURVE, other=target).ratio(1) == 1.0
+    target = timed(ForwardCosts(CURVE), 1, *[4.0] * WINDOW)
+    assert ForwardCosts(CURVE, other=target).ratio(1) == 1.0
 
 
 def test_a_width_with_few_timings_costs_no_more_than_a_wider_one() -> None:
     """An accident may be its only timing."""
-    costs = LiveCosts(CostCurve((1, 64), (1.0, 1.0)))
+    costs = ForwardCosts(CostCurve((1, 64), (1.0, 1.0)))
     for width in (5, 9, 5, 9):
         costs.record(width, 1.0, 2.0)
     assert not costs.trusted

@@ -14,7 +14,7 @@ from families import FAMILIES
 from draftlens.core.tree import chain
 from draftlens.drafting.adaptive import history as records
 from draftlens.drafting.adaptive.acceptance_rates import AcceptanceRates
-from draftlens.drafting.adaptive.controller import TreeTuner
+from draftlens.drafting.adaptive.controller import TreeController
 from draftlens.drafting.adaptive.cost_curve import CostCurve
 from draftlens.drafting.adaptive.history import record_of
 from draftlens.models.adapter import Backbone
@@ -40,10 +40,10 @@ def _nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def answer(record: Any, *paths: tuple[int, ...]) -> None:
     """Count an answer whose chains of one token were verified with these results."""
-    tuner = TreeTuner(record)
+    controller = TreeController(record)
     for path in paths:
-        tuner.rates.count(chain(1), path)
-    tuner.ended()
+        controller.rates.count(chain(1), path)
+    controller.ended()
 
 
 def first_rate(record: Any) -> float:
@@ -142,7 +142,7 @@ def test_a_record_does_not_keep_its_models() -> None:
     target, draft = backbone("big"), backbone("small")
     alive = [weakref.ref(target.model), weakref.ref(draft.model)]
     record = record_of(target, draft, (), "video")
-    TreeTuner(record)
+    TreeController(record)
     del target, draft
     gc.collect()
     assert [model() for model in alive] == [None, None]

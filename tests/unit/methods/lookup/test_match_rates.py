@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from draftlens.core.tree import ROOT
 from draftlens.drafting.adaptive.cost_curve import CostCurve
-from draftlens.drafting.adaptive.forward_costs import LiveCosts
+from draftlens.drafting.adaptive.forward_costs import ForwardCosts
 from draftlens.methods.lookup.acceptance import DraftBudget, MatchRates, likeliest_length
 from draftlens.methods.lookup.candidates import Candidate, Kind
 from draftlens.methods.lookup.ngram_index import Reference, TokenIndex
@@ -24,7 +24,7 @@ STEEP = CostCurve(tuple(range(1, 65)), tuple(float(width) for width in range(1, 
 
 
 def budget_of(curve: CostCurve, most: int = 48) -> DraftBudget:
-    return DraftBudget(LiveCosts(curve), nullcontext(), most)
+    return DraftBudget(ForwardCosts(curve), nullcontext(), most)
 
 
 def candidate_of(agreement: int, kind: Kind = Kind.MATCH, boundary: int | None = None) -> Candidate:
@@ -155,7 +155,7 @@ def test_a_longer_match_is_more_likely_right() -> None:
 
 
 def test_costs_learn_from_every_round() -> None:
-    budget = DraftBudget(LiveCosts(None), nullcontext(), 48)
+    budget = DraftBudget(ForwardCosts(None), nullcontext(), 48)
     assert budget.width([[0.9] * 40], 1, 0) == 2  # without a curve, no cost beyond it is known
     for _ in range(3):
         budget.record(0, 1, 10, 0.010)
