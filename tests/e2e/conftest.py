@@ -21,20 +21,27 @@ from draftlens.models import load
 CLIPS = Path(str(files("draftlens") / "embedded" / "clips"))
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _one_thread() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     logging.disable_progress_bar()
     yield
     torch.set_num_threads(threads)
+    logging.enable_progress_bar()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _read_once() -> Iterator[None]:
-    """The checkpoints of the package are read once; whoever loads one gets a copy of its own."""
+@pytest.fixture(scope="session")
+def kept() -> dict[str, tuple[Any, Any]]:
+    """Checkpoints that were read."""
+    return {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _read_once(kept: dict[str, tuple[Any, Any]]) -> Iterator[None]:
+    """The checkpoints of the package are read once; whoever loads one gets a copy of its own. Tests
+    of other folders that run in the same process read theirs."""
     read_checkpoint = load._read_checkpoint
-    kept: dict[str, tuple[Any, Any]] = {}
 
     def read(source: Any, model_arguments: dict[str, Any]) -> tuple[Any, Any]:
         if not Path(source.path).is_relative_to(CLIPS.parent):

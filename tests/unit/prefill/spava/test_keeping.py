@@ -59,7 +59,7 @@ def test_auto_takes_what_is_possible_and_faster(
     monkeypatch: pytest.MonkeyPatch, tokens: int, free: int, expected: bool
 ) -> None:
     monkeypatch.setattr("draftlens.prefill.spava.kv_placement.free_bytes", lambda _: free)
-    monkeypatch.setattr("draftlens.prefill.spava.kv_placement.costs_of", lambda *_: COSTS)
+    monkeypatch.setattr("draftlens.prefill.spava.kv_placement.placement_costs", lambda *_: COSTS)
     assert is_sharded(backbone(), prompt(tokens), 50, "auto") is expected
     assert is_sharded(backbone(), prompt(tokens), 50, "sharded")
     assert not is_sharded(backbone(), prompt(tokens), 50, "gathered")
