@@ -96,7 +96,7 @@ ScheduleName = Annotated[
     str | None,
     typer.Option(
         "--schedule",
-        help="Order of drafting and verifying: `serial`, or `parallel` and `lockstep`, in which "
+        help="Order of drafting and verifying: `serial`, or `parallel`, in which "
         "draft and target work at the same time. The default is that of the method.",
         rich_help_panel=MODELS,
         autocompletion=completes(lambda: catalogue.names("schedules")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import warnings
@@ -18,6 +19,8 @@ from draftlens.compile.skeleton import named_tensors
 from draftlens.compile.split_pass import SplitPass
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
+
+_log = logging.getLogger("draftlens")
 
 ROWS, WIDTH, CAPACITY = 2, 3, 96
 """Sizes of the tensors that a pass is traced with. Their dimensions are variables afterwards."""
@@ -69,17 +72,20 @@ class OpenVinoPasses:
         """Compile anew if the weights have changed, since the engine has a copy of them."""
         model = self._model()
         weights = self._weights if model is None else _fingerprint(model)
-        if weights != self._weights:
-            self._weights = weights
-            self._requests.clear()
+        with self._one_at_a_time:
+            if weights != self._weights:
+                self._weights = weights
+                self._requests.clear()
 
     def run(
         self, tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None
     ) -> Tensor | None:
         """See `Passes.run`."""
         width = tokens.shape[1]
+        if torch.is_autocast_enabled("cpu") or not self._is_ready(position_ids.shape[:-2]):
+            return None
         buffers = cache.whole_buffers(max(cache.lengths) + width)
-        if buffers is None or torch.is_autocast_enabled("cpu"):
+        if buffers is None:
             return None
         keys, values = buffers
         slots = slots_of(cache.lengths, width, tokens.device)
@@ -113,12 +119,21 @@ class OpenVinoPasses:
     def _infer(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         import openvino
 
-        axes = tuple(inputs[1].shape[:-2])
-        if axes not in self._requests:
-            self._compile(axes)
         shared = [openvino.Tensor(tensor.numpy(), shared_memory=True) for tensor in inputs]
-        outputs = self._requests[axes].infer(shared, share_outputs=True)
+        outputs = self._requests[tuple(inputs[1].shape[:-2])].infer(shared, share_outputs=True)
         return [torch.from_numpy(outputs[index]) for index in range(len(outputs))]
+
+    def _is_ready(self, axes: tuple[int, ...]) -> bool:
+        """Whether passes whose positions have these leading sizes can run, compiled if need be.
+        Where that fails in an answer, the modules go on."""
+        axes = tuple(axes)
+        with self._one_at_a_time:
+            if axes not in self._requests:
+                try:
+                    self._compile(axes)
+                except Exception as error:  # conversion raises whatever its parts raise
+                    _log.warning("passes do not run by OpenVINO: %s", error)
+            return self._requests[axes] is not None
 
     def _compile(self, axes: tuple[int, ...]) -> None:
         """Compile the passes whose positions have these leading sizes."""
@@ -126,9 +141,15 @@ class OpenVinoPasses:
         model = self._model()
         assert model is not None
         backbone = Backbone.of(model)
-        self._requests[axes] = _compiled(backbone, axes).create_infer_request()
-        check_pass(backbone, self.run, 2, 3, axes)
-        check_pass(backbone, self.run, 1, 1, axes)
+        self._requests[axes] = None
+        request = _compiled(backbone, axes).create_infer_request()
+        try:
+            self._requests[axes] = request
+            check_pass(backbone, self.run, 2, 3, axes)
+            check_pass(backbone, self.run, 1, 1, axes)
+        except Exception:
+            self._requests[axes] = None  # never run what differs from the modules
+            raise
         self.seconds += time.perf_counter() - began
 
 

@@ -13,7 +13,7 @@ from families import FAMILIES, Family, inputs
 from stock import METHODS, NEW, draft, reference, target
 
 import draftlens
-from draftlens.compile import attach
+from draftlens.compile import attach, openvino_passes
 from draftlens.compile.openvino_passes import OpenVinoPasses
 from draftlens.core import tree as trees
 from draftlens.core.errors import ConfigError
@@ -78,6 +78,27 @@ def test_changed_weights_are_noticed() -> None:
     ours = draftlens.generate(model, inputs(family, "text"), compile="openvino", **arguments)
     theirs = draftlens.generate(model, inputs(family, "text"), compile=False, **arguments)
     assert ours.tokens == theirs.tokens
+
+
+def test_what_differs_from_the_modules_never_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a change of the weights the engine fails its check: the modules answer."""
+    model = _copy(target(FAMILIES[0]))
+    backbone = Backbone.of(model)
+    attach([backbone], "openvino")
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(1)
+    split = openvino_passes.SplitPass.forward
+
+    def wrong(self: Any, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        logits, *states = split(self, *inputs)
+        return (logits + 1, *states)
+
+    monkeypatch.setattr(openvino_passes.SplitPass, "forward", wrong)
+    backbone.passes.begin()
+    expected = _forward(Backbone.of(_copy(model)))
+    for _ in range(2):
+        for ours, theirs in zip(_forward(backbone), expected, strict=True):
+            assert torch.equal(ours, theirs)
 
 
 def test_a_model_is_not_kept_alive() -> None:
