@@ -15,6 +15,7 @@ from draftlens.core.references import GivenReferences
 from draftlens.core.sampling import as_seed, row_seeds
 from draftlens.core.sequence import Sequence as AnswerSequence
 from draftlens.core.stats import Clock, Stats
+from draftlens.decoding.admission import NAMESPACE
 from draftlens.decoding.observer import NO_OBSERVER, Observer
 from draftlens.decoding.plan import ExtraSource, Plan
 from draftlens.decoding.session import Session
@@ -59,7 +60,8 @@ class Request:
         observer: is notified of events.
         chat: the messages of the prompts, if known.
         extras: further inputs of the method (`Plan.extras`), by name, such as `references`; and
-            `hosts`, the number of ranks that read the prompts together.
+            `hosts`, the number of ranks that read the prompts together, and `namespace`, whose
+            prompts the call may find in a prompt cache.
     """
 
     inputs: Mapping[str, Any]
@@ -123,6 +125,8 @@ def open_prepared(
     extras = read_extras(plan, given, source)
     session = Session(models.target, plan, clock, request.observer)
     seeds = seeds_of(request.seed, prepared)
+    if NAMESPACE in request.extras:
+        extras[NAMESPACE] = request.extras[NAMESPACE]
     sequences = session.add(prepared, seeds, draft_inputs, extras)
     return Call(plan, session, sequences, models.target.dtype)
 
@@ -187,7 +191,8 @@ def _says_nothing(value: Any) -> bool:
 
 def _split_extras(plan: Plan, request: Request) -> tuple[dict[str, Any], Mapping[str, Any] | None]:
     """The extras of a request, and its draft inputs without those among them."""
-    given = {name: value for name, value in request.extras.items() if name != HOSTS}
+    beside = (HOSTS, NAMESPACE)
+    given = {name: value for name, value in request.extras.items() if name not in beside}
     if request.draft_inputs is None:
         return given, None
     own: dict[str, Any] = {}

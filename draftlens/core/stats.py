@@ -83,6 +83,8 @@ class Stats:
         tolerated: accepted draft tokens other than the target's own choice.
         visual, kept: visual tokens in the draft's prompt before and after pruning; 0 without
             pruning.
+        cached_tokens: tokens of the prompts that the target did not read, since the prompt cache
+            had their keys and values.
         target_forwards, draft_forwards: decode forwards; a batch counts once.
         corrections: with a draft that runs in parallel, rejected draft tokens; each ended a run of
             accepted ones.
@@ -108,6 +110,7 @@ class Stats:
     tolerated: int = 0
     visual: int = 0
     kept: int = 0
+    cached_tokens: int = 0
     target_forwards: int = 0
     draft_forwards: int = 0
     corrections: int = 0

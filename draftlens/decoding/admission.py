@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -17,13 +18,18 @@ from draftlens.core.stopping import StoppingRules
 from draftlens.core.tree import EMPTY
 from draftlens.decoding.drafter import TargetContext
 from draftlens.decoding.observer import Observer
+from draftlens.decoding.part_size import PartSize
 from draftlens.decoding.plan import Plan
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prepared, Prompt
 from draftlens.models.rope import check_reach
 from draftlens.prefill.base import PrefillOutput
+from draftlens.prefill.full import FullPrefill
 from draftlens.prefill.reading import PrefillReading
+
+NAMESPACE = "namespace"
+"""The extra of a call that names whose prompts it may find in a prompt cache."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +66,15 @@ class Admission:
         self.waiting: list[Arrival] = []  # not read by the target yet
         self.approximate: tuple[str, ...] = ()  # of the prefills so far
         self.notes: tuple[str, ...] = ()  # for the user, on the rows so far
+        self.cached_tokens = 0  # of the prompts so far, from the prompt cache
         self._target = target
         self._plan = plan
         self._observer = observer
         self._readings = plan.drafter.readings | observer.readings
         self._num_added = 0
+        self._reading: Iterator[Admitted | None] | None = None  # of rows that are being read
+        self._part_size = PartSize()
+        self._delay: float | None = None
 
     def add(
         self,
@@ -90,35 +100,89 @@ class Admission:
         self.waiting.append(Arrival(sequences, prepared, draft_inputs, extras))
         return sequences
 
-    def read(
-        self, arrival: Arrival, batch: KVCache | None, early: Callable[[TargetContext], None]
-    ) -> Admitted:
-        """Encode and prefill the prompts of rows, and choose the first token of each.
+    @property
+    def is_idle(self) -> bool:
+        """Whether no rows wait and none are being read."""
+        return not self.waiting and self._reading is None
 
-        `batch` is the cache that they will join, None for an empty batch. `early` receives the
-        target's side of the rows from inside the prefill, as soon as the readings are taken.
+    def read(
+        self,
+        batch: KVCache | None,
+        delay: float | None,
+        announce: Callable[[Arrival], None],
+        early: Callable[[TargetContext], None],
+    ) -> Admitted | None:
+        """Encode and prefill the prompts of the next call, and choose the first token of each row.
+
+        Args:
+            batch: the cache that the rows will join; None for an empty batch.
+            delay: seconds that a part of a long prompt may take: one part is read in each call, and
+                all calls but the last return None. With None the prompts are read at once.
+            announce: receives the rows before they are read.
+            early: receives the target's side of the rows from inside the prefill, as soon as the
+                readings are taken.
         """
+        self._delay = delay
+        if self._reading is None:
+            arrival = self.waiting.pop(0)
+            announce(arrival)
+            self._reading = self._read(arrival, batch, early)
+        reading, self._reading = self._reading, None
+        admitted = next(reading)
+        if admitted is None:
+            self._reading = reading
+        return admitted
+
+    def _read(
+        self, arrival: Arrival, batch: KVCache | None, early: Callable[[TargetContext], None]
+    ) -> Iterator[Admitted | None]:
         sequences = arrival.sequences
         with self._observer.phase("vision"):
             prompt = self._target.encode(arrival.prepared)
-            if batch is None:
-                room = arrival.room + self._plan.drafter.max_nodes
-                cache = self._plan.prefill.new_cache(self._target, prompt, room)
-            else:
-                cache = batch.new_rows(len(sequences))
+            prompt = replace(prompt, namespace=str(arrival.extras.get(NAMESPACE, "")))
+        in_parts = self._is_long(prompt)
+        if batch is not None and not in_parts:
+            cache = batch.new_rows(len(sequences))
+        else:  # of its own, since rows may leave the batch between the parts
+            room = arrival.room + self._plan.drafter.max_nodes
+            cache = self._plan.prefill.new_cache(self._target, prompt, room)
 
         def hand_on(readings: PrefillFeatures) -> None:
             early(self._context(arrival, prompt, cache, readings))
 
+        parts = self._parts(PrefillReading(prompt, cache, self._readings, hand_on), in_parts)
+        output = None
+        while output is None:
+            began, num_read = perf_counter(), max(cache.lengths)
+            with self._observer.phase("target_prefill"):
+                output = next(parts)
+            self._part_size.record(max(cache.lengths) - num_read, perf_counter() - began)
+            if output is None:
+                yield None
         with self._observer.phase("target_prefill"):
-            reading = PrefillReading(prompt, cache, self._readings, hand_on)
-            output = self._plan.prefill.run(self._target, reading)
             no_tokens = torch.empty(len(sequences), 0, dtype=torch.long, device=self._target.device)
             verdict = self._plan.acceptance.judge(
                 DraftTree.uniform(EMPTY, no_tokens), output.logits, sequences, batch_of(sequences)
             )
         self._collect_notes(sequences, output)
-        return Admitted(arrival, prompt, cache, output.readings, verdict)
+        self.cached_tokens += sum(output.cached)
+        yield Admitted(arrival, prompt, cache, output.readings, verdict)
+
+    def _is_long(self, prompt: Prompt) -> bool:
+        """Whether reading a prompt at once would delay running rows for too long."""
+        size = self._size()
+        is_divisible = isinstance(self._plan.prefill, FullPrefill)
+        return is_divisible and size is not None and max(prompt.lengths) > size
+
+    def _size(self) -> int | None:
+        return None if self._delay is None else self._part_size.within(self._delay)
+
+    def _parts(self, reading: PrefillReading, in_parts: bool) -> Iterator[PrefillOutput | None]:
+        prefill = self._plan.prefill
+        if in_parts and isinstance(prefill, FullPrefill):
+            yield from prefill.parts(self._target, reading, self._size)
+        else:
+            yield prefill.run(self._target, reading)
 
     def context(self, rows: Admitted) -> TargetContext:
         return self._context(rows.arrival, rows.prompt, rows.cache, rows.readings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
@@ -29,6 +30,10 @@ from draftlens.decoding.recorder import StatsRecorder
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prepared, Prompt
+from draftlens.models.prompt_reading import store_answer
+
+PART_SECONDS = 0.05
+"""Delay of running rows by the part of a prompt that is read between two rounds."""
 
 NO_EXTRAS: Mapping[str, Any] = MappingProxyType({})
 
@@ -77,6 +82,8 @@ class Session:
         self._unread: list[Admitted] = []
         self._next_position: Tensor | None = None
         self._base: list[int] = []
+        self._round_seconds = 0.0
+        self._round_began = 0.0
         self._batch = Batch(())
 
     @property
@@ -100,7 +107,7 @@ class Session:
     @property
     def done(self) -> bool:
         """Whether every row has ended and no request waits."""
-        return not self._admission.waiting and not self.running
+        return self._admission.is_idle and not self.running
 
     def add(
         self,
@@ -143,27 +150,41 @@ class Session:
         self._batch = batch_of(self.sequences)
 
     def start(self) -> list[Chunk]:
-        """Encode and prefill the rows that wait, and take the first token of each."""
+        """Encode and prefill the rows that wait, and take the first token of each. Beside running
+        rows a long prompt is read in parts, one in each call, which delays them by at most
+        `PART_SECONDS` or the time of a round, whichever is longer."""
         chunks: list[Chunk] = []
-        while self._admission.waiting:
-            chunks += self._admit(self._admission.waiting.pop(0))
+        while not self._admission.is_idle:
+            batch = self.cache if self.sequences else None
+            rows = self._admission.read(batch, self._delay(), self._announce, self.hooks.read)
+            if rows is None:
+                break
+            chunks += self._admit(rows)
         return chunks
 
-    def _admit(self, arrival: Arrival) -> list[Chunk]:
-        sequences = arrival.sequences
+    def _delay(self) -> float | None:
+        """Seconds that reading prompts may delay running rows; None if there are none, or if the
+        schedule reads prompts with the draft model at the same time."""
+        if not self.running or self.hooks.announce is not ignore:
+            return None
+        return max(PART_SECONDS, self._round_seconds)
+
+    def _announce(self, arrival: Arrival) -> None:
         self.hooks.announce(
-            batch_of(sequences),
+            batch_of(arrival.sequences),
             arrival.draft_inputs,
             arrival.room,
             self._recorder.observer.wants_choices,
         )
-        batch_cache = self.cache if self.sequences else None
-        rows = self._admission.read(arrival, batch_cache, self.hooks.read)
+
+    def _admit(self, rows: Admitted) -> list[Chunk]:
+        sequences = rows.arrival.sequences
         emissions = emissions_of(sequences, rows.verdict.tokens)
         chunks = _emit(sequences, rows.verdict, emissions)
         self._join(sequences, rows.prompt, rows.cache)
         self._unread.append(rows)
         self.stats.draft_forwards = self.drafter.forwards
+        self.stats.cached_tokens = self._admission.cached_tokens
         self._recorder.prefilled(emissions)
         return chunks
 
@@ -172,7 +193,7 @@ class Session:
             self.cache = cache
             self._next_position = prompt.next_position
         else:
-            self.cache.join(cache)
+            self.cache.join(cache if cache.shares(self.cache) else self.cache.copied(cache))
             self._next_position = torch.cat([self._next_position, prompt.next_position], dim=-2)
         self.sequences += sequences
         self.prompt_lengths += prompt.lengths
@@ -189,6 +210,7 @@ class Session:
 
     def propose(self) -> DraftTree:
         """Request draft tokens, at most as deep as the longest answer that may still come."""
+        self._round_began = time.perf_counter()
         with self.clock.phase("draft"):
             budget = max(sequence.remaining for sequence in self.sequences) - 1
             tree = self.drafter.propose(self._batch, budget)
@@ -248,8 +270,21 @@ class Session:
             self.drafter.update(_emitted_part(verdict, emissions), self._batch)
             self.stats.draft_forwards = self.drafter.forwards
             self._recorder.accepted(verdict, emissions)
+            self._store_ended()
+        self._round_seconds = time.perf_counter() - self._round_began
         self.clock.mark_last()  # after the phase, which must not be longer than the whole
         return chunks
+
+    def _store_ended(self) -> None:
+        """Store rows that have just ended in the prompt cache, if there is one."""
+        assert self.cache is not None
+        assert self._next_position is not None
+        for row, sequence in enumerate(self.sequences):
+            if sequence.finished and self.cache.held[row] is not None:
+                count = self.cache.lengths[row] - self.prompt_lengths[row]
+                tokens = sequence.history.tokens[:count]
+                position = self._next_position[..., row, :]
+                store_answer(self.target, self.cache, row, tokens, position)
 
 
 def _emit(sequences: Seq[Sequence], verdict: Verdict, emissions: Seq[Emission]) -> list[Chunk]:

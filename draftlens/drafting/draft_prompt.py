@@ -16,6 +16,7 @@ from draftlens.drafting.pruning import Pruning
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
+from draftlens.models.prompt_reading import PromptReading
 from draftlens.pruning.attention import AttentionPruner
 
 KV_SOURCES = ("prefill", "gather", "sparse")
@@ -56,10 +57,10 @@ class DraftPromptBuilder:
         return self.backbone.encode(self.backbone.prepare_prompt(inputs))
 
     def read(self, encoded: Prompt, context: TargetContext) -> DraftPrompt:
-        prompt = encoded
-        if self.pruning is not None:
-            prompt = self.pruning.apply(encoded, context).prompt
-        return prefilled(self.backbone, prompt)
+        prompt = replace(encoded, namespace=context.prompt.namespace)
+        if self.pruning is None:
+            return prefilled(self.backbone, prompt, stores=True)
+        return prefilled(self.backbone, self.pruning.apply(prompt, context).prompt)
 
 
 class SelfPromptBuilder:
@@ -117,9 +118,14 @@ def check_kv(kv: str) -> None:
         raise ConfigError(f"unknown kv {kv!r}; known: {', '.join(KV_SOURCES)}")
 
 
-def prefilled(backbone: Backbone, prompt: Prompt) -> DraftPrompt:
-    """A prompt that a model reads in a prefill of its own."""
-    return DraftPrompt(prompt, lambda cache: backbone.prefill(prompt, cache))
+def prefilled(backbone: Backbone, prompt: Prompt, stores: bool = False) -> DraftPrompt:
+    """A prompt that a model reads in a prefill of its own; `stores` where later turns may begin
+    with it, which pruned prompts, chosen by the question, rarely do."""
+
+    def fill(cache: KVCache) -> Tensor | None:
+        return PromptReading(backbone, prompt, cache, restores=stores, stores=stores).read()
+
+    return DraftPrompt(prompt, fill)
 
 
 def append_slots(source: KVCache, target: KVCache, kept_by_layer: list[list[Tensor]]) -> None:

@@ -16,6 +16,7 @@ from draftlens.drafting.draft_scores import likeliest, score_tokens
 from draftlens.drafting.growth import Level
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
+from draftlens.models.prompt_reading import store_answer
 
 
 class DraftRows:
@@ -182,6 +183,10 @@ class DraftRows:
                 for pending, tokens in zip(self.pending, verdict.tokens, strict=True)
             ]
         for row, history in enumerate(batch.histories):
+            if history.finished and self.cache.held[row] is not None:
+                tokens = history.tokens[: self.held(row)]
+                position = self._next_positions[0][..., row, :]
+                store_answer(self.backbone, self.cache, row, tokens, position)
             if history.finished:  # it is forwarded beside the others but must not grow
                 self.cache.lengths[row] = self._start[row]
                 self.pending[row] = [history.last_token]

@@ -26,6 +26,7 @@ from draftlens.models.capture import capture_arguments, layers_of, watched_layer
 from draftlens.models.forward_backend import EAGER, Passes
 from draftlens.models.kv_buffers import LAYERS_PER_BLOCK
 from draftlens.models.kv_cache import BLOCK, KVCache
+from draftlens.models.media_features import with_features
 from draftlens.models.model_lock import lock_of
 from draftlens.models.model_state import Slot
 from draftlens.models.onednn_linear import few_rows, has_large
@@ -39,6 +40,7 @@ from draftlens.models.prompt import (
     neutral_config,
     with_config,
 )
+from draftlens.models.prompt_cache import PromptCache
 from draftlens.models.support import (
     additive,
     check_attention,
@@ -64,6 +66,7 @@ class Backbone:
 
     Attributes:
         hosts: processes with copies of the model that read prompts together with this one.
+        prompt_cache: features and prompts that were read before; None for none.
         passes: computes decode forwards; the model's modules do unless `compile` sets it.
         divisor: of the logits after the output head.
 
@@ -76,6 +79,7 @@ class Backbone:
         self.model = model
         self.name = type(model).__name__
         self.hosts: Hosts = ALONE
+        self.prompt_cache: PromptCache | None = None
         self.passes: Passes = EAGER
         self._lock = lock_of(model)
         self.decoder, self.head, self.embed = parts_of(model, self.name)
@@ -151,7 +155,11 @@ class Backbone:
     ) -> Prepared:
         self._check_mode()
         self.passes.begin()
-        encoded = self.hosts.encode(self.model, checked_inputs(inputs, self.device))
+        checked = checked_inputs(inputs, self.device)
+        if self.prompt_cache is not None:
+            with self._passing():
+                checked = with_features(self.prompt_cache, self.model, checked)
+        encoded = self.hosts.encode(self.model, checked)
         with self._passing():
             prepared: Prepared = model.generate(
                 **encoded.inputs, **options, custom_generate=capture_call
@@ -228,11 +236,33 @@ class Backbone:
                 **_directed(attention),
             )
         cache.truncate(prompt.lengths)
-        hidden = output.last_hidden_state
-        ends = torch.tensor(prompt.lengths, device=hidden.device)[:, None]
-        last = ends - num_logits + torch.arange(num_logits, device=hidden.device)
-        rows = torch.arange(len(prompt.lengths), device=hidden.device)[:, None]
-        return self._logits(hidden[rows, last])
+        return self._logits(_last(output.last_hidden_state, prompt.lengths, num_logits))
+
+    @torch.inference_mode()
+    def read_on(
+        self, part: Prompt, cache: KVCache, attention: AttentionPass | None = None
+    ) -> Tensor:
+        """Append a part of a prompt, rows left-aligned, to the parts that a cache holds; logits
+        ``[B, 1, V]`` after each row's last token. The twin of one `prefill` of the whole prompt.
+
+        Args:
+            attention: as for `prefill`.
+        """
+        length = part.embeds.shape[1]
+        window = torch.ones(length, length, dtype=torch.bool, device=part.embeds.device).tril()
+        mask = trees.attention_mask(cache.lengths, window)
+        with self._running(attention):
+            output = self.decoder(
+                inputs_embeds=part.embeds,
+                attention_mask=self._attention_mask(mask),
+                position_ids=part.position_ids,
+                use_cache=True,
+                **with_cache(cache),
+                **part.extra,
+                **_directed(attention),
+            )
+        cache.advance(part.lengths)
+        return self._logits(_last(output.last_hidden_state, part.lengths, 1))
 
     @torch.inference_mode()
     def forward(
@@ -393,6 +423,14 @@ class Backbone:
 
     def _language_inputs(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         return capture_arguments(self._lock, self.model, self.decoder, inputs)
+
+
+def _last(hidden: Tensor, lengths: Sequence[int], count: int) -> Tensor:
+    """The hidden states ``[B, L, D]`` of each row's last `count` tokens."""
+    ends = torch.tensor(lengths, device=hidden.device)[:, None]
+    last = ends - count + torch.arange(count, device=hidden.device)
+    rows = torch.arange(len(lengths), device=hidden.device)[:, None]
+    return hidden[rows, last]
 
 
 def _directed(attention: AttentionPass | None) -> dict[str, AttentionPass]:

@@ -15,9 +15,14 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from draftlens.core.rows import replace_by_last
 from draftlens.models.attention.dispatch import AttentionPass
+from draftlens.models.held_tokens import HeldTokens
 from draftlens.models.kv_buffers import LAYERS_PER_BLOCK, LayerBuffers, make_buffers
 from draftlens.models.sharded_rows import SpreadRow
+
+LayerStates = tuple[Tensor, Tensor]
+"""Keys and values of one layer and row, each ``[H, n, D]``."""
 
 BLOCK = 1024
 """Tokens of an answer that are reserved at once."""
@@ -43,6 +48,7 @@ class KVCache(Cache):  # type: ignore[misc]
 
     Attributes:
         lengths: tokens that each row holds.
+        held: by row the first of its tokens as a prompt cache knows them; None where it does not.
         spread: where each row's tokens are if several ranks hold them
             (`prefill.spava.sharded_cache`); empty if this process holds all.
     """
@@ -59,6 +65,7 @@ class KVCache(Cache):  # type: ignore[misc]
         layers_per_block: int = LAYERS_PER_BLOCK,
     ) -> None:
         self.lengths = [0] * rows
+        self.held: list[HeldTokens | None] = [None] * rows
         self.capacity = capacity
         self.grows = grows
         self.first_row = 0
@@ -134,11 +141,28 @@ class KVCache(Cache):  # type: ignore[misc]
         rows.layers = [_Layer(rows, layer.buffers) for layer in self.layers]
         return rows
 
+    def shares(self, other: KVCache) -> bool:
+        """Whether these are rows of the buffers of another cache (`new_rows`)."""
+        own, theirs = self.layers[0].buffers, other.layers[0].buffers
+        return own is theirs
+
+    @torch.inference_mode()
+    def copied(self, rows: KVCache) -> KVCache:
+        """Rows of another cache as further rows of these buffers."""
+        copy = self.new_rows(len(rows.lengths))
+        for row, length in enumerate(rows.lengths):
+            states = [(layer.keys[row], layer.values[row]) for layer in rows.layers]
+            copy.put(row, 0, states, length)
+        copy.lengths = list(rows.lengths)
+        copy.held = list(rows.held)
+        return copy
+
     def _empty_rows(self, count: int) -> KVCache:
         return KVCache(0, count, self.capacity, self.grows)
 
     def join(self, rows: KVCache) -> None:
         self.lengths = [*self.lengths, *rows.lengths]
+        self.held += rows.held
         self.capacity = max(self.capacity, rows.capacity)
         self._whole = None
 
@@ -148,8 +172,25 @@ class KVCache(Cache):  # type: ignore[misc]
         if row != last:
             for layer in self.layers:
                 layer.buffers.copy_row(last, row, self.lengths[last])
-            self.lengths[row] = self.lengths[last]
-        self.lengths.pop()
+        replace_by_last(self.lengths, row)
+        replace_by_last(self.held, row)
+
+    @torch.inference_mode()  # as the passes that write the buffers
+    def put(self, row: int, start: int, states: Sequence[LayerStates], count: int) -> None:
+        """Write the first `count` tokens of `states` to a row's slots from `start` on; the lengths
+        stay."""
+        layers: Any = self.layers
+        for layer, (keys, values) in zip(layers, states, strict=True):
+            layer.put(row, start, keys[:, :count], values[:, :count])
+
+    @torch.inference_mode()
+    def states(self, row: int, first: int, last: int) -> list[LayerStates]:
+        """Copies of a row's keys and values from slot `first` up to `last`, by layer."""
+        layers: Any = self.layers
+        return [
+            (layer.keys[row, :, first:last].clone(), layer.values[row, :, first:last].clone())
+            for layer in layers
+        ]
 
     def taken(self, slots_by_layer: Sequence[Sequence[Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
         """For each layer copies of keys and values ``[B, H, K, D]``, undefined after a shorter
@@ -280,6 +321,19 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
             keys[row, :, slots] = key_states.transpose(1, 2)
             values[row, :, slots] = value_states.transpose(1, 2)
         return keys[:, :, :end], values[:, :, :end]
+
+    def put(self, row: int, start: int, keys: Tensor, values: Tensor) -> None:
+        """Write states ``[H, n, D]`` of one row."""
+        end = start + keys.shape[1]
+        if end > self.cache.capacity:
+            self.enlarge(end)
+        if not self.is_initialized or self.buffers.capacity < self.cache.capacity:
+            self.lazy_initialization(keys[None], values[None])
+        rows = self.rows()
+        assert rows.keys is not None
+        assert rows.values is not None
+        rows.keys[row, :, start:end] = keys
+        rows.values[row, :, start:end] = values
 
     def widen(self, capacity: int) -> None:
         """Give an initialized layer room for at least `capacity` tokens per row."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -32,12 +32,15 @@ class PrefillOutput:
         approximate: what differed from the model's own prefill for these rows, in words for the
             user: all or nothing of `Prefill.approximate`.
         notes: messages to the user, by row.
+        cached: tokens of each row that were not read, since a prompt cache had them; empty for
+            none.
     """
 
     logits: Tensor
     readings: PrefillFeatures
     approximate: tuple[str, ...] = ()
     notes: Mapping[int, str] = field(default_factory=dict)
+    cached: Sequence[int] = ()
 
 
 class Prefill(Protocol):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from draftlens.core.errors import UnsupportedModelError
-from draftlens.core.prefill_readings import PrefillFeatures
 from draftlens.models.adapter import Backbone
 from draftlens.models.attention.scores import AttentionProbe
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
+from draftlens.models.prompt_reading import PromptReading
 from draftlens.prefill.base import OneProcess, PrefillOutput
 from draftlens.prefill.collector import FeatureCollector
 from draftlens.prefill.reading import PrefillReading
@@ -29,7 +31,16 @@ class FullPrefill(OneProcess):
         return backbone.new_cache(prompt, room)
 
     def run(self, backbone: Backbone, reading: PrefillReading) -> PrefillOutput:
-        """`Prefill.run`.
+        """`Prefill.run`; raises as `parts`."""
+        (output,) = self.parts(backbone, reading, lambda: None)
+        assert output is not None
+        return output
+
+    def parts(
+        self, backbone: Backbone, reading: PrefillReading, size: Callable[[], int | None]
+    ) -> Iterator[PrefillOutput | None]:
+        """`run` in parts of at most `size()` tokens of each row, None for all at once. Yields None
+        after each part but the last.
 
         Raises:
             UnsupportedModelError: the model passes nothing on to its attention, so attention scores
@@ -37,21 +48,24 @@ class FullPrefill(OneProcess):
             ConfigError: a layer of these hidden states does not exist.
         """
         prompt = reading.prompt
-        cache = reading.cache
-        if not reading.spec:
-            logits = backbone.prefill(prompt, cache)
-            return PrefillOutput(logits, PrefillFeatures())
         num_layers = backbone.text_config.num_hidden_layers
         collector = FeatureCollector(reading.spec, prompt, num_layers, reading.early)
-        if not reading.spec.attention:
-            with backbone.watching(collector.layers, collector.receive):
-                logits = backbone.prefill(prompt, cache)
-            return PrefillOutput(logits, collector.readings())
-        probe = AttentionProbe(prompt.visual, prompt.lengths)
-        with backbone.alone(), backbone.watching(collector.layers, collector.receive):
-            logits = backbone.prefill(prompt, cache, probe)
-        if len(probe.by_layer) != num_layers:
+        probe = AttentionProbe(prompt.visual, prompt.lengths) if reading.spec.attention else None
+        # Hidden states are taken in one pass over the whole prompt.
+        restores = not collector.layers
+        part = PromptReading(backbone, prompt, reading.cache, probe, restores=restores)
+        logits = None
+        while logits is None:
+            if collector.layers:
+                alone = nullcontext() if probe is None else backbone.alone()
+                with alone, backbone.watching(collector.layers, collector.receive):
+                    logits = part.read()
+            else:
+                logits = part.read(size())
+            if logits is None:
+                yield None
+        if probe is not None and len(probe.by_layer) != num_layers:
             raise UnsupportedModelError(
                 f"{backbone.name} does not let its attention be read: prune without attention"
             )
-        return PrefillOutput(logits, collector.readings(probe))
+        yield PrefillOutput(logits, collector.readings(probe), cached=part.cached)

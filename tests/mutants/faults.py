@@ -1147,14 +1147,14 @@ FAULTS = (
     ),
     Fault(
         "vision by hosts: each share of a video ends with the token behind its features",
-        "draftlens/prefill/spava/pixel_split.py",
+        "draftlens.models.pixel_split.py",
         "return int(last < self.units)",
         "return 0",
         VISION_SHARES,
     ),
     Fault(
         "vision by hosts: every host encodes the first patches",
-        "draftlens/prefill/spava/pixel_split.py",
+        "draftlens.models.pixel_split.py",
         "begin = int(patches[:first].sum())",
         "begin = 0",
         VISION_SHARES,

@@ -7,6 +7,7 @@ all tokens, and no second pass.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,16 +23,29 @@ class AttentionProbe:
 
     For every visual token j (bool ``[B, L]``) the score is the sum over layers, heads and readers i
     of softmax(q_i K^T)_j. The readers are all text tokens after the first visual token of their
-    row. `by_layer` has the scores so far, float32 ``[B, L]``, zero at text and padding.
+    row that the pass reads. `by_layer` has the scores so far, float32 ``[B, L]``, zero at text and
+    padding.
+
+    A prompt may be read in several passes: call `begin_part` before each but the first, and their
+    scores are added up.
     """
 
     def __init__(self, visual: Tensor, lengths: list[int]) -> None:
         self.visual = visual
         self.by_layer: list[Tensor] = []
-        position = torch.arange(visual.shape[1], device=visual.device)
-        is_real = position < torch.tensor(lengths, device=visual.device)[:, None]
-        reads = (visual.cumsum(1) > 0) & ~visual & is_real
+        self._num_added = 0  # layers of this pass
+        self.begin_part([0] * len(lengths), lengths)
+
+    def begin_part(self, starts: Sequence[int], ends: Sequence[int]) -> None:
+        """Let the next pass read each row's tokens from one index up to another."""
+        device = self.visual.device
+        position = torch.arange(self.visual.shape[1], device=device)
+        first = torch.tensor(starts, device=device)[:, None]
+        is_read = (position >= first) & (position < torch.tensor(ends, device=device)[:, None])
+        reads = (self.visual.cumsum(1) > 0) & ~self.visual & is_read
         self.readers = [row.nonzero()[:, 0] for row in reads]
+        self.starts = list(starts)
+        self._num_added = 0
 
     def attend(
         self,
@@ -47,34 +61,22 @@ class AttentionProbe:
         return sdpa_attention_forward(module, query, key, value, mask, **kwargs)
 
     def add(self, query: Tensor, key: Tensor, scaling: float) -> None:
-        """Add one layer's scores: query ``[B, H, L, D]``, key ``[B, H', L, D]``, H' dividing H."""
+        """Add one layer's scores: query ``[B, H, T, D]`` of the tokens that the pass reads, key
+        ``[B, H', K, D]`` of all tokens so far, H' dividing H."""
         scores = torch.zeros(self.visual.shape, dtype=torch.float32, device=self.visual.device)
         for row, readers in enumerate(self.readers):
             if len(readers):
                 readers = readers.to(query.device)
-                scores[row] = self._row_scores(query[row], key[row], readers, scaling)
-        self.by_layer.append(scores * self.visual)
-
-    def _row_scores(self, query: Tensor, key: Tensor, readers: Tensor, scaling: float) -> Tensor:
-        """Scores of one layer and row, float32 ``[L]``, in parts that bound the memory."""
-        heads, length, width = query.shape
-        groups = heads // key.shape[0]
-        total = torch.zeros(length, dtype=torch.float32, device=query.device)
-        last_visible = readers.repeat(groups)  # [S], for each reader and head of a group
-        queries = query[:, readers].reshape(key.shape[0], len(last_visible), width)
-        position = torch.arange(length, device=query.device)
-        heads_per_part = max(1, BLOCK // (len(last_visible) * length))
-        queries_per_part = max(1, BLOCK // length)
-        for head in range(0, key.shape[0], heads_per_part):
-            keys = key[head : head + heads_per_part].transpose(1, 2)
-            for begin in range(0, len(last_visible), queries_per_part):
-                part = slice(begin, begin + queries_per_part)
-                # In float32 from the start: unscaled products exceed the largest float16.
-                products = queries[head : head + heads_per_part, part].float() @ keys.float()
-                hidden = position > last_visible[part, None]
-                weights = (products * scaling).masked_fill_(hidden, -torch.inf).softmax(-1)
-                total += weights.sum((0, 1))
-        return total.to(self.visual.device)
+                own = query[row][:, readers - self.starts[row]]
+                # A pass over rows of different lengths has keys after the end of this one.
+                known = _row_scores(own, key[row], readers, scaling)[: scores.shape[1]]
+                scores[row, : len(known)] = known.to(scores.device)
+        scores *= self.visual
+        if self._num_added < len(self.by_layer):
+            self.by_layer[self._num_added] += scores
+        else:
+            self.by_layer.append(scores)
+        self._num_added += 1
 
     def result(self) -> Tensor:
         """The scores, float32 ``[B, L]``, zero at text and padding."""
@@ -82,3 +84,26 @@ class AttentionProbe:
         for layer_scores in self.by_layer:
             scores += layer_scores
         return scores
+
+
+def _row_scores(queries: Tensor, key: Tensor, readers: Tensor, scaling: float) -> Tensor:
+    """Scores of one layer and row, float32 ``[K]``, in parts that bound the memory: queries
+    ``[H, R, D]`` of the R readers, keys ``[H', K, D]``, places of the readers int64 ``[R]``."""
+    heads, _, width = queries.shape
+    length = key.shape[1]
+    total = torch.zeros(length, dtype=torch.float32, device=queries.device)
+    last_visible = readers.repeat(heads // key.shape[0])  # [S], for each reader and head of a group
+    queries = queries.reshape(key.shape[0], len(last_visible), width)
+    position = torch.arange(length, device=queries.device)
+    heads_per_part = max(1, BLOCK // (len(last_visible) * length))
+    queries_per_part = max(1, BLOCK // length)
+    for head in range(0, key.shape[0], heads_per_part):
+        keys = key[head : head + heads_per_part].transpose(1, 2)
+        for begin in range(0, len(last_visible), queries_per_part):
+            part = slice(begin, begin + queries_per_part)
+            # In float32 from the start: unscaled products exceed the largest float16.
+            products = queries[head : head + heads_per_part, part].float() @ keys.float()
+            hidden = position > last_visible[part, None]
+            weights = (products * scaling).masked_fill_(hidden, -torch.inf).softmax(-1)
+            total += weights.sum((0, 1))
+    return total

@@ -14,14 +14,18 @@ import torch
 from torch import Tensor
 
 from draftlens.core.process_group import Encoded, Hosts
+from draftlens.models.media_features import (
+    ENCODED,
+    FeaturePieces,
+    completed,
+    encode,
+    encoder_arguments,
+)
+from draftlens.models.pixel_split import PIXELS, Shares, pixel_shares
 from draftlens.prefill.spava.blocks import parts_of
-from draftlens.prefill.spava.pixel_split import PIXELS, Shares, pixel_shares
 
 MODALITIES = {"image": "pictures", "video": "videos"}
 """Modalities, and their names in messages."""
-
-ENCODED = "mm_encoder_outputs"
-"""The argument of `generate` that holds features."""
 
 
 def encode_by_ranks(model: Any, hosts: Hosts, inputs: Mapping[str, Any]) -> Encoded:
@@ -31,7 +35,7 @@ def encode_by_ranks(model: Any, hosts: Hosts, inputs: Mapping[str, Any]) -> Enco
     notes = []
     outputs: dict[str, Any] = dict(remaining.get(ENCODED) or {})
     for modality, words in MODALITIES.items():
-        given = _arguments(model, modality, remaining)
+        given = encoder_arguments(model, modality, remaining)
         if not any(name in given for name in PIXELS):
             continue
         shares = None
@@ -51,15 +55,6 @@ def encode_by_ranks(model: Any, hosts: Hosts, inputs: Mapping[str, Any]) -> Enco
     return Encoded(remaining, tuple(notes))
 
 
-def _arguments(model: Any, modality: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of `generate` for the encoder of a modality; empty without such an encoder."""
-    encoder = getattr(model.base_model, f"get_{modality}_features", None)
-    if encoder is None:
-        return {}
-    names = inspect.signature(encoder).parameters
-    return {name: inputs[name] for name in names if inputs.get(name) is not None}
-
-
 def _encoded(model: Any, hosts: Hosts, modality: str, shares: Shares) -> Any:
     """The output of the model's encoder for all units."""
     edges = [0, *accumulate(parts_of(shares.units, hosts.size))]
@@ -75,7 +70,7 @@ def _encoded(model: Any, hosts: Hosts, modality: str, shares: Shares) -> Any:
         messages = hosts.gather(pieces.message, sizes).wait()
     groups = [shares.groups_of(first, last) for first, last in spans]
     levels = _grouped(pieces, lengths, messages, groups, shares.groups)
-    return _completed(output, levels, shares.num_states)
+    return completed(output, levels, shares.num_states)
 
 
 def _job(modality: str, shares: Shares, first: int, last: int) -> Encode:
@@ -105,24 +100,17 @@ class Encode:
         hosts.gather(pieces.lengths).wait()
         hosts.gather(pieces.message).wait()
 
-    @torch.no_grad()
     def output(self, model: Any) -> Any:
-        encoder = getattr(model.base_model, f"get_{self.modality}_features")
-        return encoder(**self.arguments, return_dict=True)
+        return encode(model, self.modality, self.arguments)
 
 
 @dataclass(frozen=True)
-class _Pieces:
-    """Features of some pixels: for each level a tensor ``[n, D]`` per piece. The first level takes
-    the place of pixels; the model adds further ones in deeper layers (deepstack)."""
-
-    levels: Sequence[Sequence[Tensor]]
+class _Pieces(FeaturePieces):
+    """Features as they are sent to rank 0."""
 
     @classmethod
-    def of(cls, output: Any, dropped: int) -> _Pieces:
-        """From an encoder's output, without `dropped` tokens at the end of each piece."""
-        levels = [output.pooler_output, *(getattr(output, "deepstack_features", None) or ())]
-        return cls([[piece[: len(piece) - dropped] for piece in level] for level in levels])
+    def of(cls, output: Any, dropped: int = 0) -> _Pieces:
+        return cls(FeaturePieces.of(output, dropped).levels)
 
     @property
     def lengths(self) -> Tensor:
@@ -161,16 +149,3 @@ def _grouped(
                 level[group].append(message[first:end].view(number, width))
                 first = end
     return [[torch.cat(pieces) for pieces in level] for level in parts]
-
-
-def _completed(output: Any, levels: Sequence[list[Tensor]], num_states: int | None) -> Any:
-    """Rank 0's own output with the features of all ranks. Hidden states before pooling are not
-    sent, because models do not read them; only their number is filled in."""
-    is_stacked = isinstance(output.pooler_output, Tensor)
-    output.pooler_output = torch.stack(levels[0]) if is_stacked else levels[0]
-    if len(levels) > 1:
-        output.deepstack_features = list(levels[1:])
-    if num_states is not None:
-        states = output.last_hidden_state
-        output.last_hidden_state = states.new_zeros(()).expand(num_states, *states.shape[1:])
-    return output

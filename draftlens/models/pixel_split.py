@@ -1,12 +1,12 @@
 """How the pixels of a batch are divided into shares that can be encoded separately. The unit is a
-frame of a video, or a picture: vision towers attend within a unit only, so the concatenated
-features of the shares are those of the whole."""
+frame of a video, or a picture (or, where items are cached, a video): vision towers attend within a
+unit only, so the concatenated features of the shares are those of the whole."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, Protocol
 
 import torch
@@ -44,6 +44,10 @@ class Shares(Protocol):
 
     def dropped(self, last: int) -> int:
         """Tokens to drop at the end of each of these tensors."""
+        ...
+
+    def items(self) -> list[tuple[int, int]]:
+        """First and last unit (exclusive) of each picture or video."""
         ...
 
 
@@ -97,6 +101,41 @@ class Pictures:
     def dropped(self, last: int) -> int:
         return 0
 
+    def items(self) -> list[tuple[int, int]]:
+        return [(unit, unit + 1) for unit in range(self.units)]
+
+
+@dataclass(frozen=True)
+class Videos:
+    """Videos ``[V, F, C, H, W]``, video by video."""
+
+    given: Mapping[str, Any]
+
+    @property
+    def units(self) -> int:
+        return len(self.given["pixel_values_videos"])
+
+    @property
+    def groups(self) -> int:
+        return self.units
+
+    @property
+    def num_states(self) -> int:
+        """One for each frame."""
+        return self.units * int(self.given["pixel_values_videos"].shape[1])
+
+    def arguments(self, first: int, last: int) -> dict[str, Any]:
+        return {**self.given, "pixel_values_videos": self.given["pixel_values_videos"][first:last]}
+
+    def groups_of(self, first: int, last: int) -> list[int]:
+        return list(range(first, last))
+
+    def dropped(self, last: int) -> int:
+        return 0
+
+    def items(self) -> list[tuple[int, int]]:
+        return [(unit, unit + 1) for unit in range(self.units)]
+
 
 @dataclass(frozen=True)
 class Frames:
@@ -127,6 +166,9 @@ class Frames:
     def dropped(self, last: int) -> int:
         """The appended token, but for the last frames."""
         return int(last < self.units)
+
+    def items(self) -> list[tuple[int, int]]:
+        return [(0, self.units)]
 
 
 @dataclass(frozen=True)
@@ -182,6 +224,10 @@ class Grids:
     def dropped(self, last: int) -> int:
         return 0
 
+    def items(self) -> list[tuple[int, int]]:
+        ends = [0, *accumulate(self.given[self.grid][:, 0].tolist())]
+        return list(pairwise(ends))
+
 
 @dataclass(frozen=True)
 class PaddedPictures:
@@ -221,6 +267,9 @@ class PaddedPictures:
     def dropped(self, last: int) -> int:
         return 0
 
+    def items(self) -> list[tuple[int, int]]:
+        return [(unit, unit + 1) for unit in range(self.units)]
+
 
 Maker = Callable[[Mapping[str, Any]], Shares | None]
 
@@ -246,3 +295,10 @@ def pixel_shares(model_type: str, modality: str, given: Mapping[str, Any]) -> Sh
     None if the family is unknown, or these pixels cannot be divided."""
     maker = KNOWN.get((model_type, modality))
     return None if maker is None else maker(given)
+
+
+def pixel_items(model_type: str, modality: str, given: Mapping[str, Any]) -> Shares | None:
+    """As `pixel_shares`, so that each picture and each video can be encoded by itself."""
+    if (model_type, modality) == ("llava_onevision", "video"):
+        return Videos(given)
+    return pixel_shares(model_type, modality, given)

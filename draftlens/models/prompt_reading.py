@@ -1,0 +1,148 @@
+"""Reads prompts: in one pass, or part by part after what a prompt cache has of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from draftlens.models.adapter import Backbone
+from draftlens.models.attention.scores import AttentionProbe
+from draftlens.models.held_tokens import HeldTokens
+from draftlens.models.kv_cache import KVCache
+from draftlens.models.prompt import Prompt
+from draftlens.models.prompt_subset import gather
+from draftlens.models.token_digests import answer_digests, prompt_digests
+
+PART = 1024
+"""Most tokens of a row in a pass that follows others: its mask has an entry for each of them and
+each token so far."""
+
+READERS = 16
+"""Tokens of a prompt that are read again where their attention guides a pruner."""
+
+
+class PromptReading:
+    """A prompt that is read into an empty cache.
+
+    Args:
+        cache: holds what the prompt cache of `backbone` has of the prompt, if anything, until
+            `read` adds the rest.
+        probe: measures attention in the passes; its readers are among the tokens that `read` adds.
+        restores, stores: whether the prompt cache is read, and written.
+
+    Attributes:
+        cached: tokens of each row that come from the prompt cache.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        prompt: Prompt,
+        cache: KVCache,
+        probe: AttentionProbe | None = None,
+        restores: bool = True,
+        stores: bool = True,
+    ) -> None:
+        self._backbone = backbone
+        self._prompt = prompt
+        self._cache = cache
+        self._probe = probe
+        self._logits: list[Tensor | None] = [None] * len(prompt.lengths)
+        self._stores = stores and backbone.prompt_cache is not None
+        if backbone.prompt_cache is not None and (restores or stores):
+            _name_tokens(prompt, cache)
+            if restores:
+                _restore(backbone, prompt, cache, 1 if probe is None else READERS)
+        self.cached = list(cache.lengths)
+
+    @property
+    def done(self) -> bool:
+        return all(logits is not None for logits in self._logits)
+
+    def read(self, most: int | None = None) -> Tensor | None:
+        """Read the rest, or at most `most` tokens of each row; logits ``[B, 1, V]`` after each
+        row's last token when all are read, before that None."""
+        if most is None and not any(self._cache.lengths):
+            logits = self._backbone.prefill(self._prompt, self._cache, self._probe)
+            self._logits = [logits[row : row + 1] for row in range(len(logits))]
+        elif most is None:
+            while not self.done:
+                self._read_part(PART)
+        else:
+            self._read_part(min(most, PART))
+        if not self.done:
+            return None
+        if self._stores:
+            store(self._backbone, self._cache)
+        return torch.cat([logits for logits in self._logits if logits is not None])
+
+    def _read_part(self, most: int) -> None:
+        lengths = self._prompt.lengths
+        starts = list(self._cache.lengths)
+        ends = [min(start + most, length) for start, length in zip(starts, lengths, strict=True)]
+        # A row that is read whole reads its last token again, to slots that are dropped.
+        firsts = [min(start, length - 1) for start, length in zip(starts, lengths, strict=True)]
+        kept = [
+            torch.arange(first, max(end, first + 1))
+            for first, end in zip(firsts, ends, strict=True)
+        ]
+        part = gather(self._prompt, kept)
+        if self._probe is not None:
+            self._probe.begin_part(starts, ends)
+        logits = self._backbone.read_on(part, self._cache, self._probe)
+        self._cache.truncate(ends)
+        for row, (end, length) in enumerate(zip(ends, lengths, strict=True)):
+            if end == length and self._logits[row] is None:
+                self._logits[row] = logits[row : row + 1]
+
+
+def _name_tokens(prompt: Prompt, cache: KVCache) -> None:
+    for row in range(len(prompt.lengths)):
+        cache.held[row] = HeldTokens(prompt.namespace, prompt_digests(prompt, row))
+
+
+def _restore(backbone: Backbone, prompt: Prompt, cache: KVCache, least: int) -> None:
+    """Fill the rows of an empty cache with what the prompt cache has of a prompt, but for the last
+    `least` tokens of each row."""
+    stored = backbone.prompt_cache
+    assert stored is not None
+    for row, (length, held) in enumerate(zip(prompt.lengths, cache.held, strict=True)):
+        assert held is not None
+        most = min(stored.shared(backbone.model, held), max(length - least, 0))
+        stored.restore(backbone.model, held, cache, row, before_media(prompt.visual[row], most))
+
+
+def before_media(visual: Tensor, end: int) -> int:
+    """`end`, or the beginning of the run of visual tokens (bool ``[L]``) that it would divide."""
+    if not 0 < end < len(visual) or not (visual[end] and visual[end - 1]):
+        return end
+    text = (~visual[:end]).nonzero()
+    return int(text[-1]) + 1 if len(text) else 0
+
+
+def store(backbone: Backbone, cache: KVCache) -> None:
+    """Store the prompts that the rows of a cache hold."""
+    assert backbone.prompt_cache is not None
+    for row, held in enumerate(cache.held):
+        assert held is not None
+        backbone.prompt_cache.store(backbone.model, held, cache, row)
+
+
+def store_answer(
+    backbone: Backbone, cache: KVCache, row: int, tokens: Sequence[int], next_position: Tensor
+) -> None:
+    """Store a row that has ended, with the tokens of its answer that the cache holds, if its prompt
+    is stored. `next_position` of the prompt is int64 ``[..., 1]``."""
+    held = cache.held[row]
+    if held is None or backbone.prompt_cache is None:
+        return
+    cache.held[row] = None  # once
+    if not tokens:
+        return
+    ids = torch.tensor(tokens, device=backbone.device)
+    positions = next_position + torch.arange(len(tokens), device=next_position.device)
+    with torch.inference_mode():
+        digests = answer_digests(backbone.embed(ids), positions)
+    backbone.prompt_cache.store(backbone.model, held.followed_by(digests), cache, row)
