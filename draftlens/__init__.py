@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from draftlens.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from draftlens.chat import Chat
     from draftlens.core.errors import (
         ConfigError,
         DraftlensError,
@@ -32,12 +33,14 @@ if TYPE_CHECKING:
     from draftlens.methods.speculative import SpeculativeDecoding
     from draftlens.methods.specvlm.config import SpecVLM
     from draftlens.methods.tabed.config import TABED
+    from draftlens.models.prompt_cache import PromptCache
     from draftlens.streaming import Stream, generate, stream
 
 
 __all__ = [
     "HSD",
     "TABED",
+    "Chat",
     "Chunk",
     "ConfigError",
     "DocumentParser",
@@ -53,6 +56,7 @@ __all__ = [
     "ParseSettings",
     "ParsedPage",
     "PlainDecoding",
+    "PromptCache",
     "Result",
     "SpecVLM",
     "SpeculativeDecoding",
@@ -68,6 +72,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "draftlens.chat": ("Chat",),
     "draftlens.core.errors": (
         "ConfigError",
         "DraftlensError",
@@ -100,6 +105,7 @@ _HOMES = {
     "draftlens.methods.speculative": ("SpeculativeDecoding",),
     "draftlens.methods.specvlm.config": ("SpecVLM",),
     "draftlens.methods.tabed.config": ("TABED",),
+    "draftlens.models.prompt_cache": ("PromptCache",),
     "draftlens.streaming": ("Stream", "generate", "stream"),
 }
 """The module of each public name, imported on first use: torch and transformers take seconds to

@@ -18,6 +18,7 @@ from draftlens.arguments import (
     names_beside_options,
 )
 from draftlens.batch.map import ClipAnswer, MapOptions, map_clips
+from draftlens.chat import Chat
 from draftlens.compile import Compile, attach, check_compile, compile_usual
 from draftlens.core.checks import whole, wrong
 from draftlens.core.errors import InputError
@@ -27,6 +28,7 @@ from draftlens.core.references import GivenReferences
 from draftlens.core.result import Result
 from draftlens.core.stats import Clock, Stats
 from draftlens.decoding import Plan
+from draftlens.decoding.admission import NAMESPACE
 from draftlens.decoding.observer import Observer, ignore
 from draftlens.drafting.adaptive.cost_store import calibrate_models
 from draftlens.generate_options import GenerateOptions, texts
@@ -37,12 +39,16 @@ from draftlens.media.given import kind_of
 from draftlens.media.rewriting import without_media
 from draftlens.methods.base import Method, MethodLike, Models, resolve, with_prefill
 from draftlens.models.load import Loaded, as_pair
+from draftlens.models.prompt_cache import PromptCache
 from draftlens.pruning import Choice
 from draftlens.request import Request, Seed
 from draftlens.streaming import Stream, split_options
 
 MAX_NEW_TOKENS = 256
 """Default length of an engine's answers, in tokens."""
+
+CHAT_CACHE = 2 * 2**30
+"""Bound in bytes on the prompt cache of an engine that gets one for a chat."""
 
 CALIBRATION_SECONDS = 2.0
 """Longest calibration of a pair that loads quickly, in seconds."""
@@ -112,6 +118,7 @@ class Engine:
         prefill: how the target reads prompts, whatever the method; None for the method's own way.
         notice: why there is no draft although one was requested or expected; else empty.
         compile: whether decode forwards run as compiled code; see `load`.
+        prompt_cache: remembers prompts and media for later calls; see `load`.
 
     Raises:
         ConfigError, UnsupportedModelError, IncompatiblePairError: the message names the cause.
@@ -135,6 +142,7 @@ class Engine:
         prefill: Any = None,
         notice: str = "",
         compile: Compile = False,
+        prompt_cache: PromptCache | int | str | None = None,
     ) -> None:
         check_compile(compile)
         models = as_pair(target, draft, processor, draft_processor)
@@ -148,6 +156,15 @@ class Engine:
         )
         if compile:
             self.compile(compile)
+        self.prompt_cache = PromptCache.of(prompt_cache)
+        if self.prompt_cache is not None:
+            self.attach(self.prompt_cache)
+
+    def attach(self, prompt_cache: PromptCache) -> None:
+        """Let the models use a prompt cache, for the calls that name a `namespace`."""
+        for model in (self.target, self.draft):
+            if model is not None:
+                model.backbone.prompt_cache = prompt_cache
 
     def compile(self, mode: Compile = True) -> None:
         """Let decode forwards of the models run as compiled code.
@@ -228,6 +245,34 @@ class Engine:
             images = image
         return self.generate(question, images=images, video=video, **options)
 
+    def chat(self, *, namespace: str = "", **options: Any) -> Chat:
+        """Begin a conversation, each turn of which reads only what is new.
+
+        Args:
+            namespace: whose entries of the prompt cache the chat uses and adds to. An engine
+                without a prompt cache gets one of `CHAT_CACHE` bytes.
+            options: `video`, `images`, `system`, `num_frames` and `limits` (`draftlens.Chat`).
+
+        Example:
+
+            >>> import draftlens, numpy
+            >>> picture = numpy.zeros([32, 32, 3], numpy.uint8)
+            >>> chat = draftlens.load(device="cpu").chat(images=picture)
+            >>> first = chat.ask("What is this?", max_new_tokens=8)
+            >>> chat.ask("Are you sure?", max_new_tokens=8).stats.cached_tokens > 0
+            True
+        """
+        if self.target.backbone.prompt_cache is None:
+            self.attach(PromptCache(CHAT_CACHE))
+        return Chat(partial(self._answer_chat, namespace), **options)
+
+    def _answer_chat(
+        self, namespace: str, conversation: Conversation, *, clock: Clock, **options: Any
+    ) -> Stream:
+        with clock.phase("frames"):
+            inputs = self.process([conversation])
+        return self.answer(inputs, clock=clock, namespace=namespace, **options)
+
     def stream(
         self, prompt: str | Sequence[str] | None = None, **options: Unpack[PromptOptions]
     ) -> Stream:
@@ -306,6 +351,7 @@ class Engine:
         clock: Clock | None = None,
         readings: FeatureSpec = NO_FEATURES,
         observe: Observer | Callable[[Choice], None] | None = None,
+        namespace: str | None = None,
         **options: Unpack[EngineOptions],
     ) -> Stream:
         """Answer the result of `read`.
@@ -316,9 +362,13 @@ class Engine:
             readings: features of the target's prefill in addition to those that the method needs.
             observe: follows the answer (`decoding.observer.Observer`); a function receives the
                 choices of a pruner.
+            namespace: whose entries of the prompt cache the call uses and adds to. Without one it
+                uses none, or, where `load` was given a `prompt_cache`, those of the namespace "".
             options: as for `stream`.
         """
         beside, generation = split_options(options, EngineOptions)
+        if namespace is None and self.prompt_cache is not None:
+            namespace = ""
         if not isinstance(observe, Observer):
             observe = Observer(on_choice=observe or ignore)
         request = Request(
@@ -329,7 +379,7 @@ class Engine:
             options=self._with_defaults(generation, beside.pop("stop", None)),
             observer=replace(observe, readings=observe.readings | readings),
             chat=self.chat_source(inputs),
-            extras=beside,
+            extras={**beside, NAMESPACE: namespace},
         )
         draft = None if self.draft is None else self.draft.backbone
         return Stream(self.target.backbone, draft, request, clock)

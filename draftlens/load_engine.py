@@ -12,6 +12,7 @@ from draftlens.engine import CALIBRATION_SECONDS, Engine
 from draftlens.methods.base import MethodLike, resolve, with_prefill
 from draftlens.models.known_pairs import AUTO
 from draftlens.models.loading import LoadWords, pair_options
+from draftlens.models.prompt_cache import PromptCache
 from draftlens.open_models import open_models
 from draftlens.prefill.base import make_prefill
 
@@ -26,6 +27,7 @@ def load(
     prefill: Any = None,
     hosts: int | None = None,
     compile: Compile = False,
+    prompt_cache: PromptCache | int | str | None = None,
     **options: Unpack[LoadWords],
 ) -> Engine:
     """Load a target and its draft, and check that they can work together.
@@ -56,6 +58,10 @@ def load(
             started here, and the threads of torch are divided among them.
         compile: what computes decode forwards (`Engine.compile`), with the same tokens in float32:
             True for compiled code, which is kept in the user's cache folder, or `"openvino"`.
+        prompt_cache: a bound in bytes, such as ``"4GB"``, on what is kept of prompts (keys and
+            values of both models, features of media), so that a later prompt with the same
+            beginning is read from where it differs; or a `PromptCache` that engines share. None
+            keeps nothing. `Engine.chat` has a cache of its own in that case.
         options: further options of loading, such as `revision`, `trust_remote_code`,
             `quantization`, `attn_implementation`, `device_map` and `cache_dir`
             (`models.loading.LoadOptions`); with the prefix `draft_` they are those of the draft.
@@ -78,12 +84,18 @@ def load(
     reads = make_prefill("full" if prefill is None else prefill)
     reads.check_hosts(hosts)
     check_compile(compile)
+    prompt_cache = PromptCache.of(prompt_cache)
     device = reads.own_device(device)
     words = {"device": device, "dtype": dtype, **options}
     began = time.perf_counter()
     opened = open_models(target, draft, method, pair_options(words))
     engine = Engine(
-        opened.target, opened.draft, opened.method, prefill=prefill, notice=opened.notice
+        opened.target,
+        opened.draft,
+        opened.method,
+        prefill=prefill,
+        notice=opened.notice,
+        prompt_cache=prompt_cache,
     )
     reads.meet(engine.target.backbone, hosts)
     loading_seconds = time.perf_counter() - began

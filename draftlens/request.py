@@ -61,7 +61,7 @@ class Request:
         chat: the messages of the prompts, if known.
         extras: further inputs of the method (`Plan.extras`), by name, such as `references`; and
             `hosts`, the number of ranks that read the prompts together, and `namespace`, whose
-            prompts the call may find in a prompt cache.
+            entries of the prompt cache the call uses.
     """
 
     inputs: Mapping[str, Any]
@@ -125,8 +125,7 @@ def open_prepared(
     extras = read_extras(plan, given, source)
     session = Session(models.target, plan, clock, request.observer)
     seeds = seeds_of(request.seed, prepared)
-    if NAMESPACE in request.extras:
-        extras[NAMESPACE] = request.extras[NAMESPACE]
+    extras[NAMESPACE] = request.extras.get(NAMESPACE)
     sequences = session.add(prepared, seeds, draft_inputs, extras)
     return Call(plan, session, sequences, models.target.dtype)
 

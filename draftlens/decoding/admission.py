@@ -29,7 +29,7 @@ from draftlens.prefill.full import FullPrefill
 from draftlens.prefill.reading import PrefillReading
 
 NAMESPACE = "namespace"
-"""The extra of a call that names whose prompts it may find in a prompt cache."""
+"""The extra of a call that names whose entries of the prompt cache it uses."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class Admission:
         sequences = arrival.sequences
         with self._observer.phase("vision"):
             prompt = self._target.encode(arrival.prepared)
-            prompt = replace(prompt, namespace=str(arrival.extras.get(NAMESPACE, "")))
+            prompt = replace(prompt, namespace=arrival.extras.get(NAMESPACE))
         in_parts = self._is_long(prompt)
         if batch is not None and not in_parts:
             cache = batch.new_rows(len(sequences))

@@ -110,7 +110,7 @@ class Prompt:
         next_position: position of the first new token, int64 ``[B, 1]`` or ``[axes, B, 1]``.
         visual: which tokens represent pixels, bool ``[B, L]``.
         extra: further arguments of the language model, such as Qwen3-VL's deepstack features.
-        namespace: prompts of different namespaces share no entry of a prompt cache.
+        namespace: whose entries of the prompt cache it may use, and adds to; None for none.
     """
 
     embeds: Tensor
@@ -120,7 +120,7 @@ class Prompt:
     visual: Tensor
     extra: dict[str, Any]
     layout: GridLayout = UNKNOWN
-    namespace: str = ""
+    namespace: str | None = None
 
     @cached_property
     def cells(self) -> Tensor:

@@ -57,6 +57,11 @@ class PromptCache:
         self._trees: dict[tuple[Any, ...], PrefixTree] = {}
         self._features: dict[tuple[int, bytes], _Features] = {}
 
+    @classmethod
+    def of(cls, value: PromptCache | int | str | None) -> PromptCache | None:
+        """A cache, or a new one of a given size; None for none."""
+        return value if value is None or isinstance(value, PromptCache) else cls(value)
+
     def clear(self) -> None:
         with self._lock:
             self._trees.clear()

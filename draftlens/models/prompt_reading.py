@@ -50,9 +50,10 @@ class PromptReading:
         self._cache = cache
         self._probe = probe
         self._logits: list[Tensor | None] = [None] * len(prompt.lengths)
-        self._stores = stores and backbone.prompt_cache is not None
-        if backbone.prompt_cache is not None and (restores or stores):
-            _name_tokens(prompt, cache)
+        is_used = prompt.namespace is not None and backbone.prompt_cache is not None
+        self._stores = is_used and stores
+        if is_used and (restores or stores):
+            _name_tokens(prompt, prompt.namespace or "", cache)
             if restores:
                 _restore(backbone, prompt, cache, 1 if probe is None else READERS)
         self.cached = list(cache.lengths)
@@ -98,9 +99,9 @@ class PromptReading:
                 self._logits[row] = logits[row : row + 1]
 
 
-def _name_tokens(prompt: Prompt, cache: KVCache) -> None:
+def _name_tokens(prompt: Prompt, namespace: str, cache: KVCache) -> None:
     for row in range(len(prompt.lengths)):
-        cache.held[row] = HeldTokens(prompt.namespace, prompt_digests(prompt, row))
+        cache.held[row] = HeldTokens(namespace, prompt_digests(prompt, row))
 
 
 def _restore(backbone: Backbone, prompt: Prompt, cache: KVCache, least: int) -> None:

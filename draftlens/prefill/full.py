@@ -48,7 +48,7 @@ class FullPrefill(OneProcess):
             ConfigError: a layer of these hidden states does not exist.
         """
         prompt = reading.prompt
-        num_layers = backbone.text_config.num_hidden_layers
+        num_layers = backbone.text_config.num_hidden_layers if reading.spec else 0
         collector = FeatureCollector(reading.spec, prompt, num_layers, reading.early)
         probe = AttentionProbe(prompt.visual, prompt.lengths) if reading.spec.attention else None
         # Hidden states are taken in one pass over the whole prompt.

@@ -318,6 +318,7 @@ class Scripted:
     name = "scripted"
     vocab_size = 50
     text_config = SimpleNamespace(num_hidden_layers=1)
+    prompt_cache = None
 
     def __init__(self, script: dict[int, list[int]]) -> None:
         self.script = script

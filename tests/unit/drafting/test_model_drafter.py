@@ -78,6 +78,7 @@ class Scripted:
     and so on."""
 
     device, vocab_size = torch.device("cpu"), 10
+    prompt_cache = None
 
     def __init__(self, vocab_size: int = 10) -> None:
         self.vocab_size, self.seen = vocab_size, list[tuple[list[list[int]], list[list[int]]]]()
@@ -94,7 +95,7 @@ class Scripted:
     def new_cache(self, prompt: Prompt, room: int) -> KVCache:
         return KVCache(1, len(prompt.lengths), max(prompt.lengths) + room)
 
-    def prefill(self, prompt: Prompt, cache: KVCache) -> Tensor:
+    def prefill(self, prompt: Prompt, cache: KVCache, attention: None = None) -> Tensor:
         return self.forward(prompt.embeds, prompt.position_ids, cache, None)
 
     def greedy_chain(self, *_: Any) -> None:
