@@ -79,14 +79,20 @@ class PrefixTree:
         node.children[new.digests[0].tobytes()] = new
         return new.nbytes
 
-    def leaves(self) -> Iterator[Segment]:
-        """The segments that no other one follows."""
+    @property
+    def nbytes(self) -> int:
+        return sum(segment.nbytes for segment in self.segments())
+
+    def segments(self) -> Iterator[Segment]:
         waiting = list(self._root.children.values())
         while waiting:
             segment = waiting.pop()
-            if not segment.children:
-                yield segment
             waiting += segment.children.values()
+            yield segment
+
+    def leaves(self) -> Iterator[Segment]:
+        """The segments that no other one follows."""
+        return (segment for segment in self.segments() if not segment.children)
 
     def remove(self, leaf: Segment) -> None:
         assert leaf.parent is not None

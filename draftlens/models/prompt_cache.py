@@ -68,6 +68,12 @@ class PromptCache:
             self._features.clear()
             self.nbytes = 0
 
+    def counted(self) -> int:
+        """Bytes of all entries, counted anew; `nbytes` is the same sum, kept."""
+        with self._lock:
+            features = sum(entry.nbytes for entry in self._features.values())
+            return features + sum(tree.nbytes for tree in self._trees.values())
+
     def find_features(self, model: Any, digest: bytes) -> Any:
         """The value that was stored under this digest; None if there is none."""
         with self._lock:

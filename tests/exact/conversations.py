@@ -1,0 +1,182 @@
+"""Conversations of tiny models with pictures and clips in any turn, and what stock `generate`
+answers when it reads the whole of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from string import ascii_lowercase
+from typing import Any
+
+import numpy as np
+from families import FAMILIES, SPECIAL, Family, tokenizer
+from stock import NEAR_TIE, answers, noisy, target
+from transformers.video_utils import VideoMetadata
+
+from draftlens.core.result import Result
+from draftlens.core.stats import Clock, Stats
+from draftlens.decoding.admission import NAMESPACE
+from draftlens.models.adapter import Backbone
+from draftlens.models.prompt_cache import PromptCache
+from draftlens.request import Request
+from draftlens.streaming import Stream
+
+BY_NAME = {family.name: family for family in FAMILIES}
+FRAMES = 4
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A question: the media before it, and how many letters it has."""
+
+    media: str = ""  # "i" for a picture, "v" for a clip, one letter each
+    letters: int = 9
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """The questions of one user, in order; `seed` makes words and pixels."""
+
+    turns: tuple[Turn, ...]
+    seed: int = 0
+
+
+def text_of(family: Family, talk: Conversation, replies: Sequence[str], count: int) -> str:
+    """The first `count` questions with the answers between them."""
+    text = ""
+    for number, turn in enumerate(talk.turns[:count]):
+        words = random.Random(f"{talk.seed} {number}").choices(ascii_lowercase, k=turn.letters)
+        media = "".join({"i": family.image, "v": family.video}[kind] or "" for kind in turn.media)
+        text += f"User: {media}{''.join(words)}\nAssistant:"
+        if number < count - 1:
+            text += replies[number] + "\n"
+    return text
+
+
+def inputs_of(
+    family: Family, talks: Sequence[Conversation], replies: Sequence[Sequence[str]], count: int
+) -> dict[str, Any]:
+    """The processor's output for a batch of conversations after `count` questions each."""
+    texts, images, videos = [], [], []
+    for talk, said in zip(talks, replies, strict=True):
+        texts.append(text_of(family, talk, said, count))
+        own = []
+        for number, turn in enumerate(talk.turns[:count]):
+            noise = np.random.default_rng([talk.seed, number])
+            for kind in turn.media:
+                if kind == "i":
+                    height, width = noise.choice([16, 20, 28], 2)
+                    own.append(noise.integers(0, 256, (height, width, 3), dtype=np.uint8))
+                else:
+                    videos.append(noise.integers(0, 256, (FRAMES, 16, 24, 3), dtype=np.uint8))
+        images.append(own)
+    options: dict[str, Any] = {"images": images} if any(images) else {}
+    if videos:
+        metadata = VideoMetadata(
+            total_num_frames=FRAMES, fps=2.0, frames_indices=list(range(FRAMES))
+        )
+        options |= {
+            "videos": videos,
+            "video_metadata": [metadata] * len(videos),
+            "do_sample_frames": False,
+        }
+    return dict(family.tools(text=texts, padding=True, return_tensors="pt", **options))
+
+
+def models_of(family: Family, draft: float | None, cache: PromptCache) -> tuple[Backbone, Any]:
+    """Target and draft (the target with an amount of noise) that share a prompt cache."""
+    backbone = Backbone(target(family))
+    backbone.prompt_cache = cache
+    if draft is None:
+        return backbone, None
+    drafting = Backbone(noisy(target(family), draft))
+    drafting.prompt_cache = cache
+    return backbone, drafting
+
+
+def answer(
+    models: tuple[Backbone, Any],
+    given: Mapping[str, Any],
+    method: Any,
+    namespace: str | None = "",
+    **options: Any,
+) -> Result:
+    request = Request(
+        given,
+        method=method,
+        seed=options.pop("seed", None),
+        options={"do_sample": False, **options},
+        extras={NAMESPACE: namespace},
+    )
+    return Stream(*models, request, Clock(Stats())).run()
+
+
+def differing(
+    model: Any, given: Mapping[str, Any], found: list[list[int]], **options: Any
+) -> int | None:
+    """The first row whose tokens are not those of stock `generate`, but for a near-tie of the
+    scores; None if there is none."""
+    output = model.generate(
+        **given, do_sample=False, return_dict_in_generate=True, output_scores=True, **options
+    )
+    rows = answers(model, given, output.sequences, **options)
+    for number, (row, expected) in enumerate(zip(found, rows, strict=True)):
+        if row == expected:
+            continue
+        place = next(
+            (i for i, (a, b) in enumerate(zip(row, expected, strict=False)) if a != b),
+            min(len(row), len(expected)),
+        )
+        best = output.scores[min(place, len(output.scores) - 1)][number].topk(2).values
+        if float(best[0] - best[1]) > NEAR_TIE:
+            return number
+    return None
+
+
+def reply(tokens: Sequence[int]) -> str:
+    """An answer as the next question's prompt has it."""
+    special = {tokenizer().convert_tokens_to_ids(token) for token in SPECIAL}
+    text: str = tokenizer().decode([token for token in tokens if token not in special])
+    return text
+
+
+@dataclass(frozen=True)
+class TurnsCase:
+    """A batch of conversations, all with the same number of turns.
+
+    Args:
+        max_bytes: of the prompt cache.
+        namespaces: of the turns, in turn.
+    """
+
+    family: str
+    talks: tuple[Conversation, ...]
+    method: tuple[tuple[str, Any], ...]
+    draft: float | None
+    new: tuple[int, ...]
+    max_bytes: int
+    namespaces: tuple[str | None, ...] = ("",)
+    repeats: bool = False
+
+
+def check_turns(case: TurnsCase) -> int:
+    """Every answer is stock's; returns the tokens that were not read again."""
+    family = BY_NAME[case.family]
+    cache = PromptCache(case.max_bytes)
+    models = models_of(family, case.draft, cache)
+    replies: list[list[str]] = [[] for _ in case.talks]
+    cached = 0
+    for count, new in enumerate(case.new, 1):
+        given = inputs_of(family, case.talks, replies, count)
+        namespace = case.namespaces[count % len(case.namespaces)]
+        for _ in range(1 + case.repeats):
+            result = answer(models, given, dict(case.method), namespace, max_new_tokens=new)
+            row = differing(models[0].model, given, result.tokens, max_new_tokens=new)
+            assert row is None, f"row {row} of turn {count} differs"
+            assert result.lossless
+            assert cache.nbytes <= case.max_bytes
+            cached += result.stats.cached_tokens
+        for said, tokens in zip(replies, result.tokens, strict=True):
+            said.append(reply(tokens))
+    return cached

@@ -1,0 +1,203 @@
+"""Later turns of a conversation, which read only what is new, have the tokens that stock `generate`
+gives on the whole of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from inspect import signature
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from conversations import (
+    BY_NAME,
+    Conversation,
+    Turn,
+    TurnsCase,
+    answer,
+    check_turns,
+    inputs_of,
+    models_of,
+)
+from families import FAMILIES, Family
+from hypothesis import given as drawn
+from hypothesis import strategies as st
+from stock import target
+from test_fuzz import share
+
+from draftlens.models.adapter import Backbone
+from draftlens.models.attention.scores import AttentionProbe
+from draftlens.models.prompt_cache import PromptCache
+from draftlens.models.prompt_reading import PromptReading
+
+PLENTY = 1 << 28
+
+METHODS: dict[str, dict[str, Any]] = {
+    "plain": {"method": "plain"},
+    "chain": {"method": "speculative", "num_speculative_tokens": 3},
+    "eagle": {"method": "speculative", "tree": "eagle"},
+    "specvlm": {"method": "specvlm", "prune_ratio": 0.6, "num_speculative_tokens": 4},
+    "lookup": {"method": "lookup", "num_speculative_tokens": 4, "window": 1},
+    "tabed": {"method": "tabed", "views": ("multimodal", "pooled"), "num_speculative_tokens": 3},
+}
+
+every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
+
+
+def media_of(family: Family) -> str:
+    """The richest media that a family takes in one turn."""
+    return "iv" if "mixed" in family.kinds else "ii"
+
+
+def pairs(name: str) -> tuple[tuple[str, Any], ...]:
+    return tuple(METHODS[name].items())
+
+
+@every_family
+@pytest.mark.parametrize("name", METHODS)
+def test_three_turns_with_media_in_the_first_and_the_last(family: Family, name: str) -> None:
+    talks = (
+        Conversation((Turn(media_of(family)), Turn("", 4), Turn("i", 7)), seed=1),
+        Conversation((Turn("i", 17), Turn("", 12), Turn("", 3)), seed=2),
+    )
+    case = TurnsCase(family.name, talks, pairs(name), 0.05, (9, 11, 9), PLENTY)
+    assert check_turns(case) > 0
+
+
+@every_family
+def test_a_question_in_front_of_the_same_picture_reads_its_own_words(family: Family) -> None:
+    """Only the words after the picture are read, and the features are not encoded again."""
+    cache = PromptCache(PLENTY)
+    models = models_of(family, None, cache)
+    first, second = (Conversation((Turn("i", letters),), seed=5) for letters in (8, 8))
+    given = inputs_of(family, [first], [[]], 1)
+    answer(models, given, "plain", max_new_tokens=3)
+    tower = models[0].model.base_model
+    with patch.object(tower, "get_image_features", wraps=tower.get_image_features) as encoder:
+        encoder.__signature__ = signature(tower.__class__.get_image_features)
+        again = inputs_of(family, [second], [[]], 1)
+        result = answer(models, again, "plain", max_new_tokens=3)
+    assert result.stats.cached_tokens == again["input_ids"].shape[1] - 1
+    assert not encoder.called
+
+
+@every_family
+def test_a_prompt_read_in_parts_of_any_size(family: Family) -> None:
+    """Logits, keys, values and attention scores are those of one pass."""
+    backbone = Backbone(target(family))
+    talks = [Conversation((Turn(media_of(family), 5),)), Conversation((Turn("i", 21),), seed=3)]
+    given = inputs_of(family, talks, [[], []], 1)
+    prompt = backbone.encode(backbone.prepare_prompt(given))
+    whole = backbone.new_cache(prompt, 8)
+    probe = AttentionProbe(prompt.visual, prompt.lengths)
+    logits = backbone.prefill(prompt, whole, probe)
+    for size in (1, 2, 7, 30, max(prompt.lengths) - 1, max(prompt.lengths)):
+        cache = backbone.new_cache(prompt, 8)
+        parts = AttentionProbe(prompt.visual, prompt.lengths)
+        reading = PromptReading(backbone, prompt, cache, parts)
+        found = None
+        while found is None:
+            found = reading.read(size)
+        assert cache.lengths == prompt.lengths
+        torch.testing.assert_close(found, logits, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(parts.result(), probe.result(), rtol=1e-4, atol=1e-4)
+        for row, length in enumerate(prompt.lengths):
+            for one, other in zip(
+                cache.states(row, 0, length), whole.states(row, 0, length), strict=True
+            ):
+                torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["qwen2_5_vl", "llava_onevision"])
+def test_a_prefix_may_end_at_every_place_outside_of_media(name: str) -> None:
+    """A prompt that shares n tokens with a stored one begins after them, or before the medium that
+    they would divide, and its logits are those of the whole."""
+    family = BY_NAME[name]
+    cache = PromptCache(PLENTY)
+    backbone = models_of(family, None, cache)[0]
+    given = inputs_of(family, [Conversation((Turn(media_of(family), 11),))], [[]], 1)
+    prompt = backbone.encode(backbone.prepare_prompt(given))
+    stored = backbone.new_cache(prompt, 8)
+    expected = PromptReading(backbone, named(prompt, ""), stored).read()
+    assert expected is not None
+    held = stored.held[0]
+    assert held is not None
+    visual = prompt.visual[0].tolist()
+    for count in range(1, prompt.lengths[0]):
+        space = str(count)
+        part = type(held)(space, held.digests[:count])
+        cache.store(backbone.model, part, stored, 0)
+        rows = backbone.new_cache(prompt, 8)
+        reading = PromptReading(backbone, named(prompt, space), rows, stores=False)
+        kept = reading.cached[0]
+        assert kept == 0 or not (visual[kept] and visual[kept - 1])
+        assert kept == count or visual[count]
+        found = reading.read()
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def named(prompt: Any, namespace: str) -> Any:
+    return replace(prompt, namespace=namespace)
+
+
+def test_namespaces_share_nothing() -> None:
+    cache = PromptCache(PLENTY)
+    models = models_of(FAMILIES[0], None, cache)
+    given = inputs_of(FAMILIES[0], [Conversation((Turn("i"),))], [[]], 1)
+    cached = [
+        answer(models, given, "plain", space, max_new_tokens=2).stats.cached_tokens
+        for space in ("a", "b", None, "a", None, "b")
+    ]
+    length = given["input_ids"].shape[1]
+    assert cached == [0, 0, 0, length - 1, 0, length - 1]
+
+
+def test_draws_do_not_depend_on_the_cache() -> None:
+    options = {"max_new_tokens": 20, "do_sample": True, "temperature": 0.9, "seed": 7}
+    family = FAMILIES[2]
+    given = inputs_of(family, [Conversation((Turn("i"),))], [[]], 1)
+    drawn = []
+    for space in (None, "", ""):
+        models = models_of(family, 0.05, PromptCache(PLENTY)) if space is None else models
+        drawn.append(answer(models, given, METHODS["chain"], space, **options).tokens)
+    assert drawn[0] == drawn[1] == drawn[2]
+
+
+def test_a_bound_holds_and_counts_what_is_held() -> None:
+    family = BY_NAME["llava_onevision"]
+    cache = PromptCache(600_000)
+    models = models_of(family, None, cache)
+    for seed in range(12):
+        given = inputs_of(family, [Conversation((Turn("i", 30),), seed=seed)], [[]], 1)
+        answer(models, given, "plain", max_new_tokens=4)
+        assert 0 < cache.nbytes <= 600_000
+        assert cache.nbytes == cache.counted()
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> TurnsCase:
+    family = BY_NAME[draw(st.sampled_from(sorted(BY_NAME)))]
+    kinds = ["", "", "i", "ii"] + (["v", "iv"] if "mixed" in family.kinds else [])
+    count = draw(st.integers(2, 5))
+    turn = st.builds(Turn, st.sampled_from(kinds), st.integers(1, 24))
+    turns = st.lists(turn, min_size=count, max_size=count).map(tuple)
+    talks = draw(
+        st.lists(st.builds(Conversation, turns, st.integers(0, 3)), min_size=1, max_size=3)
+    )
+    return TurnsCase(
+        family.name,
+        tuple(talks),
+        pairs(draw(st.sampled_from(sorted(METHODS)))),
+        draw(st.sampled_from([0.0, 0.05, 0.3])),
+        tuple(draw(st.lists(st.integers(1, 12), min_size=count, max_size=count))),
+        draw(st.sampled_from([PLENTY, 400_000, 60_000, 0])),
+        draw(st.sampled_from([("",), ("", "a"), (None, "")])),
+        draw(st.booleans()),
+    )
+
+
+@share(0.3)
+@drawn(cases())
+def test_random_conversations(case: TurnsCase) -> None:
+    check_turns(case)
