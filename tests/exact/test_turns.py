@@ -159,7 +159,8 @@ def test_draws_do_not_depend_on_the_cache() -> None:
     given = inputs_of(family, [Conversation((Turn("i"),))], [[]], 1)
     drawn = []
     for space in (None, "", ""):
-        models = models_of(family, 0.05, PromptCache(PLENTY)) if space is None else models
+        if space is None:
+            models = models_of(family, 0.05, PromptCache(PLENTY))
         drawn.append(answer(models, given, METHODS["chain"], space, **options).tokens)
     assert drawn[0] == drawn[1] == drawn[2]
 
