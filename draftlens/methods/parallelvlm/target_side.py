@@ -22,6 +22,7 @@ from draftlens.core.timeline import Span
 from draftlens.core.tree import chain
 from draftlens.decoding.drafter import Drafter, TargetContext
 from draftlens.decoding.observer import ignore
+from draftlens.decoding.plan import DraftWorker
 from draftlens.methods.parallelvlm.draft_inputs import DraftReading
 from draftlens.methods.parallelvlm.link import Link, WorkerLostError
 from draftlens.methods.parallelvlm.messages import Decide, DraftTokens, FromDraft, Joined, Leave
@@ -33,7 +34,7 @@ from draftlens.pruning import Choice
 logger = logging.getLogger("draftlens")
 
 
-class ParallelDrafter:
+class ParallelDrafter(DraftWorker):
     """Drafts with a model that a worker runs ahead of the target (ParallelVLM, PEARL).
 
     The worker always continues its own last token, as if all of its tokens, also the one in place

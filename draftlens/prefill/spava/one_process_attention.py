@@ -44,7 +44,7 @@ class BlockAttention:
         self._probe = probe
         self.num_layers = 0
 
-    def attend(
+    def __call__(
         self,
         module: Any,
         query: Tensor,

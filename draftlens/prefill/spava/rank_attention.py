@@ -65,7 +65,7 @@ class ShardAttention:
         self._lengths = list(lengths)
         self._hosts = hosts
 
-    def attend(
+    def __call__(
         self,
         module: Any,
         query: Tensor,

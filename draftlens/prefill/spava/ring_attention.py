@@ -90,7 +90,7 @@ class RingAttention:
         self._lengths = list(lengths)
         self._hosts = hosts
 
-    def attend(
+    def __call__(
         self,
         module: Any,
         query: Tensor,
