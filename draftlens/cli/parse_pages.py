@@ -16,7 +16,7 @@ from draftlens.cli.show import console, error_console, print_json
 from draftlens.core.errors import ConfigError, MediaError
 from draftlens.core.names import READER
 from draftlens.documents.drafting import every_page
-from draftlens.documents.output import OutputFolder, describe_target, name_of
+from draftlens.documents.output import OutputFolder, describe_target, document_name
 from draftlens.documents.pipeline_parser import PipelineParser
 from draftlens.documents.reading.open import find_files, open_document
 from draftlens.documents.results import ParsedPage
@@ -133,7 +133,7 @@ def parse_files(inputs: list[Path], out: Path | None, resume: bool, run: ParseRu
     if run.as_json:
         print_json(tally.to_dict())
     elif out is not None:
-        place = out / f"{name_of(files[0])}.md" if len(files) == 1 and tally.parsed else out
+        place = out / f"{document_name(files[0])}.md" if len(files) == 1 and tally.parsed else out
         console.print(
             f"{tally.parsed} pages parsed, {tally.skipped} left out, {tally.failed} failed: "
             f"{place}",

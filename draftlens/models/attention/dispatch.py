@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from draftlens.models.attention import gqa as grouped
+from draftlens.models.attention import gqa
 from draftlens.models.attention.switch import SharedSwitch
 
 NAME = "draftlens"
@@ -32,7 +32,7 @@ def _dispatch(
 ) -> Any:
     attention: AttentionPass | None = kwargs.pop(ARGUMENT, None)
     if attention is None:
-        return grouped.attend(module, query, key, value, mask, **kwargs)
+        return gqa.grouped_attention(module, query, key, value, mask, **kwargs)
     return attention(module, query, key, value, mask, **kwargs)
 
 

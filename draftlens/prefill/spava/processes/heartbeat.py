@@ -22,7 +22,7 @@ LOST = "lost"
 """Key of the sentence with the cause of the loss."""
 
 
-def ignore(why: str) -> None:
+def ignore_loss(why: str) -> None:
     """Rank 0 detects a loss by itself, and raises."""
 
 
@@ -52,7 +52,7 @@ class Heartbeat(Signs):
     """
 
     def __init__(
-        self, store: Any, rank: int, size: int, on_lost: Callable[[str], None] = ignore
+        self, store: Any, rank: int, size: int, on_lost: Callable[[str], None] = ignore_loss
     ) -> None:
         self._store = store
         self._rank = rank

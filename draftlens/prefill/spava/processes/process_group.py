@@ -18,7 +18,7 @@ from torch.distributed import ProcessGroupGloo
 from draftlens.core.errors import HostError
 from draftlens.core.locks import ForkAware, ForkLock
 from draftlens.core.process_group import Arriving, Encoded
-from draftlens.prefill.spava.processes.heartbeat import Heartbeat, Signs, ignore
+from draftlens.prefill.spava.processes.heartbeat import Heartbeat, Signs, ignore_loss
 from draftlens.prefill.spava.processes.jobs import ALLOWED, packed, unpacked
 from draftlens.prefill.spava.processes.transport import (
     LinkTransport,
@@ -232,7 +232,7 @@ class GlooRanks(GroupRanks):
         size: int,
         patience: float = PATIENCE_SECONDS,
         device: Any = None,
-        on_lost: Callable[[str], None] = ignore,
+        on_lost: Callable[[str], None] = ignore_loss,
         jobs: Sequence[type] = ALLOWED,
     ) -> None:
         beats = Heartbeat(store.clone(), rank, size, on_lost)
