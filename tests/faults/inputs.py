@@ -751,7 +751,8 @@ def command(*words: str) -> object:
         ConfigError: it says that an input is wrong, in its last line.
         RuntimeError: it says anything else.
     """
-    said, printed = io.StringIO(), io.StringIO()
+    # As a terminal's: the command line sets how they write what is no character.
+    said, printed = (io.TextIOWrapper(io.BytesIO(), "utf-8") for _ in range(2))
     before = sys.argv
     sys.argv = ["draftlens", *words]
     status: Any = 0
@@ -762,9 +763,16 @@ def command(*words: str) -> object:
         status = ended.code
     finally:
         sys.argv = before
-    text = said.getvalue().strip()
+    text = _written(said).strip()
     if "error: unexpected" in text or "Traceback" in text or status not in (None, 0, 1, 2):
         raise RuntimeError(f"exit status {status}: {text[-500:]}")
     if status:
         raise draftlens.ConfigError(text.splitlines()[-1] if text else "nothing is said")
-    return printed.getvalue()
+    return _written(printed)
+
+
+def _written(stream: io.TextIOWrapper) -> str:
+    stream.flush()
+    content = stream.buffer
+    assert isinstance(content, io.BytesIO)
+    return content.getvalue().decode()

@@ -47,7 +47,7 @@ class AttentionProbe:
         self.starts = list(starts)
         self._num_added = 0
 
-    def attend(
+    def __call__(
         self,
         module: Any,
         query: Tensor,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
@@ -99,4 +100,4 @@ class SpavaPrefill(SeveralProcesses):
 def check_whole(option: str, value: object) -> None:
     """Raise `ConfigError`, which names the option, unless it is a whole number of at least 1."""
     if type(value) is not int or value < 1:
-        raise ConfigError(f"{option} must be a whole number of at least 1, not {value!r}")
+        raise ConfigError(f"{option} must be a whole number of at least 1, not {shown(value)}")

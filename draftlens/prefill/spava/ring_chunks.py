@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError
 
 Length = int | str
@@ -20,7 +21,7 @@ def check_ring_length(option: str, value: Any) -> None:
     if isinstance(value, str) and _SHARE.fullmatch(value):
         return
     raise ConfigError(
-        f"{option} must be a number of tokens or a share such as 'n/64', not {value!r}"
+        f"{option} must be a number of tokens or a share such as 'n/64', not {shown(value)}"
     )
 
 

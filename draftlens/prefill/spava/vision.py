@@ -22,7 +22,7 @@ from draftlens.models.media_features import (
     encoder_arguments,
 )
 from draftlens.models.pixel_split import PIXELS, Shares, pixel_shares
-from draftlens.prefill.spava.blocks import parts_of
+from draftlens.prefill.spava.blocks import near_equal_parts
 
 MODALITIES = {"image": "pictures", "video": "videos"}
 """Modalities, and their names in messages."""
@@ -57,7 +57,7 @@ def encode_by_ranks(model: Any, hosts: Hosts, inputs: Mapping[str, Any]) -> Enco
 
 def _encoded(model: Any, hosts: Hosts, modality: str, shares: Shares) -> Any:
     """The output of the model's encoder for all units."""
-    edges = [0, *accumulate(parts_of(shares.units, hosts.size))]
+    edges = [0, *accumulate(near_equal_parts(shares.units, hosts.size))]
     spans = list(pairwise(edges))
     jobs = [_job(modality, shares, first, last) for first, last in spans]
     with hosts.answering():
