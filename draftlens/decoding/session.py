@@ -57,8 +57,8 @@ class Session:
     """Everything that changes while a batch is answered.
 
     Between rounds, and also when a consumer stops early, a running row's cache holds its prompt and
-    all tokens it emitted but the last, which is the root of the next tree. The drafter of a plan
-    serves one session only.
+    all tokens it emitted but the last, which is the root of the next tree. Rows that have ended
+    leave before the next round. The drafter of a plan serves one session only.
     """
 
     def __init__(
@@ -69,7 +69,8 @@ class Session:
         self.acceptance = plan.acceptance
         self.clock = clock
         self.hooks = SessionHooks()  # set by the schedule
-        self.sequences: list[Sequence] = []  # `remove` may change their order
+        # rows of the batch: those that run, and those that ended in the last round, in any order
+        self.sequences: list[Sequence] = []
         self.prompt_lengths: list[int] = []  # without padding
         self.cache: KVCache | None = None  # the target's
         self._recorder = StatsRecorder(clock, observer)
@@ -93,6 +94,11 @@ class Session:
         return self._admission.notes
 
     @property
+    def waiting(self) -> bool:
+        """Whether there are rows that the target has not read."""
+        return bool(self._admission.waiting)
+
+    @property
     def running(self) -> bool:
         """Whether a row that the target has read goes on."""
         return not all(sequence.finished for sequence in self.sequences)
@@ -100,7 +106,7 @@ class Session:
     @property
     def done(self) -> bool:
         """Whether every row has ended and no request waits."""
-        return not self._admission.waiting and not self.running
+        return not self.waiting and not self.running
 
     def add(
         self,
@@ -123,16 +129,28 @@ class Session:
         return self._admission.add(prepared, seeds, draft_inputs, extras)
 
     def remove(self, sequence: Sequence) -> None:
-        """Let a row leave between two rounds; the last row takes its place in the batch.
+        """End a row between two rounds; the last row takes its place in the batch.
 
         Raises:
-            InputError: the sequence is not in the batch, or `start` has not read it yet.
+            InputError: the sequence is not in the batch: `start` has not read it yet, or it has
+                left.
         """
         if sequence not in self.sequences:
             raise InputError("only a sequence that the session has started can be removed")
-        self.begin()
-        row = self.sequences.index(sequence)
         sequence.finished = True
+        self.begin()
+
+    def _drop_ended(self) -> None:
+        """Let rows that have ended leave, so that the next passes hold running rows only."""
+        ended = [row for row, sequence in enumerate(self.sequences) if sequence.finished]
+        if not ended:
+            return
+        with self.clock.phase("rollback"):
+            for row in reversed(ended):  # so that no row that has ended takes a place
+                self._drop(row)
+            self._batch = batch_of(self.sequences)
+
+    def _drop(self, row: int) -> None:
         assert self.cache is not None
         assert self._next_position is not None
         self.cache.remove(row)
@@ -140,10 +158,11 @@ class Session:
         self._next_position = without_row(self._next_position, row)
         replace_by_last(self.sequences, row)
         replace_by_last(self.prompt_lengths, row)
-        self._batch = batch_of(self.sequences)
 
     def start(self) -> list[Chunk]:
         """Encode and prefill the rows that wait, and take the first token of each."""
+        if not self._unread:
+            self._drop_ended()
         chunks: list[Chunk] = []
         while self._admission.waiting:
             chunks += self._admit(self._admission.waiting.pop(0))
@@ -179,13 +198,14 @@ class Session:
         self._batch = batch_of(self.sequences)
 
     def begin(self) -> None:
-        """Let the drafter read the prompts of rows that joined."""
+        """Let the drafter read the prompts of rows that joined, and rows that have ended leave."""
         while self._unread:
             rows = self._unread.pop(0)
             with self.clock.phase("draft_prefill"):
                 encoded = self.drafter.encode(rows.arrival.draft_inputs)
                 context = self._admission.context(rows)
                 self.drafter.begin(batch_of(rows.arrival.sequences), encoded, context)
+        self._drop_ended()
 
     def propose(self) -> DraftTree:
         """Request draft tokens, at most as deep as the longest answer that may still come."""

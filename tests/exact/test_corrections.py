@@ -331,7 +331,7 @@ def test_a_long_pause_of_drafting(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def tree(self: TreeController, at: RoundState) -> Topology:
         nonlocal paused
-        if not stream.session.sequences[0].finished:
+        if not stream._call.sequences[0].finished:
             return chain(6)
         paused += 1
         return EMPTY if paused <= pause else eagle

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from families import FAMILIES, Family, inputs
-from stock import METHODS, NEW, draft, noisy, reference, stock, target
+from stock import METHODS, NEW, draft, noisy, reference, staggered, stock, target
 from torch import Tensor
 
 import draftlens
@@ -40,6 +40,13 @@ DRAFTING: Mapping[str, Any] = {
 }
 drafting = pytest.mark.parametrize("name", DRAFTING)
 
+ENDING: Mapping[str, Any] = {
+    **DRAFTING,
+    "auto": {"tree": "auto"},
+    "tabed": {"method": "tabed", "views": ["multimodal", "text"]},
+    "hsd": {"method": "hsd"},
+}
+
 GREEDY: Mapping[str, Any] = {"max_new_tokens": NEW, "do_sample": False}
 SAMPLED: Mapping[str, Any] = {
     "max_new_tokens": NEW,
@@ -53,7 +60,7 @@ SEEDS = (11, 12, 13)
 def session_of(family: Family, name: str) -> Session:
     """A session without requests."""
     models = Models(Backbone.of(target(family)), Backbone.of(draft(family)))
-    plan = from_dict(DRAFTING[name]).plan(models)
+    plan = from_dict(ENDING[name]).plan(models)
     return Session(models.target, plan, Clock(Stats()))
 
 
@@ -137,8 +144,51 @@ def test_rows_that_leave(family: Family, name: str) -> None:
         count = len(rows[row].tokens)
         assert 0 < count < NEW
         assert rows[row].tokens == answers[row][:count]
-    assert session.sequences == [late, rows[1]] or session.sequences == [rows[1], late]
+    assert set(session.sequences) < {*rows, late}  # those that ended last
     check_caches(session)
+
+
+LENGTHS = (8, 1, 25, 3, 14, 2, 25, 19, 5, 1, 11, 4, 22, 6, 2, 16)
+
+
+@pytest.mark.parametrize("name", ENDING)
+@pytest.mark.parametrize("family", FAMILIES[::3], ids=str)
+def test_sixteen_rows_that_end_one_after_the_other(family: Family, name: str) -> None:
+    """By their lengths or by an end-of-sequence token; the batch shrinks from round to round."""
+    session = session_of(family, name)
+    ends = staggered(reference(family, family.richest))
+    rows = []
+    for number, length in enumerate(LENGTHS):
+        given = inputs(family, family.richest, (number % 3,))
+        own = {**GREEDY, "max_new_tokens": length} | ({"eos_token_id": ends} if number % 2 else {})
+        rows += session.add(session.target.prepare(given, **own), [0], given)
+    finish(session)
+    for number, (row, length) in enumerate(zip(rows, LENGTHS, strict=True)):
+        given = inputs(family, family.richest, (number % 3,))
+        own = {"eos_token_id": ends} if number % 2 else {}
+        assert [row.tokens] == stock(target(family), given, max_new_tokens=length, **own)
+    assert len(session.sequences) < len(rows) / 4
+    assert session.stats.emitted == sum(len(row.tokens) for row in rows)
+
+
+@pytest.mark.parametrize("family", FAMILIES[1::4], ids=str)
+@pytest.mark.parametrize("method", ["chain3", "odd"])
+def test_rejection_sampling_in_a_batch_that_shrinks(family: Family, method: str) -> None:
+    """A row draws what it draws alone, whoever has left."""
+    models = Models(Backbone.of(target(family)), Backbone.of(draft(family)))
+    rejection = from_dict({**METHODS[method], "sampling_rule": "rejection"})
+
+    def answer(numbers: Sequence[int]) -> list[list[int]]:
+        session = Session(models.target, rejection.plan(models), Clock(Stats()))
+        rows = []
+        for number in numbers:
+            given = inputs(family, family.richest, (number % 3,))
+            own = {**SAMPLED, "max_new_tokens": LENGTHS[number]}
+            rows += session.add(session.target.prepare(given, **own), [number], given)
+        finish(session)
+        return [row.tokens for row in rows]
+
+    assert answer(range(8)) == [answer([number])[0] for number in range(8)]
 
 
 @every_family

@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 import torch
 from families import FAMILIES, Family, inputs
-from lanes import PromptLink, ScriptedLink, check_speculated_rows, session_of
+from lanes import (
+    PromptLink,
+    ScriptedLink,
+    check_speculated_rows,
+    session_of,
+    speculated_rows_of,
+)
 from stock import NEW, draft, ranks_of, reference, staggered, stock, target
 
 import draftlens
@@ -147,6 +153,28 @@ def test_rows_that_join_and_leave(family: Family, schedule: str) -> None:
     assert first.tokens == answers[1]
     assert late.tokens == answers[0]
     assert leaving.tokens == answers[2][: len(leaving.tokens)]
+
+
+@schedules
+@pytest.mark.parametrize("family", FAMILIES[::4], ids=str)
+def test_rows_that_end_one_after_the_other(family: Family, schedule: str) -> None:
+    """The worker drops them, too."""
+    link = PromptLink(Backbone.of(draft(family)), seed=7)
+    session = session_of(family, link, SCHEDULES[schedule]())
+    rows = []
+    for number, length in enumerate((9, 1, 25, 3, 14, 2)):
+        given = inputs(family, family.richest, (number % 3,))
+        own = {**GREEDY, "max_new_tokens": length}
+        rows += session.add(session.target.prepare(given, **own), [0], given)
+    fewest = len(rows)
+    for _ in decode(session):
+        if link.worker._sessions:
+            fewest = min(fewest, len(speculated_rows_of(link).rows) or fewest)
+    answers = reference(family, family.richest)
+    for number, row in enumerate(rows):
+        assert row.tokens == answers[number % 3][: len(row.tokens)]
+    assert [len(row.tokens) for row in rows] == [9, 1, 25, 3, 14, 2]
+    assert fewest < 3
 
 
 @schedules

@@ -21,6 +21,7 @@ from tables import (
     VOCAB,
     WARPERS,
     TableModel,
+    TableSession,
     answers,
     finished,
     fit,
@@ -32,7 +33,6 @@ from transformers.generation import logits_process as hf
 import draftlens.methods.parallelvlm.speculated_rows as hypotheses
 from draftlens.core import verify
 from draftlens.core.sampling import SamplingRule
-from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import chain
 from draftlens.decoding import Plan, Session
 from draftlens.decoding import decode as decode_serially
@@ -64,7 +64,7 @@ SEEDS = [11, 12, 13]
 
 def speak(
     window: int, table: Tensor, processors: Any = (), rows: int = ROWS, link: Any = None
-) -> Session:
+) -> TableSession:
     """A finished session in lock-step.
 
     Args:
@@ -80,7 +80,7 @@ def speak(
     serial = ModelDrafter(DraftPromptBuilder(backbone), chain(window), VOCAB)
     link = link or PromptLink(backbone, 0)
     drafter = ParallelDrafter(link, OwnPrompt(), Schedule(window), VOCAB, serial)
-    session = Session(target, Plan(drafter, acceptance=Acceptance("rejection")), Clock(Stats()))
+    session = TableSession(target, Plan(drafter, acceptance=Acceptance("rejection")))
     return finished(session, rule, 11, rows, schedule=decode)
 
 

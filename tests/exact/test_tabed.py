@@ -22,6 +22,7 @@ from tables import (
     VOCAB,
     WARPERS,
     TableModel,
+    TableSession,
     answers,
     fit,
 )
@@ -426,7 +427,7 @@ def speak(
     rule: SamplingRule,
     rows: int,
     seen: list[Weighed] | None = None,
-) -> Session:
+) -> TableSession:
     """A finished session of a draft with one view for each table; plain decoding without a
     topology."""
     criteria = (MaxLengthCriteria(PROMPT.shape[1] + LENGTH),)
@@ -440,12 +441,8 @@ def speak(
     drafter = mixed if topology else NoDraft()
     model: Any = TableModel(TARGET)
     observe = [] if seen is None else seen
-    session = Session(
-        model,
-        Plan(drafter, acceptance=Acceptance(rule.acceptance)),
-        Clock(Stats()),
-        Observer(on_weights=observe.append),
-    )
+    plan = Plan(drafter, acceptance=Acceptance(rule.acceptance))
+    session = TableSession(model, plan, Observer(on_weights=observe.append))
     session.add(prepared, row_seeds(11, rows), {"input_ids": PROMPT[:rows]})
     for _ in decode(session):
         pass
@@ -465,12 +462,13 @@ CHI_SQUARE = [
 def test_rejection_keeps_the_target_distribution(shape: str, weights: Any, scores: str) -> None:
     """The joint of three tokens, while the weights follow what was said."""
     rule = SamplingRule(WARPERS if scores == "warped" else (), True, "rejection")
-    session = speak(TOPOLOGIES[shape], MIXED, weights, rule, rows=500)
+    seen: list[Weighed] = []
+    session = speak(TOPOLOGIES[shape], MIXED, weights, rule, 500, seen)
     assert fit(session) > LIKELY
     assert session.stats.accepted > 0
-    drafter: Any = session.drafter
-    found = {tuple(tally.log_weights) for tally in drafter._tallies.rows}
-    assert len(found) > 2  # the weights of the rows went different ways
+    found = {entry.row: entry.weights for entry in seen}
+    assert len(found) == 500
+    assert len(set(found.values())) > 2  # the weights of the rows went different ways
 
 
 @pytest.mark.parametrize("shape", TOPOLOGIES)
