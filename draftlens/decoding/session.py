@@ -137,27 +137,27 @@ class Session:
         """
         if sequence not in self.sequences:
             raise InputError("only a sequence that the session has started can be removed")
+        self._read_by_draft()
         sequence.finished = True
-        self.begin()
+        self._drop([self.sequences.index(sequence)])
 
     def _drop_ended(self) -> None:
         """Let rows that have ended leave, so that the next passes hold running rows only."""
         ended = [row for row, sequence in enumerate(self.sequences) if sequence.finished]
-        if not ended:
-            return
-        with self.clock.phase("rollback"):
-            for row in reversed(ended):  # so that no row that has ended takes a place
-                self._drop(row)
-            self._batch = batch_of(self.sequences)
+        if ended:
+            with self.clock.phase("rollback"):
+                self._drop(ended)
 
-    def _drop(self, row: int) -> None:
+    def _drop(self, rows: Seq[int]) -> None:
         assert self.cache is not None
-        assert self._next_position is not None
-        self.cache.remove(row)
-        self.drafter.remove(row)
-        self._next_position = without_row(self._next_position, row)
-        replace_by_last(self.sequences, row)
-        replace_by_last(self.prompt_lengths, row)
+        for row in sorted(rows, reverse=True):  # so that none of them takes a place
+            assert self._next_position is not None
+            self.cache.remove(row)
+            self.drafter.remove(row)
+            self._next_position = without_row(self._next_position, row)
+            replace_by_last(self.sequences, row)
+            replace_by_last(self.prompt_lengths, row)
+        self._batch = batch_of(self.sequences)
 
     def start(self) -> list[Chunk]:
         """Encode and prefill the rows that wait, and take the first token of each."""
@@ -199,13 +199,16 @@ class Session:
 
     def begin(self) -> None:
         """Let the drafter read the prompts of rows that joined, and rows that have ended leave."""
+        self._read_by_draft()
+        self._drop_ended()
+
+    def _read_by_draft(self) -> None:
         while self._unread:
             rows = self._unread.pop(0)
             with self.clock.phase("draft_prefill"):
                 encoded = self.drafter.encode(rows.arrival.draft_inputs)
                 context = self._admission.context(rows)
                 self.drafter.begin(batch_of(rows.arrival.sequences), encoded, context)
-        self._drop_ended()
 
     def propose(self) -> DraftTree:
         """Request draft tokens, at most as deep as the longest answer that may still come."""

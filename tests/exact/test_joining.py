@@ -202,6 +202,22 @@ def test_a_row_that_leaves_before_its_draft_has_read_it(family: Family) -> None:
     assert len(rows[0].tokens) == 1
 
 
+def test_a_consumer_that_removes_every_row_that_has_ended() -> None:
+    """One after the other, although the next round would drop them."""
+    family = FAMILIES[0]
+    session = session_of(family, "chain")
+    rows = [add(session, family, row, {**GREEDY, "max_new_tokens": 9}) for row in (0, 1, 2)]
+    late = add(session, family, 2, GREEDY)
+    for _ in decode(session):
+        for sequence in list(session.sequences):
+            if sequence.finished:
+                session.remove(sequence)
+    assert session.sequences == []
+    answers = reference(family, family.richest)
+    assert [row.tokens for row in rows] == [answer[:9] for answer in answers]
+    assert late.tokens == answers[2]
+
+
 @every_family
 def test_a_batch_that_becomes_empty_and_fills_again(family: Family) -> None:
     session = session_of(family, "tree")
