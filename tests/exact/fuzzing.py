@@ -6,6 +6,7 @@ depends on an answer of stock `generate`, such as an end-of-sequence id, is name
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -670,7 +671,7 @@ class Drawn:
     """What plain decoding returns.
 
     Attributes:
-        gaps: by how much the best token led, for each step and row.
+        gaps: by how much the best token led, for each step and row of the call.
         tokens, approximate: of the result.
     """
 
@@ -688,7 +689,10 @@ def drawn(plain: Case) -> Drawn:
     def recorded(self: Batch, *args: Any) -> torch.Tensor:
         values = ranking(self, *args)
         best = values[:, 0].topk(2).values
-        gaps.append((best[:, 0] - best[:, 1]).tolist())
+        leads = [math.inf] * self.histories[0].num_rows  # of rows that have left
+        for history, lead in zip(self.histories, (best[:, 0] - best[:, 1]).tolist(), strict=True):
+            leads[history.row] = lead
+        gaps.append(leads)
         return values
 
     with patch.object(Batch, "ranking", recorded):
