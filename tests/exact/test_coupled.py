@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from families import FAMILIES, Family, inputs
-from stock import METHODS, NEW, draft, target
+from stock import LONG, METHODS, draft, target
 
 import draftlens
 
@@ -33,7 +33,7 @@ def test_same_tokens(family: Family, temperature: float, chosen: str) -> None:
         "do_sample": True,
         "seed": 17,
         "temperature": temperature,
-        "max_new_tokens": NEW,
+        "max_new_tokens": LONG,
         **FILTERS[chosen],
     }
     given = inputs(family, family.richest)
@@ -54,7 +54,7 @@ def test_same_tokens(family: Family, temperature: float, chosen: str) -> None:
 def test_a_model_that_drafts_for_itself_is_always_right(family: Family, method: str) -> None:
     """The draft draws with the target's noise: as the odd tree's first guess, a leaf, or along the
     whole chain."""
-    options = {"do_sample": True, "seed": 4, "temperature": 1.0, "max_new_tokens": NEW}
+    options = {"do_sample": True, "seed": 4, "temperature": 1.0, "max_new_tokens": LONG}
     given = inputs(family, family.richest)
     result = draftlens.generate(
         target(family), given, draft=target(family), method=METHODS[method], **options
@@ -82,12 +82,12 @@ def test_padding_and_endings(family: Family, padding: str) -> None:
     options = {"do_sample": True, "seed": 8, "temperature": 0.7}
     given = inputs(family, family.richest, side=padding)
     whole = draftlens.generate(
-        target(family), inputs(family, family.richest), max_new_tokens=NEW, **options
+        target(family), inputs(family, family.richest), max_new_tokens=LONG, **options
     ).tokens
     eos = [whole[0][6], whole[1][14]]
-    ends = [next((i + 1 for i, token in enumerate(row) if token in eos), NEW) for row in whole]
+    ends = [next((i + 1 for i, token in enumerate(row) if token in eos), LONG) for row in whole]
     result = draftlens.generate(
-        target(family), given, draft=draft(family), max_new_tokens=NEW, eos_token_id=eos, **options
+        target(family), given, draft=draft(family), max_new_tokens=LONG, eos_token_id=eos, **options
     )
     assert result.tokens == [row[:end] for row, end in zip(whole, ends, strict=True)]
 
@@ -102,6 +102,6 @@ def test_rejection_with_equal_models_rejects_nothing(family: Family) -> None:
         method={"sampling_rule": "rejection"},
         do_sample=True,
         seed=3,
-        max_new_tokens=NEW,
+        max_new_tokens=LONG,
     )
     assert result.stats.accepted == result.stats.drafted

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from families import FAMILIES, Family, inputs
-from stock import METHODS, NoEcho, draft, noisy, reference, stock, target
+from stock import LONG, METHODS, NoEcho, draft, noisy, reference, stock, target
 from transformers import GenerationConfig
 
 import draftlens
@@ -67,7 +67,7 @@ NAMES = [
 @pytest.mark.parametrize("name", NAMES)
 def test_same_tokens(family: Family, name: str) -> None:
     """As stock `generate` with the same option; the option matters."""
-    rows, given = reference(family, family.richest), inputs(family, family.richest)
+    rows, given = reference(family, family.richest, LONG), inputs(family, family.richest)
     chosen = options(name, rows)
     limit = {} if name == "generation_config" else {"max_new_tokens": MOST}
     expected = stock(target(family), given, **limit, **options(name, rows))
@@ -87,7 +87,7 @@ def test_a_penalty_in_the_models_own_config(family: Family) -> None:
     model, given = family.build(), inputs(family, family.richest)
     model.generation_config.repetition_penalty = 1.5
     expected = stock(model, given, max_new_tokens=MOST)
-    assert expected != [row[:MOST] for row in reference(family, family.richest)]
+    assert expected != [row[:MOST] for row in reference(family, family.richest, LONG)]
     result = draftlens.generate(
         model, given, draft=noisy(model), method=METHODS["odd"], max_new_tokens=MOST
     )

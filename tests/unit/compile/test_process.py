@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 from families import FAMILIES, inputs
-from stock import METHODS, NEW, reference, target
+from stock import LONG, METHODS, reference, target
 
 import draftlens
 from draftlens.compile.build import traced
@@ -40,10 +40,10 @@ def test_a_compiled_pass_has_the_tokens_of_stock_generate(tmp_path: Path) -> Non
     assert library.path_of(one_row).stat().st_mode & 0o777 == 0o600
     backbone.passes = CompiledPasses(library)
     request = Request(
-        inputs(family, "image", (0,)), method=METHODS["chain5"], options={"max_new_tokens": NEW}
+        inputs(family, "image", (0,)), method=METHODS["chain5"], options={"max_new_tokens": LONG}
     )
     result = draftlens.Stream(backbone, target(family), request).run()
-    assert result.tokens == reference(family, "image")[:1]
+    assert result.tokens == reference(family, "image", LONG)[:1]
 
 
 @pytest.mark.parametrize("name", ["qwen3_vl", "internvl"])
