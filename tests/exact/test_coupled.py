@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from families import FAMILIES, Family, inputs
-from stock import LONG, METHODS, draft, target
+from stock import LONG, METHODS, NEW, draft, target
 
 import draftlens
 
@@ -33,7 +33,7 @@ def test_same_tokens(family: Family, temperature: float, chosen: str) -> None:
         "do_sample": True,
         "seed": 17,
         "temperature": temperature,
-        "max_new_tokens": LONG,
+        "max_new_tokens": NEW,
         **FILTERS[chosen],
     }
     given = inputs(family, family.richest)
@@ -54,7 +54,7 @@ def test_same_tokens(family: Family, temperature: float, chosen: str) -> None:
 def test_a_model_that_drafts_for_itself_is_always_right(family: Family, method: str) -> None:
     """The draft draws with the target's noise: as the odd tree's first guess, a leaf, or along the
     whole chain."""
-    options = {"do_sample": True, "seed": 4, "temperature": 1.0, "max_new_tokens": LONG}
+    options = {"do_sample": True, "seed": 4, "temperature": 1.0, "max_new_tokens": NEW}
     given = inputs(family, family.richest)
     result = draftlens.generate(
         target(family), given, draft=target(family), method=METHODS[method], **options
@@ -102,6 +102,6 @@ def test_rejection_with_equal_models_rejects_nothing(family: Family) -> None:
         method={"sampling_rule": "rejection"},
         do_sample=True,
         seed=3,
-        max_new_tokens=LONG,
+        max_new_tokens=NEW,
     )
     assert result.stats.accepted == result.stats.drafted

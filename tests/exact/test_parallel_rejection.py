@@ -11,7 +11,7 @@ import pytest
 import torch
 from families import FAMILIES, Family, inputs
 from lanes import PromptLink, ScriptedLink, session_of
-from stock import LONG, draft, reference
+from stock import LONG, NEW, draft, reference
 from tables import (
     DRAFTS,
     IMPOSSIBLE,
@@ -55,7 +55,8 @@ SAMPLED: Mapping[str, Any] = {
     "top_p": 0.95,
     "repetition_penalty": 1.1,
 }
-GREEDY: Mapping[str, Any] = {"max_new_tokens": LONG, "do_sample": False}
+GREEDY: Mapping[str, Any] = {"max_new_tokens": NEW, "do_sample": False}
+SHORT: Mapping[str, Any] = {**SAMPLED, "max_new_tokens": NEW}
 SEEDS = [11, 12, 13]
 
 
@@ -213,23 +214,23 @@ def said(session: Session, family: Family, options: Sequence[Mapping[str, Any]])
 def test_equal_models_reject_nothing(family: Family, window: int) -> None:
     """In any window: only the first tokens, which the prefill draws, contradict guesses."""
     session = lockstep(family, window, "self", seed=6)
-    said(session, family, [SAMPLED] * 3)
+    said(session, family, [SHORT] * 3)
     stats = session.stats
     assert stats.accepted == stats.drafted
     assert session.drafter.corrections <= 3
     # Each round yields a window, but for those of a contradicted first token.
-    assert stats.target_forwards <= 3 + -(-(LONG - 1) // window)
+    assert stats.target_forwards <= 3 + -(-(NEW - 1) // window)
 
 
 @every_family
 def test_rows_depend_on_themselves_alone(family: Family) -> None:
     """Rows that are sampled, greedy, and sampled with other rules, in one batch and alone, in any
     order of the two lanes."""
-    cooler = {**SAMPLED, "temperature": 0.5, "max_new_tokens": LONG - 8}
-    options = [SAMPLED, GREEDY, cooler]
+    cooler = {**SHORT, "temperature": 0.5, "max_new_tokens": NEW - 4}
+    options = [SHORT, GREEDY, cooler]
     together = [said(lockstep(family, seed=seed), family, options) for seed in range(3)]
     assert together[0] == together[1] == together[2]
-    assert together[0][1] == reference(family, family.richest, LONG)[1]
+    assert together[0][1] == reference(family, family.richest)[1]
     for row, own in enumerate(options):
         session = lockstep(family)
         alone = add(session, family, row, own)

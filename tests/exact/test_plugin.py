@@ -62,7 +62,7 @@ def test_its_drafter_in_the_matrix(family: Family, length: int) -> None:
 @every_family
 def test_its_drafter_under_coupled_sampling(family: Family) -> None:
     given = inputs(family, family.richest)
-    options = {"max_new_tokens": NEW, "do_sample": True, "temperature": 0.3, "seed": 5}
+    options = {"max_new_tokens": LONG, "do_sample": True, "temperature": 0.3, "seed": 5}
     plain = draftlens.generate(target(family), given, **options)
     assert draftlens.generate(target(family), given, method="history", **options).tokens == (
         plain.tokens
