@@ -12,7 +12,7 @@ import torch
 from families import FAMILIES, Family, inputs, tokenizer
 from language_models import language_model
 from PIL import Image
-from stock import METHODS, NEW, draft, reference, staggered, stock, target
+from stock import LONG, METHODS, NEW, draft, reference, staggered, stock, target
 from tables import (
     DRAFTS,
     LENGTH,
@@ -144,18 +144,18 @@ def test_the_sample_has_everything() -> None:
 @pytest.mark.parametrize("tree", ["eagle", None])
 def test_rows_that_end_in_an_accepted_run(tree: Any) -> None:
     family = BY_NAME["qwen2_vl"]
-    rows = reference(family, "mixed")
+    rows = reference(family, "mixed", LONG)
     ends = staggered(rows)
     shape = {"tree": tree} if tree else {}
-    expected = stock(target(family), inputs(family, "mixed"), max_new_tokens=NEW, eos_token_id=ends)
+    options = {"max_new_tokens": LONG, "eos_token_id": ends}
+    expected = stock(target(family), inputs(family, "mixed"), **options)
     assert len({len(row) for row in expected}) == 3
     result = draftlens.generate(
         target(family),
         inputs(family, "mixed"),
         draft=draft(family),
         method={"method": "tabed", "views": ["multimodal", "text", "pooled"], **shape},
-        max_new_tokens=NEW,
-        eos_token_id=ends,
+        **options,
     )
     assert result.tokens == expected
 
@@ -175,12 +175,12 @@ def test_answers_of_any_length(limit: int) -> None:
 
 def test_a_stop_string_across_guesses() -> None:
     family = BY_NAME["llava"]
-    row = reference(family, "images")[0]
+    row = reference(family, "images", LONG)[0]
     stop = tokenizer().decode(row[9:11])
-    chosen = {"stop_strings": [stop], "tokenizer": tokenizer(), "max_new_tokens": NEW}
+    chosen = {"stop_strings": [stop], "tokenizer": tokenizer(), "max_new_tokens": LONG}
     given = inputs(family, "images", (0,))
     expected = stock(target(family), given, **chosen)
-    assert 3 < len(expected[0]) < NEW
+    assert 3 < len(expected[0]) < LONG
     result = draftlens.generate(
         target(family), given, draft=draft(family), method="tabed", **chosen
     )
@@ -193,14 +193,14 @@ def test_coupled_sampling_draws_the_same_tokens(tree: Any) -> None:
     family = BY_NAME["llava"]
     given = inputs(family, "images")
     drawing = {"do_sample": True, "seed": 5, "top_k": 30, "repetition_penalty": 1.3}
-    expected = draftlens.generate(target(family), given, max_new_tokens=NEW, **drawing)
+    expected = draftlens.generate(target(family), given, max_new_tokens=LONG, **drawing)
     method = {"method": "tabed", "views": ["multimodal", "pooled", "text"]}
     result = draftlens.generate(
         target(family),
         given,
         draft=draft(family),
         method=method | ({"tree": tree} if tree else {}),
-        max_new_tokens=NEW,
+        max_new_tokens=LONG,
         **drawing,
     )
     assert result.tokens == expected.tokens
@@ -246,7 +246,7 @@ def test_a_draft_that_is_the_target_is_always_right(
     monkeypatch.setattr(view_prompts, "_are_equal", lambda *_: False)
     family = FAMILIES[NAMES.index(name) % len(FAMILIES)]
     given = inputs(family, family.richest, (0, 1, 2))
-    chosen = options(name, reference(family, family.richest))
+    chosen = options(name, reference(family, family.richest, LONG))
     limit = {} if name == "generation_config" else {"max_new_tokens": MOST}
     views = ["multimodal", {"pruner": "none", "ratio": 0.5}]
     found = []
@@ -254,7 +254,7 @@ def test_a_draft_that_is_the_target_is_always_right(
         {"method": "tabed", "views": views, "weights": [0.3, 0.7]},
         {"method": "speculative", "num_speculative_tokens": 5},
     ):
-        fresh = options(name, reference(family, family.richest)) if found else chosen
+        fresh = options(name, reference(family, family.richest, LONG)) if found else chosen
         found.append(
             draftlens.generate(
                 target(family), given, draft=target(family), method=method, **limit, **fresh
