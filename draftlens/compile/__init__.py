@@ -11,7 +11,7 @@ from draftlens.compile.switch import (
     check_quantization,
     choice_of,
     compile_usual,
-    describe,
+    describe_passes,
     library_of,
 )
 
@@ -24,6 +24,6 @@ __all__ = [
     "check_quantization",
     "choice_of",
     "compile_usual",
-    "describe",
+    "describe_passes",
     "library_of",
 ]

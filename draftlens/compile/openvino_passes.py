@@ -17,6 +17,7 @@ from draftlens.compile.inputs import check_pass, slots_of
 from draftlens.compile.openvino_graph import GraphFile, bind, quantize, traced_graph, unbind
 from draftlens.compile.skeleton import named_tensors
 from draftlens.models.adapter import Backbone
+from draftlens.models.forward_backend import Passes
 from draftlens.models.kv_cache import KVCache
 
 _log = logging.getLogger("draftlens")
@@ -40,8 +41,8 @@ def openvino_refusal(backbone: Backbone) -> str:
     return ""
 
 
-class OpenVinoPasses:
-    """Runs passes of a model by OpenVINO; see `models.forward_backend.Passes`.
+class OpenVinoPasses(Passes):
+    """Runs passes of a model by OpenVINO.
 
     Keys and values stay in the buffers of the cache: OpenVINO reads them in place and returns those
     of the new tokens. It keeps a copy of the weights in its own layout.
@@ -66,7 +67,6 @@ class OpenVinoPasses:
     ) -> None:
         self._model = weakref.ref(backbone.model)
         self.quantization = quantization
-        self.label = f"openvino {quantization}".strip()
         self.seconds = 0.0
         self.is_stored = False
         self._has_changed = False
@@ -74,6 +74,10 @@ class OpenVinoPasses:
         self._weights = _fingerprint(backbone.model)
         self._one_at_a_time = threading.RLock()
         self._compile(axes)
+
+    @property
+    def label(self) -> str:
+        return f"openvino {self.quantization}".strip()
 
     def begin(self) -> None:
         """Compile anew if the weights have changed, since the engine has a copy of them."""

@@ -8,12 +8,13 @@ from torch import Tensor
 from draftlens.compile.inputs import inputs_of
 from draftlens.compile.library import Library
 from draftlens.compile.runner import Runner
+from draftlens.models.forward_backend import Passes
 from draftlens.models.kv_cache import KVCache
 
 
-class CompiledPasses:
-    """`models.forward_backend.Passes` by compiled code. A pass waits until its code is there, or
-    runs by the modules if `compiles` is false and it is not on disk."""
+class CompiledPasses(Passes):
+    """Decode forwards by compiled code. A pass waits until its code is there, or runs by the
+    modules if `compiles` is false and it is not on disk."""
 
     def __init__(self, library: Library, compiles: bool = True) -> None:
         self.library = library

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -25,24 +24,17 @@ from draftlens.models.forward_backend import EAGER, Passes
 from draftlens.models.kv_cache import KVCache
 
 
-class TimedPasses:
+class TimedPasses(Passes):
     """Passes that take these seconds and compute nothing."""
-
-    label = "timed"
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-
-    def begin(self) -> None: ...
 
     def run(
         self, tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None
     ) -> Tensor | None:
         time.sleep(self.seconds)
         return torch.zeros(*tokens.shape, 8)
-
-    def run_chain(self, *_: Any) -> Tensor | None:
-        return None
 
 
 @pytest.fixture
