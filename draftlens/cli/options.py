@@ -226,6 +226,15 @@ OpenVino = Annotated[
         rich_help_panel=MODELS,
     ),
 ]
+CompileAuto = Annotated[
+    bool,
+    typer.Option(
+        "--compile-auto",
+        help="Time decode forwards by modules, by OpenVINO and by compiled code on disk, and run "
+        "the fastest.",
+        rich_help_panel=MODELS,
+    ),
+]
 Answers = Annotated[
     Path | None,
     typer.Option(
@@ -322,6 +331,13 @@ def read_text(path: Path, noun: str) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the {noun} {path}: {error}") from error
+
+
+def parse_compile(inductor: bool, openvino: bool, auto: bool) -> Any:
+    """Return the option `compile` of its switches."""
+    if auto:
+        return "auto"
+    return "openvino" if openvino else inductor
 
 
 def parse_text(text: str, source: str) -> Any:
