@@ -164,7 +164,7 @@ class _Batch:
 class Scheduler:
     """Answers jobs on a thread of its own, which starts at once and ends with `close`."""
 
-    def __init__(self, models: Models, limits: SchedulerLimits = SchedulerLimits()) -> None:  # noqa: B008 - frozen
+    def __init__(self, models: Models, limits: SchedulerLimits = SchedulerLimits()) -> None:
         self.models = models
         self.limits = limits
         self.counters = Counters()
