@@ -79,7 +79,7 @@ class Guard:
         finally:
             self._state.num_open -= answers
             self._metrics.count_request(status)
-            if answers or status >= 400:
+            if path != "/health" and (answers or status >= 400):
                 seconds = round(time.perf_counter() - began, 4)
                 _log.info(json.dumps({**log, "status": status, "request_seconds": seconds}))
 

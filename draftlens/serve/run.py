@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from types import FrameType
 
@@ -36,17 +37,21 @@ class DrainingServer(uvicorn.Server):
         return ends or not self._state.num_open or time.monotonic() > self._deadline
 
 
-def run(engine: Engine, options: ServeOptions, host: str, port: int) -> None:
+def bind(host: str, port: int) -> socket.socket:
+    """The socket of the server; port 0 takes a free one. Raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family)
+
+
+def run(engine: Engine, options: ServeOptions, bound: socket.socket) -> None:
     """Serve an engine; returns after SIGTERM or Ctrl-C."""
     app = create_app(engine, options)
     config = uvicorn.Config(
         app,
-        host=host,
-        port=port,
         log_level="warning",
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=1,
         timeout_keep_alive=30,
     )
-    DrainingServer(config, app.state.server, options.grace).run()
+    DrainingServer(config, app.state.server, options.grace).run(sockets=[bound])
