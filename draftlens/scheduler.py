@@ -176,6 +176,8 @@ class Scheduler:
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._waiting: list[Job] = []
         self._batches: list[_Batch] = []
+        self._num_turns = 0
+        self._turns: Counter[str] = Counter()  # by client, the number of its last turn
         self._lock = Lock()
         self._num_waiting = 0
         self._closing = False
@@ -269,6 +271,8 @@ class Scheduler:
         if job is None:
             return
         self._stop_waiting(job)
+        self._num_turns += 1
+        self._turns[job.client] = self._num_turns
         stalls = bool(self._batches)
         job.admitted = time.perf_counter()
         try:
@@ -298,14 +302,15 @@ class Scheduler:
         job.notify(Update(error=error))
 
     def _next(self) -> Job | None:
-        """The longest waiting job of the client with the fewest rows, if there is room for it."""
+        """The longest waiting job of the client with the fewest rows, among several the one whose
+        turn is longest ago; None if there is no room for it."""
         if not self._waiting:
             return None
         rows = Counter(job.client for batch in self._batches for job, _ in batch.rows.values())
         heads: dict[str, Job] = {}
         for job in self._waiting:
             heads.setdefault(job.client, job)
-        job = min(heads.values(), key=lambda head: rows[head.client])
+        job = min(heads.values(), key=lambda head: (rows[head.client], self._turns[head.client]))
         return job if self._has_room(job) else None
 
     def _has_room(self, job: Job) -> bool:
