@@ -321,7 +321,9 @@ class _Answers:
         if pieces:
             event = self._form.gained(index, "".join(text for text, _ in pieces))
             if self._body.draftlens:
-                event["draftlens"] = {"pieces": pieces}
+                passes = answer.stream.stats.passes
+                tokens = answer.num_completion
+                event["draftlens"] = {"pieces": pieces, "tokens": tokens, "passes": passes}
             events.append(event)
         reason = answer.rows[row].finish_reason
         if reason is not None:

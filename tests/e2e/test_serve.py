@@ -223,7 +223,7 @@ def test_many_at_once(server: Running, stock: Callable[..., str]) -> None:
         return str((await ask(client, name)).choices[0].message.content)
 
     async def drawn(client: openai.AsyncOpenAI, seed: int) -> str:
-        response = await ask(client, "picture", seed=seed, **draws)
+        response = await ask(client, "words", seed=seed, **draws)
         return str(response.choices[0].message.content)
 
     async def all_of_them() -> tuple[list[str], list[str], list[str]]:
