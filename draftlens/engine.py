@@ -444,7 +444,11 @@ class Engine:
         completed = self._with_defaults(generation, None)
         if method is not None:
             completed["method"] = method
-        return map_clips(self, clips, prompt, options, completed)
+
+        def answer(chats: list[Conversation], seed: list[int] | None) -> Result:
+            return self.answer(self.process(chats), seed=seed, **completed).run()
+
+        return map_clips(answer, clips, prompt, options)
 
     def plan(self, method: MethodLike = None) -> Plan:
         """The plan of a method, by default the engine's, with the engine's models."""

@@ -8,7 +8,6 @@ import os
 import tempfile
 from collections import Counter, defaultdict
 from typing import Any
-from weakref import WeakKeyDictionary
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # What draftlens measures on this machine is neither read nor left behind; subprocesses inherit it.
@@ -22,6 +21,7 @@ from covering import covering  # noqa: E402
 from draftlens.drafting.adaptive import history as records  # noqa: E402
 from draftlens.drafting.adaptive.cost_curve import CostCurve  # noqa: E402
 from draftlens.drafting.adaptive.forward_costs import ForwardCosts  # noqa: E402
+from draftlens.models.model_state import Slot  # noqa: E402
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -90,7 +90,7 @@ def steady_costs(monkeypatch: pytest.MonkeyPatch) -> None:
         return of_target if other is None else of_draft
 
     monkeypatch.setattr(records, "_live_costs", costs)
-    monkeypatch.setattr(records, "_RECORDS", WeakKeyDictionary())
+    monkeypatch.setattr(records, "_RECORDS", Slot("records"))
 
 
 def pytest_collection_finish() -> None:

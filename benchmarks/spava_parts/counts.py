@@ -53,20 +53,11 @@ class Silent(Alone):
 
     def all_gather(self, local: Tensor, sizes: Sequence[int]) -> Arriving:
         """See `Hosts.all_gather`."""
-        return _Zeros([local.new_zeros(size) for size in sizes])
+        return Arriving([local.new_zeros(size) for size in sizes])
 
     def pass_on(self, local: Tensor, size: int) -> Arriving:
         """See `Hosts.pass_on`."""
-        return _Zeros([local.new_zeros(size)])
-
-
-class _Zeros:
-    def __init__(self, tensors: list[Tensor]) -> None:
-        self._tensors = tensors
-
-    def wait(self) -> list[Tensor]:
-        """See `Arriving.wait`."""
-        return self._tensors
+        return Arriving([local.new_zeros(size)])
 
 
 def main() -> None:
@@ -131,7 +122,7 @@ def spava_work(sizes: Sizes, rank: int, zigzag: bool) -> Work:
     share = Share(blocks, rank, sizes.hosts, zigzag)
     hosts = Silent(rank, sizes.hosts)
     attention = ShardAttention([share], [share.num_local], hosts)
-    attention.attend(None, *states(share.num_local), None, scaling=1.0)
+    attention(None, *states(share.num_local), None, scaling=1.0)
     return attention.work
 
 
@@ -139,7 +130,7 @@ def ring_work(sizes: Sizes, rank: int) -> Work:
     """The same of the ring."""
     chunks = Chunks(sizes.context + sizes.query, rank, sizes.hosts)
     attention = RingAttention([chunks], [chunks.num_local], Silent(rank, sizes.hosts))
-    attention.attend(None, *states(chunks.num_local), None, scaling=1.0)
+    attention(None, *states(chunks.num_local), None, scaling=1.0)
     return attention.work
 
 

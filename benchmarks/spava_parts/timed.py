@@ -76,7 +76,7 @@ class TimedHosts:
         return encode_by_ranks(model, self, inputs)
 
 
-class _Timed:
+class _Timed(Arriving):
     def __init__(self, owner: TimedHosts, kind: str, arriving: Arriving) -> None:
         self._owner = owner
         self._kind = kind

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from os import PathLike
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -94,27 +94,17 @@ class MapOptions:
             raise wrong("seed", self.seed, "a whole number, or None")
 
 
-class Answerer(Protocol):
-    """The part of `Engine` that is used here."""
-
-    @property
-    def process(self) -> Callable[[Sequence[Conversation]], Any]: ...
-
-    @property
-    def answer(self) -> Callable[..., Any]: ...
+Answer = Callable[[list[Conversation], list[int] | None], Result]
+"""Answers a batch of chats; takes their seeds, or None."""
 
 
 def map_clips(
-    engine: Answerer,
-    clips: Iterable[Any],
-    prompt: str,
-    options: MapOptions,
-    generation: Mapping[str, Any],
+    answer: Answer, clips: Iterable[Any], prompt: str, options: MapOptions
 ) -> Generator[ClipAnswer, None, None]:
     """The answers about clips, in the order in which they finish (`Engine.map`)."""
     with _reading(clips, prompt, options) as clips_read:
         for group in batches(clips_read, options.batch):
-            yield from _answer(engine, group, options, generation)
+            yield from _answer(answer, group, options.seed)
 
 
 @dataclass(frozen=True)
@@ -156,18 +146,16 @@ def _take(waiting: list[ReadClip], batch: int) -> list[ReadClip]:
     return nearest
 
 
-def _answer(
-    engine: Answerer, group: list[ReadClip], options: MapOptions, generation: Mapping[str, Any]
-) -> Iterator[ClipAnswer]:
+def _answer(answer: Answer, group: list[ReadClip], seed: int | None) -> Iterator[ClipAnswer]:
     if group[0].error is not None:
         yield ClipAnswer(group[0].index, group[0].source, error=group[0].error)
         return
     try:
-        result = _generate(engine, group, options, generation)
+        result = _generate(answer, group, seed)
     except Exception as error:  # a library below may raise anything, and other clips must go on
         if len(group) > 1:
             for clip in group:
-                yield from _answer(engine, [clip], options, generation)
+                yield from _answer(answer, [clip], seed)
             return
         yield ClipAnswer(group[0].index, group[0].source, error=_sentence(error))
         return
@@ -185,14 +173,10 @@ def _answer(
         )
 
 
-def _generate(
-    engine: Answerer, group: list[ReadClip], options: MapOptions, generation: Mapping[str, Any]
-) -> Result:
+def _generate(answer: Answer, group: list[ReadClip], seed: int | None) -> Result:
     chats = [clip.chat for clip in group if clip.chat is not None]
     # The same seed for every clip: its answer does not depend on the clips beside it.
-    seed = None if options.seed is None else [options.seed] * len(chats)
-    result: Result = engine.answer(engine.process(chats), seed=seed, **generation).run()
-    return result
+    return answer(chats, None if seed is None else [seed] * len(chats))
 
 
 def _sentence(error: Exception) -> str:

@@ -14,7 +14,7 @@ import transformers
 from draftlens.cli.loading import load_models
 from draftlens.cli.model_options import PLAIN, Loading
 from draftlens.cli.show import print_json, table
-from draftlens.compile import describe
+from draftlens.compile import describe_passes
 from draftlens.core.errors import ConfigError
 from draftlens.core.names import AUTO
 from draftlens.core.tree import Topology
@@ -76,13 +76,13 @@ def _models(target: str, draft: str, loading: Loading) -> dict[str, Any]:
     target_model, draft_model = load_models(target, draft, loading, quiet=True)
     facts = {
         "target": _model(target_model),
-        "target compiled passes": describe(target_model.backbone),
+        "target compiled passes": describe_passes(target_model.backbone),
     }
     if draft_model is None:
         return facts
     modalities = target_model.backbone.modalities & draft_model.backbone.modalities
     facts["draft"] = _model(draft_model)
-    facts["draft compiled passes"] = describe(draft_model.backbone)
+    facts["draft compiled passes"] = describe_passes(draft_model.backbone)
     backbones = [target_model.backbone, draft_model.backbone]
     facts["pair"] = f"fits: same tokenizer, both accept {', '.join(sorted(modalities))}"
     missing = unseen(*backbones)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -15,13 +15,16 @@ from draftlens.cli.progress import spinner
 from draftlens.cli.show import console, error_console, print_json
 from draftlens.core.errors import ConfigError, MediaError
 from draftlens.core.names import READER
-from draftlens.documents.drafting import Wanted, every_page
-from draftlens.documents.output import OutputFolder, describe_target, name_of
+from draftlens.documents.drafting import every_page
+from draftlens.documents.output import OutputFolder, describe_target, document_name
 from draftlens.documents.pipeline_parser import PipelineParser
 from draftlens.documents.reading.open import find_files, open_document
 from draftlens.documents.results import ParsedPage
 from draftlens.documents.settings import OF_READING, ParseSettings, needs_target
 from draftlens.media import Limits
+
+if TYPE_CHECKING:
+    from draftlens.documents.run import DocumentParser
 
 TOY = (
     "the reader in the package is a toy that knows the pages of one generator only: its answers "
@@ -33,17 +36,6 @@ _TEXTS = ("markdown", "regions", "stats")
 """What a summary of pages leaves out where these are in files of their own."""
 
 _log = logging.getLogger("draftlens")
-
-
-class Parser(Protocol):
-    """Parses documents: `PipelineParser` or `DocumentParser`."""
-
-    notes: list[str]
-    """Sentences about what did not work and changes no answer."""
-
-    def parse(self, inputs: Iterable[str | Path], wanted: Wanted) -> Iterator[ParsedPage]:
-        """The pages of documents as they are answered."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -72,7 +64,7 @@ class ParseRun:
             if value is not None:
                 raise needs_target(name, value)
 
-    def load(self) -> tuple[Parser, dict[str, Any]]:
+    def load(self) -> tuple[PipelineParser | DocumentParser, dict[str, Any]]:
         """The parser, and what its answers depend on beside the documents, as JSON values."""
         if self.target is None:
             options = self.settings.of_answers()
@@ -141,7 +133,7 @@ def parse_files(inputs: list[Path], out: Path | None, resume: bool, run: ParseRu
     if run.as_json:
         print_json(tally.to_dict())
     elif out is not None:
-        place = out / f"{name_of(files[0])}.md" if len(files) == 1 and tally.parsed else out
+        place = out / f"{document_name(files[0])}.md" if len(files) == 1 and tally.parsed else out
         console.print(
             f"{tally.parsed} pages parsed, {tally.skipped} left out, {tally.failed} failed: "
             f"{place}",
@@ -218,7 +210,7 @@ def _write_pages(files: list[str], out: Path, resume: bool, run: ParseRun) -> Pa
 
 
 def _write_all(
-    parser: Parser,
+    parser: PipelineParser | DocumentParser,
     files: list[str],
     is_wanted: Callable[[str, int], bool],
     folder: OutputFolder,
@@ -272,7 +264,7 @@ def _with_spinner(pages: Iterator[ParsedPage], quiet: bool) -> Iterator[ParsedPa
         yield page
 
 
-def _print_notes(parser: Parser) -> None:
+def _print_notes(parser: PipelineParser | DocumentParser) -> None:
     while parser.notes:
         note = parser.notes.pop(0)
         error_console.print(f"note: {note}", markup=False, soft_wrap=True)

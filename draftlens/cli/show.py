@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.measure import Measurement
@@ -137,29 +137,6 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     unlimited = console.options.update(max_width=UNLIMITED)
     width = Measurement.get(console, unlimited, grid).maximum
     Console(file=console.file, width=width, highlight=False, emoji=False).print(grid)
-
-
-class ReportTable(Protocol):
-    """A table of a report, with a note below it."""
-
-    @property
-    def title(self) -> str: ...
-    @property
-    def columns(self) -> Sequence[str]: ...
-    @property
-    def rows(self) -> Sequence[Sequence[str]]: ...
-    @property
-    def note(self) -> str: ...
-
-
-def show_tables(tables: Iterable[ReportTable], about: str) -> None:
-    """Print the tables of a report and a line about the run."""
-    for report_table in tables:
-        table(report_table.title, report_table.columns, report_table.rows)
-        if report_table.note:
-            console.print(f"  {report_table.note}", style="dim", markup=False)
-        console.print()
-    console.print(about, markup=False, style="dim")
 
 
 def show_files(folder: Path, *names: str) -> None:

@@ -7,8 +7,8 @@ from draftlens.compile.switch import (
     attach,
     check_compile,
     compile_usual,
-    describe,
+    describe_passes,
     library_of,
 )
 
-__all__ = ["Compile", "attach", "check_compile", "compile_usual", "describe", "library_of"]
+__all__ = ["Compile", "attach", "check_compile", "compile_usual", "describe_passes", "library_of"]

@@ -33,7 +33,7 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-def build(skeleton: Skeleton, shape: PassShape, path: Path) -> None:
+def compile_to_file(skeleton: Skeleton, shape: PassShape, path: Path) -> None:
     """Trace and compile a kind of pass into a ``.pt2`` file, which appears when it is complete.
     Raises any error of torch or the compiler on code that cannot be traced or compiled."""
     partial = path.with_suffix(f".{os.getpid()}.pt2")

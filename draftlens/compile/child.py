@@ -11,7 +11,7 @@ import warnings
 
 import torch
 
-from draftlens.compile.build import build
+from draftlens.compile.build import compile_to_file
 from draftlens.compile.compiler import Built, Order
 from draftlens.compile.store import inductor_folder
 from draftlens.processes.channel import Channel, ClosedError
@@ -37,7 +37,7 @@ def _carry_out(order: Order) -> Built:
     began = time.perf_counter()
     try:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(inductor_folder())
-        build(order.skeleton, order.shape, order.path)
+        compile_to_file(order.skeleton, order.shape, order.path)
     except Exception as error:
         return Built(time.perf_counter() - began, _in_one_line(error))
     return Built(time.perf_counter() - began)

@@ -18,6 +18,7 @@ from draftlens.compile.inputs import check_pass, slots_of
 from draftlens.compile.skeleton import named_tensors
 from draftlens.compile.split_pass import SplitPass
 from draftlens.models.adapter import Backbone
+from draftlens.models.forward_backend import Passes
 from draftlens.models.kv_cache import KVCache
 
 _log = logging.getLogger("draftlens")
@@ -41,8 +42,8 @@ def openvino_refusal(backbone: Backbone) -> str:
     return ""
 
 
-class OpenVinoPasses:
-    """Runs passes of a model by OpenVINO; see `models.forward_backend.Passes`.
+class OpenVinoPasses(Passes):
+    """Runs passes of a model by OpenVINO.
 
     Keys and values stay in the buffers of the cache: OpenVINO reads them in place and returns those
     of the new tokens. It keeps a copy of the weights in its own layout.

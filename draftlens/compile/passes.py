@@ -8,11 +8,12 @@ from torch import Tensor
 from draftlens.compile.inputs import inputs_of
 from draftlens.compile.library import Library
 from draftlens.compile.runner import Runner
+from draftlens.models.forward_backend import Passes
 from draftlens.models.kv_cache import KVCache
 
 
-class CompiledPasses:
-    """`models.forward_backend.Passes` by compiled code. A pass waits until its code is there."""
+class CompiledPasses(Passes):
+    """Decode forwards by compiled code. A pass waits until its code is there."""
 
     def __init__(self, library: Library) -> None:
         self.library = library

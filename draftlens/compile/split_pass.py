@@ -108,7 +108,7 @@ class _SplitAttention:
     def __init__(self, keys: Sequence[Tensor], values: Sequence[Tensor]) -> None:
         self._cached = iter(zip(keys, values, strict=True))
 
-    def attend(
+    def __call__(
         self,
         module: Any,
         query: Tensor,
@@ -119,7 +119,7 @@ class _SplitAttention:
         scaling: float | None = None,
         **_: Any,
     ) -> tuple[Tensor, None]:
-        """See `AttentionPass.attend`; `mask` is `visible`."""
+        """See `AttentionPass`; `mask` is `visible`."""
         assert mask is not None
         cached_keys, cached_values = next(self._cached)
         rows, heads, width, size = query.shape

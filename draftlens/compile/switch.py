@@ -81,7 +81,7 @@ def compile_usual(backbone: Backbone) -> None:
     library.wait(*library.usual_shapes(position_axes(backbone)))
 
 
-def describe(backbone: Backbone) -> str:
+def describe_passes(backbone: Backbone) -> str:
     """Which passes of a model are compiled on this machine, or why none can be."""
     reason = compile_refusal(backbone)
     if reason:

@@ -12,12 +12,15 @@ from typing import Any, Protocol
 from torch import Tensor
 
 
-class Arriving(Protocol):
-    """Tensors that are being received."""
+class Arriving:
+    """Tensors that are being received; here they have arrived already."""
+
+    def __init__(self, tensors: list[Tensor]) -> None:
+        self._tensors = tensors
 
     def wait(self) -> list[Tensor]:
         """The tensors; may be called once. Raises HostError if a rank has ended or timed out."""
-        ...
+        return self._tensors
 
 
 @dataclass(frozen=True)
@@ -97,13 +100,13 @@ class Alone:
         self.kept.pop(number, None)
 
     def all_gather(self, local: Tensor, sizes: Sequence[int]) -> Arriving:
-        return _Here([local])
+        return Arriving([local])
 
     def pass_on(self, local: Tensor, size: int) -> Arriving:
-        return _Here([local])
+        return Arriving([local])
 
     def gather(self, local: Tensor, sizes: Sequence[int] = ()) -> Arriving:
-        return _Here([local])
+        return Arriving([local])
 
     def answering(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -113,14 +116,6 @@ class Alone:
 
     def encode(self, model: Any, inputs: Mapping[str, Any]) -> Encoded:
         return Encoded(dict(inputs))
-
-
-class _Here:
-    def __init__(self, tensors: list[Tensor]) -> None:
-        self._tensors = tensors
-
-    def wait(self) -> list[Tensor]:
-        return self._tensors
 
 
 ALONE = Alone()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError
@@ -40,16 +40,15 @@ def make_schedule(name: str) -> Schedule:
     return schedule
 
 
-class DraftWorker(Protocol):
-    """Drafts in other processes."""
+class DraftWorker:
+    """Drafts in other processes; this base class has none."""
 
     def processes(self) -> Sequence[int]:
         """Ids of the processes that have been started, so that their memory can be measured."""
-        ...
+        return ()
 
     def wait_until_ready(self) -> None:
         """Wait until they can work, so that their start is no part of a measured answer."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ class Plan:
     acceptance: Acceptance = field(default_factory=Acceptance)
     uses_draft: bool = False
     timed: tuple[Backbone, ...] = ()
-    worker: DraftWorker | None = None
+    worker: DraftWorker = field(default_factory=DraftWorker)
     extras: Mapping[str, ReadExtra] = field(default_factory=dict)
 
     @property
@@ -98,8 +97,7 @@ class Plan:
         return (*self.prefill.approximate, *self.acceptance.approximate)
 
     def processes(self) -> Sequence[int]:
-        return () if self.worker is None else self.worker.processes()
+        return self.worker.processes()
 
     def wait_until_ready(self) -> None:
-        if self.worker is not None:
-            self.worker.wait_until_ready()
+        self.worker.wait_until_ready()

@@ -15,8 +15,8 @@ from draftlens.core.stats import Lane
 from draftlens.documents.reading.formats import Canvas, DraftFormat
 from draftlens.documents.reading.formats.base import draft_sources
 from draftlens.documents.reading.geometry import NOWHERE, Box
-from draftlens.documents.reading.open import PageNumbers, find_files, open_document
-from draftlens.documents.reading.page import Document, Page
+from draftlens.documents.reading.open import Document, PageNumbers, find_files, open_document
+from draftlens.documents.reading.page import Page
 from draftlens.documents.reading.pipeline import (
     LayoutPipeline,
     StandardPipeline,

@@ -57,8 +57,9 @@ class IndexEntry:
 class OutputFolder:
     """A folder with a Markdown file and a folder of pages for each document, and an index of them.
 
-    The names of a document follow from its path alone (`name_of`). Inside the `with` statement no
-    other process writes to the folder; at its end the index and the documents are written.
+    The names of a document follow from its path alone (`document_name`). Inside the `with`
+    statement no other process writes to the folder; at its end the index and the documents are
+    written.
 
     Raises:
         ConfigError: it cannot be created, another process writes to it, or its index is foreign.
@@ -102,7 +103,7 @@ class OutputFolder:
     def claim(self, source: str) -> None:
         """Reserve the names of a document before writing. Raises ConfigError if they belong to
         another document or file, or are outside of the folder."""
-        name = name_of(source)
+        name = document_name(source)
         entry = self._entries.get(name)
         path = os.path.realpath(source)
         if entry is None:
@@ -279,13 +280,13 @@ class OutputFolder:
         write_json(self.folder / INDEX, values)
 
 
-def name_of(source: str | Path) -> str:
+def document_name(source: str | Path) -> str:
     """The name of a document in an output folder: its path without root and leading `..`.
 
     Example:
 
-        >>> name_of("letters/may.pdf"), name_of("/data/may.pdf"), name_of("../may.pdf")
-        ('letters/may.pdf', 'data/may.pdf', 'may.pdf')
+        >>> document_name("/data/letters/may.pdf"), document_name("../may.pdf")
+        ('data/letters/may.pdf', 'may.pdf')
     """
     path = Path(os.path.normpath(source))
     return "/".join(part for part in path.parts if part not in (path.anchor, ".."))

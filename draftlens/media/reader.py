@@ -10,11 +10,12 @@ import signal
 import subprocess
 import time
 import weakref
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from typing import Any
 
 import psutil
 
@@ -37,27 +38,27 @@ class LostReaderError(MediaError):
     """The reading process crashed, took too long or needed too much memory."""
 
 
-class MediaRequest(Protocol):
+class MediaRequest(ABC):
     """A request to the reading process."""
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """The medium's name, for messages."""
-        ...
 
     @property
     def max_memory(self) -> int | None:
         """Bytes by which the process may grow; None for no bound."""
-        ...
+        return None
 
+    @abstractmethod
     def answer(self) -> Any:
         """Read it; runs in the process."""
-        ...
 
 
 @dataclass(frozen=True)
-class ReadRequest:
-    """A file to read.
+class ReadRequest(MediaRequest):
+    """A file to read; the limits bound its pixels.
 
     Args:
         kind: `video` or `image`.
@@ -75,10 +76,6 @@ class ReadRequest:
     @property
     def name(self) -> str:
         return self.source
-
-    @property
-    def max_memory(self) -> None:
-        """No bound: the limits bound the pixels instead."""
 
     def answer(self) -> Any:
         """The `Video`, or the PIL image."""

@@ -10,7 +10,7 @@ from draftlens.core.errors import ConfigError
 from draftlens.core.registry import Registry
 from draftlens.core.tree import EAGLE_PATHS, Topology, chain, from_paths
 from draftlens.decoding.acceptance import Acceptance
-from draftlens.decoding.plan import Plan, make_schedule
+from draftlens.decoding.plan import DraftWorker, Plan, make_schedule
 from draftlens.drafting.adaptive.controller import TreeController
 from draftlens.drafting.adaptive.history import TreeControllers, record_of
 from draftlens.drafting.model_drafter import ModelDrafter
@@ -231,7 +231,7 @@ def drafting_plan(
         acceptance=Acceptance(method.sampling_rule),
         uses_draft=drafting is not models.target,
         timed=timed_models(method.tree, models.target, drafting),
-        worker=lane,
+        worker=lane or DraftWorker(),
     )
 
 

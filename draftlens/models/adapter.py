@@ -35,8 +35,8 @@ from draftlens.models.prompt import (
     build_prompt,
     capture_call,
     checked_inputs,
-    checked_options,
     neutral_config,
+    prompt_options,
     with_config,
 )
 from draftlens.models.support import (
@@ -46,7 +46,7 @@ from draftlens.models.support import (
     execution_device,
     has_groups,
     media_ids,
-    parts_of,
+    model_parts,
     represents,
     unwrapped_model,
 )
@@ -78,7 +78,7 @@ class Backbone:
         self.hosts: Hosts = ALONE
         self.passes: Passes = EAGER
         self._lock = lock_of(model)
-        self.decoder, self.head, self.embed = parts_of(model, self.name)
+        self.decoder, self.head, self.embed = model_parts(model, self.name)
         self.text_config = model.config.get_text_config(decoder=True)
         # Granite models divide the logits after their head.
         self.divisor = float(getattr(self.text_config, "logits_scaling", None) or 1.0)
@@ -133,7 +133,7 @@ class Backbone:
             InputError, ConfigError: `models.prompt` refuses inputs or options.
             UnsupportedModelError: the model is in training mode.
         """
-        options = checked_options(options, self.model.generation_config)
+        options = prompt_options(options, self.model.generation_config)
         return self._prepare(self.model, inputs, options)
 
     def prepare_prompt(self, inputs: Mapping[str, Any], max_new_tokens: int = 1) -> Prepared:

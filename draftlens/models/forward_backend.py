@@ -1,55 +1,36 @@
-"""The protocol between decode forwards and compiled passes."""
+"""The base class of compiled passes."""
 
 from __future__ import annotations
-
-from typing import Protocol
 
 from torch import Tensor
 
 from draftlens.models.kv_cache import KVCache
 
 
-class Passes(Protocol):
-    """Computes decode forwards of a model other than by calling its modules. `label` names the
-    backend in measured costs; empty for the modules."""
+class Passes:
+    """Computes decode forwards of a model other than by calling its modules. This base class leaves
+    every forward to the modules."""
 
     @property
-    def label(self) -> str: ...
+    def label(self) -> str:
+        """Names the backend in measured costs; empty for the modules."""
+        return ""
 
     def begin(self) -> None:
         """A call begins: the model may have changed since the last one."""
-        ...
 
     def run(
         self, tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None
     ) -> Tensor | None:
         """Logits of a forward, ``[B, T, V]``, or None to let the modules compute it, as
         `Backbone.forward`. Writes keys and values after each row's length; keeps the lengths."""
-        ...
+        return None
 
     def run_chain(
         self, tokens: Tensor, position_ids: Tensor, cache: KVCache, count: int, vocab_size: int
     ) -> Tensor | None:
         """As `Backbone.greedy_chain`; the lengths of the cache stay as they are."""
-        ...
-
-
-class EagerPasses:
-    """Leaves every forward to the model's modules."""
-
-    label = ""
-
-    def begin(self) -> None: ...
-
-    def run(
-        self, tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None
-    ) -> Tensor | None:
-        return None
-
-    def run_chain(
-        self, tokens: Tensor, position_ids: Tensor, cache: KVCache, count: int, vocab_size: int
-    ) -> Tensor | None:
         return None
 
 
-EAGER = EagerPasses()
+EAGER = Passes()

@@ -240,7 +240,7 @@ def with_config(model: Any, config: GenerationConfig) -> Any:
     return other
 
 
-def checked_options(options: Mapping[str, Any], model_config: Any) -> dict[str, Any]:
+def prompt_options(options: Mapping[str, Any], model_config: Any) -> dict[str, Any]:
     """Options of `generate` without a cache, with `stop_strings` as a criterion. Raises
     `InputError` for a cache, `ConfigError` for an assistant or for lack of a tokenizer."""
     if options.get("assistant_model") is not None:

@@ -21,7 +21,7 @@ MEDIA = ("image", "video", "vision", "audio", "img", "boi", "eoi")
 """Prefixes of the names of token ids that a configuration has for media."""
 
 
-def parts_of(model: Any, name: str) -> tuple[Any, Any, Any]:
+def model_parts(model: Any, name: str) -> tuple[Any, Any, Any]:
     """The language model, output head and input embeddings. Raises `UnsupportedModelError`."""
     if getattr(model.config, "is_encoder_decoder", False) or not hasattr(model, "generate"):
         raise UnsupportedModelError(f"{name} is no decoder-only model with generate()")

@@ -8,7 +8,6 @@ grown. One lets the real controller choose by the timings of a simulated machine
 from __future__ import annotations
 
 import random
-import weakref
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -27,6 +26,7 @@ from draftlens.drafting.adaptive.controller import RoundState, TreeController
 from draftlens.drafting.adaptive.cost_curve import CostCurve
 from draftlens.drafting.adaptive.forward_costs import ForwardCosts
 from draftlens.models.adapter import Backbone
+from draftlens.models.model_state import Slot
 
 HALF = {"method": "specvlm", "prune_ratio": 0.5}
 GUESSERS: dict[str, dict[str, Any]] = {
@@ -84,7 +84,7 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> Checked:
         return check(self, tree)
 
     monkeypatch.setattr(Session, "check", check_tree)
-    monkeypatch.setattr(records, "_RECORDS", weakref.WeakKeyDictionary())
+    monkeypatch.setattr(records, "_RECORDS", Slot("records"))
     return trees
 
 

@@ -73,7 +73,7 @@ class MaskedAttention:
         self._rule = rule
         self._lengths = list(lengths)
 
-    def attend(
+    def __call__(
         self,
         module: Any,
         query: Tensor,
@@ -82,7 +82,7 @@ class MaskedAttention:
         mask: Tensor | None,
         **kwargs: Any,
     ) -> Any:
-        """See `AttentionPass.attend`."""
+        """See `AttentionPass`."""
         scaling = scaling_of(query, kwargs)
         repeats = query.shape[1] // key.shape[1]
         keys = key.repeat_interleave(repeats, 1)

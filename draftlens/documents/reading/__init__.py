@@ -1,8 +1,8 @@
 """Pages of documents, and pipelines that read them for drafts."""
 
 from draftlens.documents.reading.geometry import Box
-from draftlens.documents.reading.open import PageNumbers, find_files, open_document
-from draftlens.documents.reading.page import Document, Page, TextLayer
+from draftlens.documents.reading.open import Document, PageNumbers, find_files, open_document
+from draftlens.documents.reading.page import Page, TextLayer
 from draftlens.documents.reading.pipeline import LayoutPipeline, StandardPipeline
 from draftlens.documents.reading.readers import READERS
 from draftlens.documents.reading.values import Piece, Reading, Region, RegionText

@@ -58,7 +58,7 @@ def without_prose(regions: Sequence[Region], reading: Reading) -> list[Region]:
     kept = []
     for place, region in enumerate(regions):
         inside = [p for p, owner in zip(reading.pieces, owned, strict=True) if owner == place]
-        if not (region.kind == "table" and inside and _is_prose(rows_of(inside))):
+        if not (region.kind == "table" and inside and _is_prose(cells_by_row(inside))):
             kept.append(region)
     return kept
 
@@ -70,7 +70,7 @@ def _is_prose(rows: Sequence[Sequence[str]]) -> bool:
     return 3 * sum(count > 1 for count in long) > len(rows)
 
 
-def unseen(reading: Reading, regions: Sequence[Region]) -> list[Piece]:
+def words_outside(reading: Reading, regions: Sequence[Region]) -> list[Piece]:
     """Words outside of all regions."""
     found = owners(reading.pieces, regions)
     return [piece for piece, owner in zip(reading.pieces, found, strict=True) if owner is None]
@@ -80,12 +80,12 @@ def text_of(source: str, kind: str, pieces: Sequence[Piece]) -> RegionText:
     lines = [" ".join(piece.text for piece in line) for line in lines_of(pieces)]
     rows: tuple[tuple[str, ...], ...] = ()
     if kind == "table":
-        rows = tuple(tuple(row) for row in rows_of(pieces))
+        rows = tuple(tuple(row) for row in cells_by_row(pieces))
     score = fmean(piece.score for piece in pieces)
     return RegionText(source, tuple(lines), score, rows)
 
 
-def rows_of(pieces: Sequence[Piece]) -> list[list[str]]:
+def cells_by_row(pieces: Sequence[Piece]) -> list[list[str]]:
     """The cells of a table by rows: words at one height are a row, wide spaces divide it."""
     height = median(piece.box.height for piece in pieces)
     rows: list[list[Piece]] = []

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from draftlens.core.checks import shown, wrong
 from draftlens.core.errors import ConfigError
-from draftlens.documents.reading.page import Document
 from draftlens.documents.reading.pdf import PdfDocument
 from draftlens.documents.reading.pictures import PictureDocument
 from draftlens.media.files import check_file
@@ -21,6 +20,8 @@ SUFFIXES = (".pdf", ".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", "
 _MARK = b"%PDF-"
 _MARK_WITHIN = 1024
 """A PDF begins with its mark, but readers accept it within the first kilobyte."""
+
+Document = PdfDocument | PictureDocument
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The protocols of documents and pages, between files and pipelines."""
+"""The pages of documents, between files and pipelines."""
 
 from __future__ import annotations
 
@@ -49,22 +49,4 @@ class Page(Protocol):
 
     def text_layer(self) -> TextLayer | None:
         """The characters that the file states; None for pictures, which state none."""
-        ...
-
-
-class Document(Protocol):
-    """An open file with pages."""
-
-    source: str
-    """The file, for messages and results."""
-
-    num_pages: int
-    """How many pages the file states."""
-
-    def page(self, number: int) -> Page:
-        """A page by its number, from 1; raises MediaError if it is missing or cannot be read."""
-        ...
-
-    def close(self) -> None:
-        """Close the file; pages cannot be read any more."""
         ...

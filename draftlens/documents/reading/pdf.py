@@ -23,7 +23,7 @@ NEEDS = ("pypdfium2", "pikepdf")
 
 
 class PdfDocument:
-    """A PDF file (`documents.reading.page.Document`).
+    """A PDF file.
 
     `limits` bound the file, its rendered pages, and time and memory for each. `reader` is closed by
     the caller; None for one of its own.

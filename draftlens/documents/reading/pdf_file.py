@@ -21,6 +21,7 @@ from draftlens.documents.reading.damage import content_damage
 from draftlens.documents.reading.geometry import POINTS_PER_INCH, Box
 from draftlens.documents.reading.page import TextLayer
 from draftlens.media.limits import Limits, check_pixels, refusal
+from draftlens.media.reader import MediaRequest
 
 PASSWORD = 4
 """pdfium's error for a missing or wrong password (`FPDF_ERR_PASSWORD`)."""
@@ -119,8 +120,8 @@ class PdfFile:
 
 
 @dataclass(frozen=True)
-class PdfQuestion:
-    """A call of a method of `PdfFile` for the reading process (`media.reader.MediaRequest`); a
+class PdfQuestion(MediaRequest):
+    """A call of a method of `PdfFile` for the reading process; a
     page's number is the first argument."""
 
     path: str

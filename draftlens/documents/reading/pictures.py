@@ -23,7 +23,7 @@ _MOST_DPI = 2400.0
 
 
 class PictureDocument:
-    """An image file (`documents.reading.page.Document`); raises MediaError if its header cannot be
+    """An image file; raises MediaError if its header cannot be
     read. `reader` is closed by the caller; None for one of its own."""
 
     def __init__(

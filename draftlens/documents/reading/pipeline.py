@@ -10,9 +10,9 @@ from draftlens.core.errors import ConfigError, MediaError
 from draftlens.documents.reading.assign import (
     ordered,
     regions_of_blocks,
-    unseen,
     with_texts,
     without_prose,
+    words_outside,
 )
 from draftlens.documents.reading.layouts import Layout, make_layout
 from draftlens.documents.reading.page import Page
@@ -101,7 +101,7 @@ class StandardPipeline:
         if readings and self._alone:
             regions = without_prose(regions, readings[0])
         if readings:
-            regions = [*regions, *regions_of_blocks(unseen(readings[0], regions), page.box)]
+            regions = [*regions, *regions_of_blocks(words_outside(readings[0], regions), page.box)]
         return with_texts(ordered(regions), readings)
 
     def _readings(self, page: Page, regions: Sequence[Region]) -> list[Reading]:

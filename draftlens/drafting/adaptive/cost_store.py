@@ -6,7 +6,6 @@ import hashlib
 import json
 import logging
 import time
-import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from draftlens.drafting.adaptive.calibration import CONTEXT, forward_seconds, me
 from draftlens.drafting.adaptive.cost_curve import CostCurve
 from draftlens.models.adapter import Backbone
 from draftlens.models.facts import facts_by_modules, facts_of
+from draftlens.models.model_state import Slot
 
 STALE = 1.5
 """A stored curve whose first width now takes this many times as long, or as short, is measured
@@ -24,9 +24,8 @@ anew."""
 FIRST_SHARE = 0.7
 """Share of the time for a target, whose curve has more steps than that of its draft."""
 
-# By model: the file of its curve, whose name says under which conditions it was measured, and the
-# curve.
-_CURVES: weakref.WeakKeyDictionary[Any, tuple[Path, CostCurve]] = weakref.WeakKeyDictionary()
+# The file, whose name is a hash of the conditions of the measurement, and the curve.
+_CURVES = Slot[tuple[Path, CostCurve]]("cost curve")
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +47,7 @@ def calibrate(backbone: Backbone, seconds: float) -> CostCurve:
     if curve is None or not _is_current(curve, backbone):
         curve = measure_curve(backbone, seconds)
         _store(backbone, curve)
-    _CURVES[backbone.model] = (cost_file(backbone), curve)
+    _CURVES.set(backbone.model, (cost_file(backbone), curve))
     return curve
 
 
@@ -71,7 +70,7 @@ def calibrate_models(backbones: Sequence[Backbone], seconds: float) -> list[Cost
 def checked_curve(backbone: Backbone) -> CostCurve | None:
     """The curve of a model if `calibrate` has measured or compared it in this process, under the
     same conditions; None otherwise."""
-    path, curve = _CURVES.get(backbone.model, (None, None))
+    path, curve = _CURVES.get(backbone.model) or (None, None)
     return curve if path is not None and path == cost_file(backbone) else None
 
 

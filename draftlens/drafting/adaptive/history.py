@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from draftlens.core.locks import ForkLock
 from draftlens.drafting.adaptive.controller import Costs, PairHistory, TreeController
@@ -13,18 +13,16 @@ from draftlens.drafting.adaptive.cost_curve import CostCurve
 from draftlens.drafting.adaptive.cost_store import checked_curve, known_curve
 from draftlens.drafting.adaptive.forward_costs import FIRST_LIMIT, ForwardCosts
 from draftlens.models.adapter import Backbone
+from draftlens.models.model_state import Slot
 
 TreeControllers = Callable[[str], TreeController]
 """Maps a kind of prompt, such as ``"video"``, to a controller for one answer."""
 
-# By target model, draft model, and settings with the kind of prompt. Both models are weak keys, so
-# that a record ends with its models and a new model never inherits the record of an old one.
-_RECORDS: weakref.WeakKeyDictionary[
-    Any, weakref.WeakKeyDictionary[Any, dict[Hashable, PairHistory]]
-]
-_RECORDS = weakref.WeakKeyDictionary()
+# Of a target, by draft model, then by settings and kind of prompt. The draft is a weak key: it may
+# be the target itself, and no new draft may inherit the record of an old one.
+_RECORDS = Slot[WeakKeyDictionary[Any, dict[Hashable, PairHistory]]]("records of drafting")
 
-_COSTS: weakref.WeakKeyDictionary[Any, ForwardCosts] = weakref.WeakKeyDictionary()
+_COSTS = Slot[ForwardCosts]("live costs of forwards")
 
 _LOCK = ForkLock()
 """Held while any record is used: pairs may share a model."""
@@ -40,7 +38,7 @@ def record_of(target: Backbone, draft: Backbone, settings: Hashable, kind: str) 
         kind: of the prompts.
     """
     with _LOCK:
-        by_draft = _RECORDS.setdefault(target.model, weakref.WeakKeyDictionary())
+        by_draft = _RECORDS.get_or_make(target.model, WeakKeyDictionary)
         by_settings = by_draft.setdefault(draft.model, {})
         key = (settings, kind)
         if key not in by_settings:
@@ -60,14 +58,15 @@ def forget_answers(target: Backbone) -> None:
     """Forget what earlier answers of a target have shown in this process, but not what forwards
     cost. For measurements of first answers."""
     with _LOCK:
-        _RECORDS.pop(target.model, None)
+        _RECORDS.drop(target.model)
 
 
 def _live_costs(backbone: Backbone, other: Backbone | None = None) -> ForwardCosts:
     """The live costs of a model; the same object for the same model."""
     costs = _COSTS.get(backbone.model)
     if costs is None:
-        costs = _COSTS[backbone.model] = _new_costs(backbone, other)
+        costs = _new_costs(backbone, other)
+        _COSTS.set(backbone.model, costs)
     elif not costs.is_measured:
         curve = checked_curve(backbone)
         if curve is not None and curve.largest >= FIRST_LIMIT:

@@ -11,6 +11,7 @@ from draftlens.methods.lookup.answer_tail import BREAK, AnswerTail
 from draftlens.methods.lookup.ngram_index import (
     MOST_MATCHES,
     Continuation,
+    TokenSource,
     Vocabulary,
     sources_in_order,
 )
@@ -64,7 +65,7 @@ class ReferenceDocument:
         return self._starts[last] if last < len(self._starts) else len(self.text)
 
 
-class TextReference:
+class TextReference(TokenSource):
     """A text that an answer may repeat with other spaces, punctuation, markup and tokens.
 
     Its places are indices of characters. The letters and digits of the last tokens are searched in

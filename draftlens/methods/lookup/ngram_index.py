@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol
 
 from draftlens.methods.lookup.answer_tail import BREAK, AnswerTail
 
@@ -90,7 +90,7 @@ class Continuation:
     reaches_end: bool = False
 
 
-class TokenSource(Protocol):
+class TokenSource(ABC):
     """A text that an answer may repeat. Its places are indices of tokens or of characters."""
 
     cursor: int | None
@@ -99,48 +99,50 @@ class TokenSource(Protocol):
     latest match.
     """
 
+    @abstractmethod
     def matches(self, tail: AnswerTail, length: int) -> list[tuple[int, int]]:
         """Pairs of agreement (equal tokens before the place) and place where the last `length`
         tokens occur, the preferred one first."""
-        ...
 
+    @abstractmethod
     def continuation(self, place: int, length: int, tail: AnswerTail) -> Continuation:
         """At most `length` tokens that follow a place, up to one that may not be proposed."""
-        ...
 
+    @abstractmethod
     def head(self, separator: str, length: int, tail: AnswerTail) -> Continuation:
         """At most `length` tokens of a separator and the beginning of the text after it; none if
         the separator has no tokens of its own here."""
-        ...
 
-    def set_cursor(self, place: int | None) -> None: ...
+    def set_cursor(self, place: int | None) -> None:
+        self.cursor = place
 
+    @abstractmethod
     def place_after(self, place: int, tokens: Sequence[int], text: str) -> int:
         """The place after tokens of an answer, and their text, that followed a place."""
-        ...
 
+    @abstractmethod
     def prefix_end(self, tail: AnswerTail, num_tokens: int) -> int:
         """End of the longest prefix of the text that ends the last `num_tokens` tokens, or 0."""
-        ...
 
     @property
+    @abstractmethod
     def symbols(self) -> Sequence[Hashable]:
         """What the places count: token ids or characters."""
-        ...
 
+    @abstractmethod
     def to_symbols(self, tokens: Sequence[int], text: str) -> Sequence[Hashable]:
         """Tokens of an answer, and their text, in the symbols of this text."""
-        ...
 
+    @abstractmethod
     def is_token_start(self, place: int) -> bool: ...
 
+    @abstractmethod
     def is_finished(self, place: int) -> bool:
         """Whether nothing but spaces and punctuation follows a place."""
-        ...
 
 
 @dataclass(eq=False)
-class Reference:
+class Reference(TokenSource):
     """A text of token ids; its places are indices of tokens."""
 
     index: TokenIndex  # rows may share it

@@ -4,33 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from draftlens.decoding.drafter import TargetContext
 from draftlens.drafting.pruning import Pruning
 from draftlens.methods.parallelvlm.messages import Read, TargetSide
-
-
-class DraftReading(Protocol):
-    """How the prompts of rows get to the draft worker."""
-
-    @property
-    def pruning(self) -> Pruning | None:
-        """The pruning that the worker does itself."""
-        ...
-
-    @property
-    def waits(self) -> bool:
-        """Whether the worker needs a message of the target before it reads."""
-        ...
-
-    def inputs(self, inputs: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """The part of the draft's inputs that the worker needs."""
-        ...
-
-    def message(self, answer: int, context: TargetContext) -> Read:
-        """The message for which the worker waits; `answer` is the session in the worker."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -45,9 +23,11 @@ class OwnPrompt:
         return self.pruning is not None and bool(self.pruning.pruner.readings)
 
     def inputs(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The part of the draft's inputs that the worker needs."""
         return inputs
 
     def message(self, answer: int, context: TargetContext) -> Read:
+        """The message for which the worker waits; `answer` is the session in the worker."""
         return Read(answer, side=TargetSide(context.prompt.outline(), context.readings))
 
 
@@ -64,3 +44,7 @@ class TargetsPrompt:
 
     def message(self, answer: int, context: TargetContext) -> Read:
         return Read(answer, prompt=self.own_pruning.apply(context.prompt, context).prompt)
+
+
+DraftReading = OwnPrompt | TargetsPrompt
+"""How the prompts of rows get to the draft worker; see `OwnPrompt`."""

@@ -13,7 +13,7 @@ from draftlens.methods.parallelvlm.messages import Decision, Guess
 
 
 @dataclass
-class Work:
+class DraftForward:
     """A forward of the draft."""
 
     span: Span
@@ -44,7 +44,7 @@ class Row:
     agrees: bool = True  # whether nothing in `tokens` contradicts the answer
     finished: bool = False  # whether the answer has ended, or goes on without a draft
     # by position, the forward of each draft token without a verdict
-    works: dict[int, Work] = field(default_factory=dict)
+    works: dict[int, DraftForward] = field(default_factory=dict)
     # by position, what these were drawn from, float32 ``[V]``; for rejection sampling
     probs: dict[int, Tensor] = field(default_factory=dict)
     met: int = 0  # length of answer and draft tokens at the end of the last round
@@ -71,7 +71,7 @@ class Row:
             return None
         return NextGuess(self.tokens[position], probs)
 
-    def take(self, drafted: Guess, work: Work) -> list[bool]:
+    def take(self, drafted: Guess, work: DraftForward) -> list[bool]:
         """Append a token of the worker; returns its verdict if the answer has come so far."""
         if drafted.epoch != self.epoch:
             # The worker has followed the decisions up to here and goes on from the answer.

@@ -22,18 +22,19 @@ from draftlens.core.timeline import Span
 from draftlens.core.tree import chain
 from draftlens.decoding.drafter import Drafter, TargetContext
 from draftlens.decoding.observer import ignore
+from draftlens.decoding.plan import DraftWorker
 from draftlens.methods.parallelvlm.draft_inputs import DraftReading
 from draftlens.methods.parallelvlm.link import Link, WorkerLostError
 from draftlens.methods.parallelvlm.messages import Decide, DraftTokens, FromDraft, Joined, Leave
 from draftlens.methods.parallelvlm.schedule import Round, Schedule
-from draftlens.methods.parallelvlm.target_rows import Row, Work
+from draftlens.methods.parallelvlm.target_rows import DraftForward, Row
 from draftlens.methods.parallelvlm.worker_session import WorkerSession
 from draftlens.pruning import Choice
 
 logger = logging.getLogger("draftlens")
 
 
-class ParallelDrafter:
+class ParallelDrafter(DraftWorker):
     """Drafts with a model that a worker runs ahead of the target (ParallelVLM, PEARL).
 
     The worker always continues its own last token, as if all of its tokens, also the one in place
@@ -74,7 +75,7 @@ class ParallelDrafter:
         self._visual = 0
         self._kept = 0
         self._spans: list[Span] = []
-        self._works: list[Work] = []
+        self._works: list[DraftForward] = []
         self._observe: Callable[[Choice], None] = ignore
         self._phase: Callable[[str], AbstractContextManager[None]] = _no_phase
         self._proposed_at = 0.0
@@ -277,7 +278,7 @@ class ParallelDrafter:
             self._forwards += 1
             self._cache_bytes = message.cache_bytes
             self.schedule.drafted(message.span.seconds)
-            work = Work(message.span, len(message.tokens))
+            work = DraftForward(message.span, len(message.tokens))
             self._works.append(work)
             for drafted in message.tokens:
                 row = self._session.row(drafted.row) if self._session is not None else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -25,19 +25,12 @@ PROMPTS: Mapping[str, str] = {"image": IMAGE_PROMPT, "video": VIDEO_PROMPT}
 BATCH = 8  # Pictures or clips that a model describes at once, at most.
 
 
-class Writer(Protocol):
-    """Describes pictures and clips."""
-
-    def write(self, media: Sequence[Medium], source: ChatSource) -> list[str]:
-        """A text about each. Exceptions are caught by the caller."""
-        ...
-
-
 class CallableWriter:
     def __init__(self, describe: Describe) -> None:
         self._describe = describe
 
     def write(self, media: Sequence[Medium], source: ChatSource) -> list[str]:
+        """A text about each. The caller catches exceptions."""
         return [self._describe(medium.content) for medium in media]
 
 
@@ -99,6 +92,9 @@ class ModelWriter:
         else:
             conversation.images.append(medium.content)
         return conversation
+
+
+Writer = CallableWriter | ModelWriter
 
 
 def pixels_of(medium: Medium) -> Any:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -84,18 +84,6 @@ def check_captioner(captioner: Any) -> None:
         )
 
 
-class Captions(Protocol):
-    """Makes the captions of conversations."""
-
-    def of(self, source: ChatSource) -> list[list[str]]:
-        """The captions of each conversation, in order of appearance.
-
-        Raises:
-            CaptionError: they cannot be made; the message gives the cause.
-        """
-        ...
-
-
 def make_captions(
     options: Captioning, models: Models, remembered: dict[bytes, str] | None = None
 ) -> Captions:
@@ -126,7 +114,7 @@ def captioned(captions: Captions, source: ChatSource) -> Mapping[str, Any]:
     """The draft's inputs with captions in place of pictures and clips (for `Plan.views`).
 
     Raises:
-        CaptionError: as `Captions.of`.
+        CaptionError: as `GivenCaptions.of`.
         InputError: the draft's processor refuses the conversations.
     """
     lines = captions.of(source)
@@ -141,7 +129,7 @@ class GivenCaptions:
         self._captions = [shortened_caption(caption, max_tokens) for caption in captions]
 
     def of(self, source: ChatSource) -> list[list[str]]:
-        """A batch without pictures and clips takes none.
+        """The captions of each conversation; a batch without pictures and clips takes none.
 
         Raises:
             CaptionError: there are more or fewer captions than pictures and clips.
@@ -231,3 +219,6 @@ def _identity(medium: Medium) -> bytes:
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
+
+
+Captions = GivenCaptions | Captioner

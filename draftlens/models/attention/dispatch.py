@@ -6,36 +6,25 @@ other computes transformers' `sdpa`, without copies for grouped queries (`models
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from draftlens.models.attention import gqa as grouped
+from draftlens.models.attention import gqa
 from draftlens.models.attention.switch import SharedSwitch
 
 NAME = "draftlens"
 ARGUMENT = "draftlens_attention"
 
 
-class AttentionPass(Protocol):
-    """Attention of one forward, called once per layer in the order of the layers."""
-
-    def attend(
-        self,
-        module: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None,
-        **kwargs: Any,
-    ) -> Any:
-        """Output and weights of one layer, with the signature of transformers' attention: query
-        ``[B, H, T, D]``, key and value ``[B, H', K, D]``, H' dividing H, mask as for `sdpa`."""
-        ...
+AttentionPass = Callable[..., Any]
+"""Attention of one forward, called once per layer in the order of the layers, with the signature of
+transformers' attention: module, query ``[B, H, T, D]``, key and value ``[B, H', K, D]``, H'
+dividing H, mask as for `sdpa`, and keywords. Returns output and weights of the layer."""
 
 
 def _dispatch(
@@ -43,8 +32,8 @@ def _dispatch(
 ) -> Any:
     attention: AttentionPass | None = kwargs.pop(ARGUMENT, None)
     if attention is None:
-        return grouped.attend(module, query, key, value, mask, **kwargs)
-    return attention.attend(module, query, key, value, mask, **kwargs)
+        return gqa.grouped_attention(module, query, key, value, mask, **kwargs)
+    return attention(module, query, key, value, mask, **kwargs)
 
 
 AttentionInterface.register(NAME, _dispatch)

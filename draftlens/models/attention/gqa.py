@@ -19,7 +19,7 @@ _UNUSUAL = ("position_bias", "softcap", "cache")
 """With any of these arguments, `sdpa_attention_forward` itself is called."""
 
 
-def attend(
+def grouped_attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any
 ) -> Any:
     is_usual = not kwargs.get("dropout") and all(kwargs.get(name) is None for name in _UNUSUAL)

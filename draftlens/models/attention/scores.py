@@ -33,7 +33,7 @@ class AttentionProbe:
         reads = (visual.cumsum(1) > 0) & ~visual & is_real
         self.readers = [row.nonzero()[:, 0] for row in reads]
 
-    def attend(
+    def __call__(
         self,
         module: Any,
         query: Tensor,

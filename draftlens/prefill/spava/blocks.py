@@ -54,12 +54,12 @@ class Blocks:
         return min(self.passing, self.size(block))
 
 
-def parts_of(total: int, count: int) -> list[int]:
+def near_equal_parts(total: int, count: int) -> list[int]:
     """Sizes of `count` parts of a whole that differ by one at most, larger ones first (eq. 6).
 
     Example:
 
-        >>> parts_of(11, 4)
+        >>> near_equal_parts(11, 4)
         [3, 3, 3, 2]
     """
     share, rest = divmod(total, count)
@@ -69,7 +69,7 @@ def parts_of(total: int, count: int) -> list[int]:
 def divide(length: int, context: int, anchor: int, passing: int, count: int) -> Blocks:
     """A row with `count` blocks that differ by one token at most; count <= context - anchor."""
     edges = [anchor]
-    for size in parts_of(context - anchor, count):
+    for size in near_equal_parts(context - anchor, count):
         edges.append(edges[-1] + size)
     return Blocks(length, context, tuple(edges), passing)
 
@@ -89,7 +89,7 @@ def dealt(count: int, size: int, zigzag: bool = True) -> list[list[int]]:
     hands: list[list[int]] = [[] for _ in range(size)]
     if not zigzag:
         first = 0
-        for rank, share in enumerate(parts_of(count, size)):
+        for rank, share in enumerate(near_equal_parts(count, size)):
             hands[rank] = list(range(first, first + share))
             first += share
         return hands
@@ -121,7 +121,7 @@ class Share:
     @property
     def anchor_slice(self) -> slice:
         """The part of the anchor that the query attends to on this rank."""
-        sizes = parts_of(self.blocks.anchor, self.size)
+        sizes = near_equal_parts(self.blocks.anchor, self.size)
         first = sum(sizes[: self.rank])
         return slice(first, first + sizes[self.rank])
 

@@ -29,7 +29,7 @@ class Part:
     lse: Tensor
 
 
-def merge(parts: Sequence[Part]) -> Part:
+def merge_parts(parts: Sequence[Part]) -> Part:
     """Merge parts of disjoint sets of keys and the same queries, at least one. The output has the
     dtype of the log-sum-exp, and zeros where no part saw a key."""
     return merge_stacked(

@@ -14,7 +14,7 @@ from draftlens.core.errors import UnsupportedModelError
 from draftlens.models.attention.scores import AttentionProbe
 from draftlens.prefill.spava.blocks import Blocks
 from draftlens.prefill.spava.flops import Attend, Work
-from draftlens.prefill.spava.lse_merge import merge, merge_running
+from draftlens.prefill.spava.lse_merge import merge_parts, merge_running
 from draftlens.prefill.spava.passing_keys import Choose, keys_by_query
 
 UNKNOWN_TERMS = ("sliding_window", "softcap", "s_aux", "position_bias", "block_mask")
@@ -44,7 +44,7 @@ class BlockAttention:
         self._probe = probe
         self.num_layers = 0
 
-    def attend(
+    def __call__(
         self,
         module: Any,
         query: Tensor,
@@ -128,7 +128,7 @@ def attend_in_blocks(
     behind = slice(blocks.context, blocks.length)
     seen = attend(query[:, behind], key[:, context], value[:, context])
     itself = attend(query[:, behind], key[:, behind], value[:, behind], causal=True)
-    output[:, behind] = merge([seen, itself]).out
+    output[:, behind] = merge_parts([seen, itself]).out
     return output
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,47 +15,46 @@ from torch import Tensor
 PIXELS = ("pixel_values", "pixel_values_videos")
 
 
-class Shares(Protocol):
+class Shares:
     """The pixels of one modality, unit by unit."""
-
-    @property
-    def units(self) -> int:
-        """Number of frames or pictures."""
-        ...
-
-    @property
-    def groups(self) -> int:
-        """Number of feature tensors that the model makes."""
-        ...
 
     @property
     def num_states(self) -> int | None:
         """Entries of the encoder's hidden states, where they are read (`models.visual_grid`)."""
-        ...
+        return None
+
+    @property
+    def units(self) -> int:
+        """Number of frames or pictures."""
+        raise NotImplementedError
+
+    @property
+    def groups(self) -> int:
+        """Number of feature tensors that the model makes."""
+        raise NotImplementedError
 
     def arguments(self, first: int, last: int) -> dict[str, Any]:
         """Arguments of the encoder for the units from `first` up to `last`, at least one."""
-        ...
+        raise NotImplementedError
 
     def groups_of(self, first: int, last: int) -> list[int]:
         """The group of each feature tensor that the encoder makes of these units. A group consists
         of the pieces of all shares, in order."""
-        ...
+        raise NotImplementedError
 
     def dropped(self, last: int) -> int:
         """Tokens to drop at the end of each of these tensors."""
-        ...
+        return 0
 
 
 @dataclass(frozen=True)
-class Pictures:
+class Pictures(Shares):
     """Pictures along the first dimension, `sizes` in each unit, and further arguments with an entry
     for each. With `batch_num_images` the pictures of a prompt stay together, because the model cuts
     a picture into patches only if it is alone."""
 
     given: Mapping[str, Any]
     sizes: Sequence[int]
-    num_states: int | None = None
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Pictures | None:
@@ -94,12 +93,9 @@ class Pictures:
         span = self._span(first, last)
         return list(range(span.start, span.stop))
 
-    def dropped(self, last: int) -> int:
-        return 0
-
 
 @dataclass(frozen=True)
-class Frames:
+class Frames(Shares):
     """Videos ``[V, F, C, H, W]``; the model appends one token to the features of each."""
 
     given: Mapping[str, Any]
@@ -130,13 +126,12 @@ class Frames:
 
 
 @dataclass(frozen=True)
-class Grids:
+class Grids(Shares):
     """Pictures and videos as patches ``[P, D]``, with grids (t, h, w), int64 ``[V, 3]``."""
 
     given: Mapping[str, Any]
     pixels: str
     grid: str
-    num_states: int | None = None
 
     @classmethod
     def of_pictures(cls, given: Mapping[str, Any]) -> Grids:
@@ -179,18 +174,14 @@ class Grids:
     def groups_of(self, first: int, last: int) -> list[int]:
         return [video for video, _ in self._pieces(first, last)]
 
-    def dropped(self, last: int) -> int:
-        return 0
-
 
 @dataclass(frozen=True)
-class PaddedPictures:
+class PaddedPictures(Shares):
     """Pictures ``[B, N, C, H, W]`` of B prompts, padded by pictures of zeros, which the model
     skips; `real` has prompt and index of the others, int64 ``[n, 2]``."""
 
     given: Mapping[str, Any]
     real: Tensor
-    num_states: int | None = None
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> PaddedPictures | None:
@@ -217,9 +208,6 @@ class PaddedPictures:
     def groups_of(self, first: int, last: int) -> list[int]:
         prompts: list[int] = self.real[first:last, 0].tolist()
         return prompts
-
-    def dropped(self, last: int) -> int:
-        return 0
 
 
 Maker = Callable[[Mapping[str, Any]], Shares | None]

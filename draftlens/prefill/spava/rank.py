@@ -124,7 +124,7 @@ class _Recorder:
         self._attention = attention
         self._readers = readers
 
-    def attend(
+    def __call__(
         self,
         module: Any,
         query: Tensor,
@@ -135,7 +135,7 @@ class _Recorder:
     ) -> Any:
         kept = [query[row][:, places] for row, places in enumerate(self._readers)]
         self.queries.append(kept)
-        return self._attention.attend(module, query, key, value, mask, **kwargs)
+        return self._attention(module, query, key, value, mask, **kwargs)
 
 
 @torch.inference_mode()  # as the passes that write the caches

@@ -18,7 +18,7 @@ from torch import Tensor
 from draftlens.core.process_group import Arriving, Hosts
 from draftlens.prefill.spava.blocks import Share
 from draftlens.prefill.spava.flops import Attend, Work
-from draftlens.prefill.spava.lse_merge import Part, merge, merge_running
+from draftlens.prefill.spava.lse_merge import Part, merge_parts, merge_running
 from draftlens.prefill.spava.one_process_attention import scaling_of, taken
 from draftlens.prefill.spava.passing_keys import keys_by_query
 
@@ -65,7 +65,7 @@ class ShardAttention:
         self._lengths = list(lengths)
         self._hosts = hosts
 
-    def attend(
+    def __call__(
         self,
         module: Any,
         query: Tensor,
@@ -168,7 +168,7 @@ class ShardAttention:
             for message in messages:
                 joined = message[first:end].view(query.shape[1], num_behind, -1)
                 parts.append(Part(joined[..., :-1], joined[..., -1]))
-            merged.append(merge(parts).out)
+            merged.append(merge_parts(parts).out)
             first = end
         return merged
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from draftlens.core.process_group import Hosts
-from draftlens.prefill.spava.blocks import parts_of
+from draftlens.prefill.spava.blocks import near_equal_parts
 from draftlens.prefill.spava.flops import Attend, Work
 from draftlens.prefill.spava.lse_merge import Part, merge_running
 from draftlens.prefill.spava.one_process_attention import scaling_of
@@ -38,7 +38,7 @@ class Chunks:
     def edges(self) -> list[int]:
         """Beginning of each chunk, and the end of the last."""
         edges = [0]
-        for size in parts_of(self.length, 2 * self.size):
+        for size in near_equal_parts(self.length, 2 * self.size):
             edges.append(edges[-1] + size)
         return edges
 
@@ -90,7 +90,7 @@ class RingAttention:
         self._lengths = list(lengths)
         self._hosts = hosts
 
-    def attend(
+    def __call__(
         self,
         module: Any,
         query: Tensor,

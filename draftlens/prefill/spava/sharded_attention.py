@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,17 +25,6 @@ class HeldRow:
     values: tuple[Tensor, ...]
 
 
-class KeySource(Protocol):
-    """The keys and values of one rank."""
-
-    def seen(
-        self, layer: int, row: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
-    ) -> Part:
-        """Attention of new tokens ``[H, T, D]`` on this rank; key ``[H', K, D]`` and value
-        ``[H', K, E]`` are those that the layer's cache returns for the row."""
-        ...
-
-
 @dataclass(frozen=True)
 class AttentionOnRankZero:
     """Rank 0's part of the prompts, of `lengths` tokens without the new ones, and all tokens after
@@ -47,7 +36,9 @@ class AttentionOnRankZero:
     def seen(
         self, layer: int, row: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
     ) -> Part:
-        """`KeySource.seen`; the mask applies between new tokens."""
+        """Attention of new tokens ``[H, T, D]`` on this rank; key ``[H', K, D]`` and value
+        ``[H', K, E]`` are those that the layer's cache returns for the row. The mask applies
+        between new tokens."""
         length = self.lengths[row]
         window = slice(length, length + query.shape[1])
         before = attend(query, key[:, :length], value[:, :length], scaling)
@@ -65,6 +56,7 @@ class OnOtherRank:
     def seen(
         self, layer: int, row: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
     ) -> Part:
+        """As `AttentionOnRankZero.seen`; key and value are not read."""
         held = self.rows[row]
         if held is None:
             return nothing_seen(query, value)
@@ -74,12 +66,12 @@ class OnOtherRank:
 class SpreadAttention:
     """An `AttentionPass` of new tokens on one rank: one message per layer."""
 
-    def __init__(self, source: KeySource, hosts: Hosts) -> None:
+    def __init__(self, source: AttentionOnRankZero | OnOtherRank, hosts: Hosts) -> None:
         self.num_layers = 0
         self._source = source
         self._hosts = hosts
 
-    def attend(
+    def __call__(
         self,
         module: Any,
         query: Tensor,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from draftlens.core.process_group import Encoded, Hosts
-from draftlens.prefill.spava.blocks import parts_of
+from draftlens.prefill.spava.blocks import near_equal_parts
 from draftlens.prefill.spava.pixel_split import PIXELS, Shares, pixel_shares
 
 MODALITIES = {"image": "pictures", "video": "videos"}
@@ -62,7 +62,7 @@ def _arguments(model: Any, modality: str, inputs: Mapping[str, Any]) -> dict[str
 
 def _encoded(model: Any, hosts: Hosts, modality: str, shares: Shares) -> Any:
     """The output of the model's encoder for all units."""
-    edges = [0, *accumulate(parts_of(shares.units, hosts.size))]
+    edges = [0, *accumulate(near_equal_parts(shares.units, hosts.size))]
     spans = list(pairwise(edges))
     jobs = [_job(modality, shares, first, last) for first, last in spans]
     with hosts.answering():

@@ -23,7 +23,7 @@ from draftlens.cli import options as opt
 from draftlens.cli.loading import load_models, make_folder
 from draftlens.cli.model_options import Loading
 from draftlens.cli.progress import ProgressBar, ProgressLines, is_hidden, progress_bars
-from draftlens.cli.show import error_console, print_json, show_files, show_tables
+from draftlens.cli.show import error_console, print_json, show_files
 from draftlens.core.errors import ConfigError
 from draftlens.core.files import only_writer
 from draftlens.engine import Engine
@@ -47,6 +47,7 @@ from draftlens_lab.cli.bench_options import (
     MeasuringOptions,
     ReportOptions,
 )
+from draftlens_lab.cli.report_tables import show_tables
 from draftlens_lab.measure.options import frame_counts
 from draftlens_lab.measure.progress import ProgressListener
 

@@ -18,8 +18,9 @@ from rich.progress import (
 from draftlens.cli.loading import load_models, make_folder
 from draftlens.cli.model_options import Loading
 from draftlens.cli.progress import SavingBar, progress_bars
-from draftlens.cli.show import error_console, print_json, show_files, show_tables
+from draftlens.cli.show import error_console, print_json, show_files
 from draftlens.core.files import only_writer
+from draftlens_lab.cli.report_tables import show_tables
 from draftlens_lab.evaluate import (
     Evaluation,
     EvaluationOptions,

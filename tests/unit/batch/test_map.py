@@ -75,27 +75,16 @@ class Fake:
         self.calls: list[list[float]] = []
         self.seeds: list[Any] = []
 
-    def process(self, conversations: Any) -> list[Conversation]:
-        return list(conversations)
-
-    def answer(self, inputs: list[Conversation], **options: Any) -> Any:
-        values = [float(chat.videos[0].frames.mean()) for chat in inputs]
+    def answer(self, chats: list[Conversation], seed: list[int] | None) -> Result:
+        values = [float(chat.videos[0].frames.mean()) for chat in chats]
         self.calls.append(values)
-        self.seeds.append(options["seed"])
+        self.seeds.append(seed)
         if 7.0 in values:
             raise RuntimeError("seven")
         if 8.0 in values:
             raise InputError("eight is refused")
-        return Answer(values)
-
-
-class Answer:
-    def __init__(self, values: list[float]) -> None:
-        self.values = values
-
-    def run(self) -> Result:
-        rows = [[int(value)] for value in self.values]
-        texts = [str(value) for value in self.values]
+        rows = [[int(value)] for value in values]
+        texts = [str(value) for value in values]
         return Result(rows, [[False] for _ in rows], Stats(e2e=2.0), True, (), texts)
 
 
@@ -107,7 +96,7 @@ def test_a_clip_that_fails_costs_itself_only() -> None:
     engine = Fake()
     clips = [frames(value) for value in (1, 7, 2, 8, 3)]
     answers = sorted(
-        map_clips(engine, clips, "What?", MapOptions(batch=5, seed=4), {}),
+        map_clips(engine.answer, clips, "What?", MapOptions(batch=5, seed=4)),
         key=lambda answer: answer.index,
     )
     assert [answer.text for answer in answers] == ["1.0", "", "2.0", "", "3.0"]
@@ -130,7 +119,7 @@ def test_however_many_clips_there_are_few_are_held() -> None:
             del clip
 
     most = 0
-    for answer in map_clips(Fake(), clips(), "What?", options, {}):
+    for answer in map_clips(Fake().answer, clips(), "What?", options):
         del answer
         most = max(most, sum(clip() is not None for clip in held))
     assert len(held) == 80

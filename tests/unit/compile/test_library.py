@@ -205,7 +205,7 @@ def test_a_folder_of_code_is_the_users_own(
     made[what].chmod(0o775)
     with pytest.raises(PermissionError, match="may be written by other users: run chmod go-w"):
         store.folder_of(backbone, Skeleton.of(backbone))
-    assert "may be written by other users" in switch.describe(backbone)
+    assert "may be written by other users" in switch.describe_passes(backbone)
     switch.attach([backbone], True)
     assert backbone.passes is EAGER
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from draftlens import ConfigError, ParsedPage
-from draftlens.documents.output import INDEX, OutputFolder, name_of
+from draftlens.documents.output import INDEX, OutputFolder, document_name
 
 OPTIONS = {"settings": 1}
 
@@ -89,9 +89,9 @@ def test_names_follow_from_the_path_alone() -> None:
 
 @pytest.mark.parametrize("name", ["...pdf", "..pdf", "../a.pdf", "../../..a", "/...pdf", "./x/.."])
 def test_no_name_leads_out_of_the_folder(name: str) -> None:
-    parts = name_of(name).split("/")
+    parts = document_name(name).split("/")
     assert ".." not in parts
-    assert not name_of(name).startswith("/")
+    assert not document_name(name).startswith("/")
 
 
 def test_a_file_of_dots_stays_in_the_folder() -> None:

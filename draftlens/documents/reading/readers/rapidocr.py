@@ -52,7 +52,9 @@ class RapidOcrReader:
         if found.boxes is None or found.txts is None:
             return Reading(SOURCE, ())
         scale = page.box.width / picture.width
-        return Reading(SOURCE, tuple(pieces_of(found.boxes, found.txts, found.scores, scale)))
+        return Reading(
+            SOURCE, tuple(lines_of_rapidocr(found.boxes, found.txts, found.scores, scale))
+        )
 
     @cached_property
     def _engine(self) -> Any:
@@ -62,7 +64,7 @@ class RapidOcrReader:
             return RapidOCR(params={_THREADS: 1, _INTER_THREADS: 1, "Global.log_level": "error"})
 
 
-def pieces_of(
+def lines_of_rapidocr(
     corners: Any, texts: Sequence[str], scores: Sequence[float], scale: float
 ) -> list[Piece]:
     """Printed lines in reading order, from four corners of each in pixels, ``[N, 4, 2]``; `scale`

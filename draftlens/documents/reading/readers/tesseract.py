@@ -60,7 +60,7 @@ class TesseractReader:
         picture.save(pixels, "PPM")
         dpi = picture.width * POINTS_PER_INCH / page.box.width
         table = self._run(pixels.getvalue(), round(dpi), f"{page.source}, page {page.number}")
-        return Reading(SOURCE, tuple(pieces_of(table, POINTS_PER_INCH / dpi)))
+        return Reading(SOURCE, tuple(words_of_tesseract(table, POINTS_PER_INCH / dpi)))
 
     def _run(self, pixels: bytes, dpi: int, name: str) -> str:
         command = [PROGRAM, "stdin", "stdout", "-l", self.languages, "--dpi", str(max(dpi, 70))]
@@ -87,7 +87,7 @@ class TesseractReader:
         return outcome.stdout.decode("utf-8", "replace")
 
 
-def pieces_of(table: str, scale: float) -> Iterator[Piece]:
+def words_of_tesseract(table: str, scale: float) -> Iterator[Piece]:
     """The words of tesseract's TSV table; `scale` is points per pixel."""
     rows = csv.DictReader(io.StringIO(table), delimiter="\t", quoting=csv.QUOTE_NONE)
     lines: dict[tuple[str, ...], int] = {}

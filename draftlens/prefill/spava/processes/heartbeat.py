@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -21,11 +22,27 @@ LOST = "lost"
 """Key of the sentence with the cause of the loss."""
 
 
-def ignore(why: str) -> None:
+def ignore_loss(why: str) -> None:
     """Rank 0 detects a loss by itself, and raises."""
 
 
-class Heartbeat:
+class Signs(ABC):
+    """Detects lost ranks and informs the others."""
+
+    @abstractmethod
+    def silent(self) -> list[int]:
+        """The ranks without a sign of life, earliest first."""
+
+    @abstractmethod
+    def tell(self, why: str) -> str:
+        """Tell the others, in a sentence, why the group is lost; returns the first such sentence,
+        perhaps of another rank."""
+
+    def stop(self) -> None:  # noqa: B027 - only a heartbeat has to be stopped
+        """The group is used no more."""
+
+
+class Heartbeat(Signs):
     """Writes the heartbeat of one rank from a thread of its own, until `stop`. A stopped or dead
     process writes none. A busy one does, since torch's operations release the interpreter lock.
 
@@ -35,7 +52,7 @@ class Heartbeat:
     """
 
     def __init__(
-        self, store: Any, rank: int, size: int, on_lost: Callable[[str], None] = ignore
+        self, store: Any, rank: int, size: int, on_lost: Callable[[str], None] = ignore_loss
     ) -> None:
         self._store = store
         self._rank = rank
@@ -51,8 +68,6 @@ class Heartbeat:
         self._stopped.set()
 
     def tell(self, why: str) -> str:
-        """Tell all ranks, in a sentence, why the group is lost; returns the first such sentence,
-        perhaps of another rank."""
         told = [why]
         watch = threading.Thread(target=self._tell, args=(told,), daemon=True)
         watch.start()

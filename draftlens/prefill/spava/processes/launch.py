@@ -22,6 +22,7 @@ import torch
 
 from draftlens.core.errors import ConfigError, HostError
 from draftlens.models.adapter import Backbone
+from draftlens.prefill.spava.processes.heartbeat import Signs
 from draftlens.prefill.spava.processes.process_group import (
     PATIENCE_SECONDS,
     START_SECONDS,
@@ -89,8 +90,8 @@ class _Child:
 
 
 @dataclass(frozen=True)
-class _Children:
-    """`Signs` on rank 0, which observes its children (ranks 1 and above, in order)."""
+class _Children(Signs):
+    """Rank 0 observes its children (ranks 1 and above, in order)."""
 
     children: Sequence[_Child]
     links: SocketLinks
@@ -107,12 +108,10 @@ class _Children:
             return why
         return next(filter(None, (child.told() for child in self.children)), why)
 
-    def stop(self) -> None: ...
-
 
 @dataclass(frozen=True)
-class _Parent:
-    """`Signs` on ranks above 0, which report to rank 0 over `control`."""
+class _Parent(Signs):
+    """Ranks above 0 report to rank 0 over `control`."""
 
     control: socket.socket
     links: SocketLinks
@@ -125,8 +124,6 @@ class _Parent:
         with suppress(OSError):
             self.control.sendall(why.encode()[:LONGEST_SENTENCE])
         return why
-
-    def stop(self) -> None: ...
 
 
 class LocalRanks(GroupRanks):

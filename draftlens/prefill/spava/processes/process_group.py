@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import count
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from torch.distributed import ProcessGroupGloo
 from draftlens.core.errors import HostError
 from draftlens.core.locks import ForkAware, ForkLock
 from draftlens.core.process_group import Arriving, Encoded
-from draftlens.prefill.spava.processes.heartbeat import Heartbeat, ignore
+from draftlens.prefill.spava.processes.heartbeat import Heartbeat, Signs, ignore_loss
 from draftlens.prefill.spava.processes.jobs import ALLOWED, packed, unpacked
 from draftlens.prefill.spava.processes.transport import (
     LinkTransport,
@@ -41,37 +41,14 @@ HEADER = 8
 """Bytes before a job: its size."""
 
 
-class Links(Protocol):
-    """Sends CPU tensors to other ranks. Both methods begin an operation and return an object; its
-    `wait` takes a timeout and raises RuntimeError if a rank was lost."""
-
-    def send(self, tensors: list[Tensor], rank: int, tag: int) -> Any: ...
-
-    def recv(self, tensors: list[Tensor], rank: int, tag: int) -> Any: ...
-
-
-class Signs(Protocol):
-    """Detects lost ranks and informs the others."""
-
-    def silent(self) -> list[int]:
-        """The ranks without a sign of life, earliest first."""
-        ...
-
-    def tell(self, why: str) -> str:
-        """Tell the others why the group is lost; returns the first such sentence."""
-        ...
-
-    def stop(self) -> None:
-        """The group is used no more."""
-        ...
-
-
 class GroupRanks(ForkAware):
-    """`Hosts` over `Links`. Messages go from rank to rank directly.
+    """`Hosts` over links. Messages go from rank to rank directly.
 
     Args:
         patience: seconds that a rank waits for another one inside an answer. It must be longer than
             one layer takes.
+        links: send and receive CPU tensors: `SocketLinks`, or a `ProcessGroupGloo`. The `wait` of
+            what they return takes a timeout and raises RuntimeError if a rank was lost.
         jobs: classes of which jobs may consist.
     """
 
@@ -83,7 +60,7 @@ class GroupRanks(ForkAware):
         rank: int,
         size: int,
         patience: float,
-        links: Links,
+        links: Any,
         signs: Signs,
         jobs: Sequence[type] = ALLOWED,
     ) -> None:
@@ -255,7 +232,7 @@ class GlooRanks(GroupRanks):
         size: int,
         patience: float = PATIENCE_SECONDS,
         device: Any = None,
-        on_lost: Callable[[str], None] = ignore,
+        on_lost: Callable[[str], None] = ignore_loss,
         jobs: Sequence[type] = ALLOWED,
     ) -> None:
         beats = Heartbeat(store.clone(), rank, size, on_lost)
@@ -291,8 +268,8 @@ class GlooRanks(GroupRanks):
                 self._links.send([header], rank, 0).wait(timedelta(seconds=1))
 
 
-class _Traveling:
-    """Implements `Arriving` for `tensors` in the order of ranks; `sent` must live until sent."""
+class _Traveling(Arriving):
+    """`tensors` from other ranks, in the order of ranks; `sent` must live until sent."""
 
     def __init__(
         self,
@@ -302,8 +279,8 @@ class _Traveling:
         sent: Tensor,
         device: torch.device,
     ) -> None:
+        super().__init__(tensors)
         self._hosts = hosts
-        self._tensors = tensors
         self._works = works
         self._sent = sent
         self._device = device

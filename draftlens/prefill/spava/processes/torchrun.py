@@ -12,7 +12,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from draftlens.core.errors import ConfigError, HostError, InputError
 from draftlens.models.adapter import Backbone
-from draftlens.prefill.spava.processes.heartbeat import ignore
+from draftlens.prefill.spava.processes.heartbeat import ignore_loss
 from draftlens.prefill.spava.processes.process_group import PATIENCE_SECONDS, GlooRanks
 from draftlens.prefill.spava.processes.worker_loop import exit_when_lost, run_jobs_and_exit
 
@@ -46,7 +46,7 @@ def join(backbone: Backbone, patience: float = PATIENCE_SECONDS, digest: str = "
         own = PrefixStore("draftlens", store)
         check_first(own, rank)
         check_equal(own, rank, size, digest)
-        on_lost = exit_when_lost if rank else ignore
+        on_lost = exit_when_lost if rank else ignore_loss
         hosts = GlooRanks(own, rank, size, patience, None, on_lost)
     except RuntimeError as error:
         raise HostError(f"the hosts that torchrun started did not meet: {error}") from error

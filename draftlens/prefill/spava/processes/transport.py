@@ -27,7 +27,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class LinkTransport:
-    """Operations on CPU tensors over gloo or sockets (`process_group.Links`)."""
+    """Operations on CPU tensors over gloo or sockets (the links of `process_group.GroupRanks`)."""
 
     group: Any
 

@@ -132,7 +132,7 @@ class _Run:
             for handle in handles:
                 handle.remove()
 
-    def attend(
+    def __call__(
         self,
         module: Any,
         query: Tensor,
@@ -141,7 +141,7 @@ class _Run:
         mask: Tensor | None,
         **kwargs: Any,
     ) -> Any:
-        """See `AttentionPass.attend`. Of layers after which tokens are dropped, the attention of
+        """See `AttentionPass`. Of layers after which tokens are dropped, the attention of
         the readers is kept."""
         self.kept_by_layer.append(self.kept)
         if len(self.kept_by_layer) in self.drops_after:

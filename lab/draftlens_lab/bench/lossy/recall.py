@@ -58,7 +58,7 @@ class RecallingPass:
     def begin_step(self) -> None:
         self._layers_done = 0
 
-    def attend(
+    def __call__(
         self,
         module: Any,
         query: Tensor,

@@ -20,8 +20,8 @@ from draftlens.documents.reading.layouts import LAYOUTS, make_layout
 from draftlens.documents.reading.page import Page, TextLayer
 from draftlens.documents.reading.pipeline import parse_readers
 from draftlens.documents.reading.readers import READERS, make_reader
-from draftlens.documents.reading.readers.rapidocr import pieces_of as lines_of_rapidocr
-from draftlens.documents.reading.readers.tesseract import pieces_of as words_of_tesseract
+from draftlens.documents.reading.readers.rapidocr import lines_of_rapidocr
+from draftlens.documents.reading.readers.tesseract import words_of_tesseract
 from draftlens.documents.reading.trust import collapsed, fault_of
 from draftlens.documents.reading.values import Piece, Reading, Region
 

@@ -18,6 +18,7 @@ from draftlens.drafting.adaptive.controller import TreeController
 from draftlens.drafting.adaptive.cost_curve import CostCurve
 from draftlens.drafting.adaptive.history import record_of
 from draftlens.models.adapter import Backbone
+from draftlens.models.model_state import Slot
 
 FAMILY = next(family for family in FAMILIES if family.name == "llava_onevision")
 CURVE = CostCurve((1, 4), (1.0, 2.0), 256)
@@ -34,8 +35,8 @@ def backbone(name: str = "", **text: Any) -> Backbone:
 def _nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a new process; no model has a measured curve."""
     monkeypatch.setattr(records, "known_curve", lambda model: None)
-    monkeypatch.setattr(records, "_RECORDS", weakref.WeakKeyDictionary())
-    monkeypatch.setattr(records, "_COSTS", weakref.WeakKeyDictionary())
+    monkeypatch.setattr(records, "_RECORDS", Slot("records"))
+    monkeypatch.setattr(records, "_COSTS", Slot("costs"))
 
 
 def answer(record: Any, *paths: tuple[int, ...]) -> None:

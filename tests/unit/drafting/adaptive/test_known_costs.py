@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import platform
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +27,7 @@ from draftlens.drafting.adaptive.cost_store import (
 from draftlens.models import facts
 from draftlens.models.adapter import Backbone
 from draftlens.models.facts import facts_of
+from draftlens.models.model_state import Slot
 
 FAMILY = next(family for family in FAMILIES if family.name == "llava_onevision")
 OTHER_FAMILY = next(family for family in FAMILIES if family.name == "qwen2_5_vl")
@@ -75,7 +75,7 @@ def new_process(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Forgets what is in memory, as the end of a process does."""
 
     def forget_memory() -> None:
-        monkeypatch.setattr(known_costs, "_CURVES", weakref.WeakKeyDictionary())
+        monkeypatch.setattr(known_costs, "_CURVES", Slot("curves"))
 
     return forget_memory
 
@@ -98,7 +98,7 @@ def test_the_second_calibration_of_a_real_model_measures_nothing(
     forwards.clear()
     assert calibrate(backbone, 100.0) is curve
     assert not forwards
-    monkeypatch.setattr(known_costs, "_CURVES", weakref.WeakKeyDictionary())
+    monkeypatch.setattr(known_costs, "_CURVES", Slot("curves"))
     monkeypatch.setattr(known_costs, "STALE", float("inf"))
     assert calibrate(backbone, 100.0) == curve
     assert 1 <= len(forwards) <= 2  # the comparison with now
@@ -312,11 +312,11 @@ def test_a_curve_in_memory_ends_with_its_model(
     new_process()
     backbone = Backbone.of(FAMILY.build())
     calibrate(backbone, 1.0)
-    assert len(known_costs._CURVES) == 1
+    assert len(known_costs._CURVES.values()) == 1
     measured.calls.clear()
     del backbone
     gc.collect()
-    assert len(known_costs._CURVES) == 0
+    assert len(known_costs._CURVES.values()) == 0
 
 
 def test_the_folder_is_in_the_cache_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:

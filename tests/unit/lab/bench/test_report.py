@@ -17,6 +17,7 @@ from draftlens_lab.bench.plots import bench_plots
 from draftlens_lab.bench.report import bench_page, bench_tables, swept, value_text
 from draftlens_lab.bench.store import Failure, Measurement, Record, Refusal, Store, products
 from draftlens_lab.bench.summary import summarize
+from draftlens_lab.cli.report_tables import show_tables
 from rich.console import Console
 
 from draftlens.cli import show
@@ -284,7 +285,7 @@ def test_names_can_be_read_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch)
     terminal = Console(file=file, width=80, force_terminal=True, color_system=None)
     monkeypatch.setattr(show, "console", terminal)
     summary = measured(sweep=True)
-    show.show_tables(bench_tables(summary), "")
+    show_tables(bench_tables(summary), "")
     memory = file.getvalue().split("drafts and memory")[1].split("where the time goes")[0]
     lines = [line for line in memory.splitlines() if line.startswith("│")]
     names = "".join(line.split("│")[1].strip() for line in lines)

@@ -38,7 +38,7 @@ class Every:
 
 def attended(rule: Rule, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, int]:
     attention = MaskedAttention(rule, [query.shape[1]])
-    output, _ = attention.attend(None, query[None], key[None], value[None], None, scaling=SCALING)
+    output, _ = attention(None, query[None], key[None], value[None], None, scaling=SCALING)
     return output[0].transpose(0, 1), attention.flops
 
 

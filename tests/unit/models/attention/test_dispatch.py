@@ -25,7 +25,7 @@ class Counted:
     def __init__(self) -> None:
         self.layers: list[int] = []
 
-    def attend(
+    def __call__(
         self,
         module: Any,
         query: Tensor,
@@ -34,7 +34,7 @@ class Counted:
         mask: Tensor | None,
         **kwargs: Any,
     ) -> Any:
-        """See `AttentionPass.attend`."""
+        """See `AttentionPass`."""
         assert dispatch.ARGUMENT not in kwargs
         self.layers.append(module.layer_idx)
         return sdpa_attention_forward(module, query, key, value, mask, **kwargs)
@@ -43,9 +43,9 @@ class Counted:
 class Zero(Counted):
     """Answers with zeros."""
 
-    def attend(self, *args: Any, **kwargs: Any) -> Any:
-        """See `AttentionPass.attend`."""
-        output, weights = super().attend(*args, **kwargs)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """See `AttentionPass`."""
+        output, weights = super().__call__(*args, **kwargs)
         return torch.zeros_like(output), weights
 
 

@@ -17,7 +17,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from draftlens.core.tree import EAGLE_PATHS, ancestors, attention_mask, from_paths
 from draftlens.models.adapter import Backbone
-from draftlens.models.attention.gqa import attend, attend_in_groups, attend_packed
+from draftlens.models.attention.gqa import attend_in_groups, attend_packed, grouped_attention
 from draftlens.models.attention.switch import SharedSwitch
 from draftlens.prefill.spava.kernels import attend_by_formula
 
@@ -49,7 +49,7 @@ def module() -> Any:
 @pytest.mark.parametrize("queries", [2, 6, 26, 65])
 def test_the_bits_are_those_of_transformers(queries: int, dtype: torch.dtype) -> None:
     query, key, value, mask = states(queries, 100, dtype=dtype)
-    ours, _ = attend(module(), query, key, value, mask, scaling=0.3, dropout=0.0)
+    ours, _ = grouped_attention(module(), query, key, value, mask, scaling=0.3, dropout=0.0)
     theirs, _ = sdpa_attention_forward(module(), query, key, value, mask, scaling=0.3)
     assert torch.equal(ours, theirs)
 
@@ -81,11 +81,11 @@ def test_other_calls_are_those_of_transformers() -> None:
     for *given, kwargs in calls:
         layer = module()
         layer.num_key_value_groups = given[0].shape[1] // KEY_HEADS
-        ours, _ = attend(layer, *given, **kwargs)
+        ours, _ = grouped_attention(layer, *given, **kwargs)
         theirs, _ = sdpa_attention_forward(layer, *given, **kwargs)
         assert torch.equal(ours, theirs)
     with pytest.raises(ValueError, match="softcap"):
-        attend(module(), query, key, value, mask, softcap=30.0)
+        grouped_attention(module(), query, key, value, mask, softcap=30.0)
 
 
 class SizesOfResults(TorchDispatchMode):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from draftlens.prefill.spava.lse_merge import Part, merge, merge_running
+from draftlens.prefill.spava.lse_merge import Part, merge_parts, merge_running
 
 
 def parts_by_hand(scores: Tensor, values: Tensor, edges: list[int]) -> list[Part]:
@@ -40,12 +40,12 @@ def test_parts_are_merged_to_the_whole(count: int) -> None:
     expected = torch.softmax(scores.double(), -1) @ values.double()
     # A log-sum-exp of float32 is rounded in relation to its size, and with it a part's weight.
     bound = float(scores.max() * values.abs().max()) * torch.finfo(torch.float32).eps
-    for merged in (merge(parts), running(parts)):
+    for merged in (merge_parts(parts), running(parts)):
         assert (merged.out - expected).abs().max() < bound
         assert torch.allclose(merged.lse.double(), scores.double().logsumexp(-1), rtol=1e-6)
 
 
-@pytest.mark.parametrize("merged_by", [merge, running])
+@pytest.mark.parametrize("merged_by", [merge_parts, running])
 def test_rounding_is_that_of_float32(merged_by: object) -> None:
     generator = torch.Generator().manual_seed(5)
     scores = torch.randn(4, 9, 64, generator=generator)
@@ -55,7 +55,7 @@ def test_rounding_is_that_of_float32(merged_by: object) -> None:
     assert (merged_by(parts).out - expected).abs().max() < 1e-6  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("merged_by", [merge, running])
+@pytest.mark.parametrize("merged_by", [merge_parts, running])
 def test_parts_that_saw_nothing_count_for_nothing(merged_by: object) -> None:
     """Whatever their output holds; a query that saw nothing at all gets zeros and -inf."""
     nothing = Part(torch.full((2, 3), torch.nan), torch.tensor([-torch.inf, -torch.inf]))

@@ -57,7 +57,7 @@ def decode(queries: Tensor, hosts: InThreads) -> Tensor:
         rows = [HeldRow((keys,), (values,)) for keys, values in pairs]
         attention = SpreadAttention(OnOtherRank([rows[0], None]), hosts)
         new = torch.zeros(len(rows), GROUPS, SIZE, WIDTH)
-        return attention.attend(None, queries, new, new, None)[0]
+        return attention(None, queries, new, new, None)[0]
     lengths = [keys.shape[1] - SIZE for keys, _ in pairs]
     longest = max(lengths) + SIZE
     cached = torch.full((2, len(pairs), GROUPS, longest, WIDTH), torch.nan)
@@ -66,7 +66,7 @@ def decode(queries: Tensor, hosts: InThreads) -> Tensor:
         cached[1, row, :, : keys.shape[1]] = values
     mask = trees.attention_mask(lengths, trees.ancestors(TREE))
     attention = SpreadAttention(AttentionOnRankZero(lengths, mask), hosts)
-    return attention.attend(None, queries, cached[0], cached[1], mask)[0]
+    return attention(None, queries, cached[0], cached[1], mask)[0]
 
 
 def test_a_tree_sees_each_key_once_and_itself_as_far_as_it_may() -> None:
