@@ -86,7 +86,7 @@ class _SchedulerFigures(Collector):
             ("draftlens_cache_bytes", "Keys and values.", counters.cache_bytes),
         ):
             yield GaugeMetricFamily(name, help_text, value)
-        for name, help_text, value in (
+        for name, help_text, number in (
             (
                 "draftlens_prompt_tokens",
                 "Tokens of prompts that were read.",
@@ -111,7 +111,7 @@ class _SchedulerFigures(Collector):
                 counters.accepted,
             ),
         ):
-            yield CounterMetricFamily(name, help_text, value)
+            yield CounterMetricFamily(name, help_text, number)
         positions = CounterMetricFamily(
             "vllm:spec_decode_num_accepted_tokens_per_pos",
             "Accepted draft tokens by their position after the last token.",
