@@ -331,8 +331,7 @@ class Scheduler:
             if batch.method == request.method:
                 return batch
         plan = plan_of(self.models, request)
-        if plan.schedule is not decode:
-            raise ConfigError("rows that join and leave need the schedule 'serial'")
+        check_joins(plan)
         batch = _Batch(request.method, plan, self.models.target)
         self._batches.append(batch)
         return batch
@@ -403,6 +402,12 @@ class Scheduler:
         if not batch.rows and batch in self._batches:
             self._batches.remove(batch)
             self.counters.cache_bytes = 0
+
+
+def check_joins(plan: Plan) -> None:
+    """Raise ConfigError for a method whose rows cannot join and leave between rounds."""
+    if plan.schedule is not decode:
+        raise ConfigError("rows that join and leave need the schedule 'serial'")
 
 
 def _samples(job: Job, seeds: list[int]) -> list[Request]:

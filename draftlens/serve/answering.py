@@ -17,7 +17,7 @@ from draftlens.engine import Engine, Inputs
 from draftlens.media.conversation import Conversation
 from draftlens.models.prompt_checks import max_positions
 from draftlens.request import Request, checked_request
-from draftlens.scheduler import QueueFullError
+from draftlens.scheduler import QueueFullError, check_joins
 from draftlens.serve.errors import ApiError
 from draftlens.serve.media import MediaRules
 from draftlens.serve.options import ServeOptions
@@ -96,6 +96,8 @@ class Answering:
     """Reads media, runs the processors and hands requests to the scheduler."""
 
     def __init__(self, engine: Engine, options: ServeOptions) -> None:
+        plan = engine.plan()
+        check_joins(plan)
         self.engine = engine
         self.options = options
         self.model = options.model or engine.target.name
@@ -104,7 +106,7 @@ class Answering:
         backbone = engine.target.backbone
         self.max_positions = max_positions(backbone.text_config)
         self._samples = bool(backbone.model.generation_config.do_sample)
-        self._reads_references = REFERENCES in engine.plan().extras
+        self._reads_references = REFERENCES in plan.extras
         self._num_reading = 0
         # Tokenizers are used by one thread at a time.
         self._processing = ThreadPoolExecutor(1, thread_name_prefix="draftlens-processors")
