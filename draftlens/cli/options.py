@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -367,7 +367,7 @@ def _read_config(config: str) -> dict[str, Any]:
     return options
 
 
-def parse_limits(text: str | None) -> Limits:
+def parse_limits(text: str | None, defaults: Limits | None = None) -> Limits:
     """Return the limits on media from the value of `--limits`; others keep their defaults."""
     from draftlens.media import Limits
 
@@ -378,7 +378,7 @@ def parse_limits(text: str | None) -> Limits:
         raise ConfigError(
             f"--limits does not know {', '.join(map(repr, unknown))}; known: {', '.join(names)}"
         )
-    return Limits(**values)
+    return replace(defaults or Limits(), **values)
 
 
 def _parse_numbers(text: str) -> dict[str, Any]:
