@@ -213,7 +213,7 @@ def test_a_consumer_that_removes_every_row_that_has_ended() -> None:
             if sequence.finished:
                 session.remove(sequence)
     assert session.sequences == []
-    answers = reference(family, family.richest)
+    answers = reference(family, family.richest, LONG)
     assert [row.tokens for row in rows] == [answer[:9] for answer in answers]
     assert late.tokens == answers[2]
 
