@@ -2,10 +2,12 @@
 speedup that theory predicts.
 
     python benchmarks/engine.py --out benchmarks/results/engine
+    python benchmarks/engine.py --static-batch --repeats 5 --out benchmarks/results/engine_batch
 
 Every configuration answers every clip once per repeat, interleaved, so that noise of the machine
 affects all of them alike. Times are end to end (vision and prefill included) unless they are named
-decode. Writes OUT.json and OUT.md.
+decode. Writes OUT.json and OUT.md. `--static-batch` measures a batch of rows that end one after the
+other, with rows that have ended dropped from the passes, and kept in them.
 """
 
 from __future__ import annotations
@@ -43,7 +45,10 @@ from shared import (
 )
 
 import draftlens
+from draftlens.core.stats import Clock, Stats
+from draftlens.decoding import Session, decode
 from draftlens.engine import Engine, Inputs
+from draftlens.methods.base import Models, from_dict
 
 PREDICTION = """Written before the first run: plain decoding beats stock generate by about 10%,
 since the outer model's forward and stock's per-token bookkeeping are skipped; chain speculation
@@ -55,10 +60,14 @@ FIGURES = ("e2e", "decode", "tau", "outside")
 
 FORWARD_REPEATS = 60
 
+LENGTHS = [8 + round(number * 152 / 15) for number in range(16)]
+"""Tokens of the rows of the static batch."""
+
 
 def main() -> None:
     parser = argument_parser(__doc__, "benchmarks/results/engine", repeats=9)
     parser.add_argument("--gamma", type=int, default=5)
+    parser.add_argument("--static-batch", action="store_true")
     args = parser.parse_args()
     configure(args.threads)
     engine = draftlens.load("embedded", device="cpu")
@@ -67,6 +76,9 @@ def main() -> None:
     prompts = {
         clip.name: engine.read("Describe the video.", video=clip, num_frames=8) for clip in clips
     }
+    if args.static_batch:
+        report_static_batch(engine, list(prompts.values()), args)
+        return
     runs = measure(engine, prompts, args)
     costs = forward_costs(engine, next(iter(prompts.values())), args.gamma)
     report = {
@@ -318,6 +330,76 @@ def row_of(name: str, figures: Mapping[str, Any]) -> list[str]:
         f"{figures['outside']:.1%}" if "outside" in figures else "",
         "yes" if figures["identical"] else "NO",
     ]
+
+
+class RowsKept(Session):
+    """A session in which rows that have ended stay in the passes."""
+
+    def _drop_ended(self) -> None: ...
+
+
+def report_static_batch(
+    engine: Engine, prompts: Sequence[Inputs], args: argparse.Namespace
+) -> None:
+    """Decode seconds of a batch of `LENGTHS`, from the first token of all rows on."""
+    methods = {
+        "plain": {"method": "plain"},
+        f"chain (γ = {args.gamma})": {"num_speculative_tokens": args.gamma},
+        "tree (auto, the default)": {"tree": "auto"},
+    }
+    kinds = ("kept", "dropped")
+    seconds: dict[str, dict[str, list[float]]]
+    seconds = {name: {kind: [] for kind in kinds} for name in methods}
+    reference: list[list[int]] = []
+    for repeat in range(-1, args.repeats):  # the first one is not measured
+        for name in rotated(list(methods), repeat):
+            for kind in rotated(kinds, repeat):
+                kept = kind == "kept"
+                took, tokens = answer_batch(engine, prompts, methods[name], kept)
+                reference = reference or tokens
+                assert tokens == reference
+                if repeat >= 0:
+                    seconds[name][kind].append(took)
+    plain = seconds["plain"]["kept"]
+    rows = []
+    for name, by_kind in seconds.items():
+        gains = [kept / own for kept, own in zip(by_kind["kept"], by_kind["dropped"], strict=True)]
+        speedups = [kept / own for kept, own in zip(plain, by_kind["dropped"], strict=True)]
+        medians = [f"{statistics.median(by_kind[kind]):.3f}" for kind in kinds]
+        rows.append([name, *medians, *map(format_quartiles, map(quartiles, (gains, speedups)))])
+    columns = ("", "rows kept, s", "rows dropped, s", "gain", "against plain with rows kept")
+    facts = environment(args)
+    paragraphs = [
+        "# Rows that have ended leave the batch",
+        f"Decoding of {len(LENGTHS)} rows of {LENGTHS[0]} to {LENGTHS[-1]} tokens, interleaved; "
+        "tokens are equal in all runs. Ratios are paired by repeat: median (quartiles).",
+        "\n".join(markdown_table(columns, rows, text_columns=(0,))),
+        f"Environment: {environment_line(facts)}.",
+    ]
+    page = "\n\n".join(paragraphs) + "\n"
+    save(args.out, {"environment": facts, "seconds": seconds}, page)
+    print(page)
+
+
+def answer_batch(
+    engine: Engine, prompts: Sequence[Inputs], method: Mapping[str, Any], kept: bool
+) -> tuple[float, list[list[int]]]:
+    """Seconds of decoding, and the tokens of each row."""
+    target, draft = backbones(engine)
+    plan = from_dict(method).plan(Models(target, draft))
+    session = (RowsKept if kept else Session)(target, plan, Clock(Stats()))
+    rows = []
+    for number, length in enumerate(LENGTHS):
+        inputs = prompts[number % len(prompts)]
+        prepared = target.prepare(
+            inputs.target, max_new_tokens=length, do_sample=False, eos_token_id=None
+        )
+        rows += session.add(prepared, [0], inputs.draft or inputs.target)
+    session.start()
+    began = time.perf_counter()
+    for _ in decode(session):
+        pass
+    return time.perf_counter() - began, [row.tokens for row in rows]
 
 
 if __name__ == "__main__":

@@ -99,13 +99,10 @@ def open_call(
     clock = clock or Clock(Stats())
     request = _checked(request)
     models = models_of(target_model, draft_model, request.compile)
-    check_tokens("inputs", request.inputs, num_ids_of(models.target))
-    defaults = models.target.model.generation_config
-    check_for_model(request.options, models.target.vocab_size, defaults)
-    plan = resolve(request.method, models.draft is not None).plan(models)
-    meet_hosts(models.target, plan, request.extras.get(HOSTS), request.inputs)
+    check_for_models(models, request)
+    plan = plan_of(models, request)
     with clock.phase("vision"):
-        prepared = _prepare(models.target, request)
+        prepared = prepare(models.target, request)
     return open_prepared(models, plan, prepared, request, clock)
 
 
@@ -117,17 +114,46 @@ def open_prepared(
     clock: Clock,
 ) -> Call:
     """`open_call` for a call that stock `generate` has prepared already."""
-    check_length(models.target, prepared, bool(request.options.get(LONG_PROMPT)))
+    session = Session(models.target, plan, clock, request.observer)
+    sequences = add_rows(session, plan, prepared, request)
+    return Call(plan, session, sequences, models.target.dtype)
+
+
+def checked_request(models: Models, request: Request) -> Request:
+    """The request with its options checked, before anything is computed. Raises ConfigError and
+    InputError."""
+    request = _checked(request)
+    check_for_models(models, request)
+    return request
+
+
+def check_for_models(models: Models, request: Request) -> None:
+    """Raise ConfigError or InputError for tokens and options that the target does not have."""
+    check_tokens("inputs", request.inputs, num_ids_of(models.target))
+    defaults = models.target.model.generation_config
+    check_for_model(request.options, models.target.vocab_size, defaults)
+
+
+def plan_of(models: Models, request: Request) -> Plan:
+    """The plan of the request's method, ready to read prompts."""
+    plan = resolve(request.method, models.draft is not None).plan(models)
+    meet_hosts(models.target, plan, request.extras.get(HOSTS), request.inputs)
+    return plan
+
+
+def add_rows(
+    session: Session, plan: Plan, prepared: Prepared, request: Request
+) -> list[AnswerSequence]:
+    """Let the rows of a request join a session of the plan of its method."""
+    check_length(session.target, prepared, bool(request.options.get(LONG_PROMPT)))
     num_rows = len(prepared.input_ids)
     given, draft_inputs = _split_extras(plan, request)
     draft_inputs = _draft_inputs(plan, prepared, request.inputs, draft_inputs)
-    source = ExtraSource(num_rows, request.options.get("tokenizer"), request.chat, clock.phase)
+    phase = session.clock.phase
+    source = ExtraSource(num_rows, request.options.get("tokenizer"), request.chat, phase)
     extras = read_extras(plan, given, source)
-    session = Session(models.target, plan, clock, request.observer)
-    seeds = seeds_of(request.seed, prepared)
     extras[NAMESPACE] = request.extras.get(NAMESPACE)
-    sequences = session.add(prepared, seeds, draft_inputs, extras)
-    return Call(plan, session, sequences, models.target.dtype)
+    return session.add(prepared, seeds_of(request.seed, prepared), draft_inputs, extras)
 
 
 def _checked(request: Request) -> Request:
@@ -138,7 +164,7 @@ def _checked(request: Request) -> Request:
     return replace(request, options=checked_options(request.options, further, request.inputs))
 
 
-def _prepare(target: Backbone, request: Request) -> Prepared:
+def prepare(target: Backbone, request: Request) -> Prepared:
     """The request as stock `generate` prepares it; raises InputError if transformers refuses it."""
     options = {name: value for name, value in request.options.items() if name != LONG_PROMPT}
     try:

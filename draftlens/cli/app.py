@@ -25,6 +25,7 @@ from draftlens.cli.option_groups import (
 from draftlens.cli.pairs import pairs
 from draftlens.cli.parse import parse_command
 from draftlens.cli.plugins import add_commands
+from draftlens.cli.serve import serve_command
 from draftlens.core.names import AUTO
 from draftlens.core.version import __version__
 
@@ -207,6 +208,7 @@ app.command(**example("pairs"))(pairs)
 app.command("parse", **example("parse PAPER.pdf -o out/"))(
     takes_models(takes_groups(parse_command))
 )
+app.command("serve", **example("serve --port 8000"))(takes_models(takes_groups(serve_command)))
 add_commands(app)
 
 

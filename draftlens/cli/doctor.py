@@ -14,7 +14,7 @@ import transformers
 from draftlens.cli.loading import load_models
 from draftlens.cli.model_options import PLAIN, Loading
 from draftlens.cli.show import print_json, table
-from draftlens.compile import describe_passes
+from draftlens.compile import attach, choice_of, describe_passes
 from draftlens.core.errors import ConfigError
 from draftlens.core.names import AUTO
 from draftlens.core.tree import Topology
@@ -24,6 +24,7 @@ from draftlens.drafting.adaptive.cost_curve import CostCurve
 from draftlens.drafting.adaptive.cost_store import calibrate_models
 from draftlens.drafting.adaptive.forward_costs import ForwardCosts
 from draftlens.methods.parts import WITHOUT_EYES
+from draftlens.models.adapter import Backbone
 from draftlens.models.load import Loaded
 from draftlens.models.pair import unseen
 from draftlens.models.support import ATTENTION
@@ -77,12 +78,14 @@ def _models(target: str, draft: str, loading: Loading) -> dict[str, Any]:
     facts = {
         "target": _model(target_model),
         "target compiled passes": describe_passes(target_model.backbone),
+        "target passes by --compile-auto": _choice(target_model.backbone),
     }
     if draft_model is None:
         return facts
     modalities = target_model.backbone.modalities & draft_model.backbone.modalities
     facts["draft"] = _model(draft_model)
     facts["draft compiled passes"] = describe_passes(draft_model.backbone)
+    facts["draft passes by --compile-auto"] = _choice(draft_model.backbone)
     backbones = [target_model.backbone, draft_model.backbone]
     facts["pair"] = f"fits: same tokenizer, both accept {', '.join(sorted(modalities))}"
     missing = unseen(*backbones)
@@ -93,6 +96,14 @@ def _models(target: str, draft: str, loading: Loading) -> dict[str, Any]:
         facts[f"{name} forwards"] = describe_curve(curve)
     facts["best drafting"] = describe_choices(*curves)
     return facts
+
+
+def _choice(backbone: Backbone) -> str:
+    """What `compile="auto"` chooses and why; the modules compute again afterwards."""
+    attach([backbone], "auto")
+    choice = choice_of(backbone)
+    attach([backbone], False)
+    return str(choice)
 
 
 def describe_curve(curve: CostCurve) -> str:

@@ -10,9 +10,11 @@ from typer.core import TyperCommand
 MODELS = "Models and method"
 ANSWER = "Answer"
 MANY = "Many files"
+SERVER = "Server"
+CLIENTS = "What clients may send"
 LOADING = "How models are loaded"
 
-_ORDER = ("Arguments", "Options", MODELS, ANSWER, MANY, LOADING)
+_ORDER = ("Arguments", "Options", MODELS, ANSWER, MANY, SERVER, CLIENTS, LOADING)
 
 
 class GroupedCommand(TyperCommand):

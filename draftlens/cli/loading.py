@@ -21,7 +21,7 @@ from draftlens.cli.progress import count_bar, is_hidden, spinner
 from draftlens.cli.threads import settle_threads
 from draftlens.core.errors import ConfigError
 from draftlens.engine import Engine
-from draftlens.load_engine import calibration_seconds, load
+from draftlens.load_engine import calibration_seconds, load, pop_pass_quantization
 from draftlens.media import Limits
 from draftlens.media.conversation import Conversation, ask, read
 from draftlens.models.known_pairs import AUTO, EMBEDDED
@@ -100,6 +100,8 @@ def load_engine(
     """Load a target and its draft while a spinner is shown; the draft `none` is no draft."""
     reads = make_prefill("full" if prefill is None else prefill)
     reads.check_hosts(hosts)
+    words = dict(loading)
+    draft_quantization = pop_pass_quantization(words, compile)
     began = time.perf_counter()
     with _loading(target, quiet):
         engine = load(
@@ -108,16 +110,18 @@ def load_engine(
             method,
             calibrate=False,
             prefill=prefill,
-            **loading,  # type: ignore[misc]
+            **words,  # type: ignore[arg-type]
         )
         loading_seconds = time.perf_counter() - began
         # The number of threads decides what forwards cost.
         settle_threads(engine.target.backbone.model)
         if engine.target.backbone.hosts.size == 1:
             reads.meet(engine.target.backbone, hosts)
-        if compile:
-            engine.compile(compile)
-        if calibrate:
+    if compile:
+        with spinner("preparing passes", quiet):
+            engine.compile(compile, draft_quantization)
+    if calibrate:
+        with spinner("measuring forwards", quiet):
             engine.calibrate(calibration_seconds(loading_seconds))
     return engine
 

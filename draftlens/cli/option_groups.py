@@ -91,6 +91,7 @@ class DecodingOptions:
     hosts: opt.Hosts = None
     compile: opt.Compile = False
     openvino: opt.OpenVino = False
+    compile_auto: opt.CompileAuto = False
 
     def parsed(self) -> Decoding:
         return Decoding(
@@ -99,7 +100,7 @@ class DecodingOptions:
             method=opt.parse_method(self.method, self.speculative_config, schedule=self.schedule),
             prefill=opt.parse_prefill(self.prefill),
             hosts=self.hosts,
-            compile="openvino" if self.openvino else self.compile,
+            compile=opt.parse_compile(self.compile, self.openvino, self.compile_auto),
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -226,6 +226,15 @@ OpenVino = Annotated[
         rich_help_panel=MODELS,
     ),
 ]
+CompileAuto = Annotated[
+    bool,
+    typer.Option(
+        "--compile-auto",
+        help="Time decode forwards by modules, by OpenVINO and by compiled code on disk, and run "
+        "the fastest.",
+        rich_help_panel=MODELS,
+    ),
+]
 Answers = Annotated[
     Path | None,
     typer.Option(
@@ -324,6 +333,13 @@ def read_text(path: Path, noun: str) -> str:
         raise ConfigError(f"cannot read the {noun} {path}: {error}") from error
 
 
+def parse_compile(inductor: bool, openvino: bool, auto: bool) -> Any:
+    """Return the option `compile` of its switches."""
+    if auto:
+        return "auto"
+    return "openvino" if openvino else inductor
+
+
 def parse_text(text: str, source: str) -> Any:
     """Return the values of a text: YAML if `source` ends with .yaml or .yml, otherwise JSON."""
     import yaml
@@ -351,7 +367,7 @@ def _read_config(config: str) -> dict[str, Any]:
     return options
 
 
-def parse_limits(text: str | None) -> Limits:
+def parse_limits(text: str | None, defaults: Limits | None = None) -> Limits:
     """Return the limits on media from the value of `--limits`; others keep their defaults."""
     from draftlens.media import Limits
 
@@ -362,7 +378,7 @@ def parse_limits(text: str | None) -> Limits:
         raise ConfigError(
             f"--limits does not know {', '.join(map(repr, unknown))}; known: {', '.join(names)}"
         )
-    return Limits(**values)
+    return replace(defaults or Limits(), **values)
 
 
 def _parse_numbers(text: str) -> dict[str, Any]:

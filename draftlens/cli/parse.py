@@ -123,6 +123,7 @@ def parse_command(
     calibrate: opt.Calibrate = True,
     compile: opt.Compile = False,
     openvino: opt.OpenVino = False,
+    compile_auto: opt.CompileAuto = False,
     as_json: opt.AsJson = False,
 ) -> None:
     """Turn documents into Markdown and JSON, each page written or printed as it ends.
@@ -140,7 +141,7 @@ def parse_command(
         loading=loading,
         limits=opt.parse_limits(limits),
         calibrate=calibrate,
-        compile="openvino" if openvino else compile,
+        compile=opt.parse_compile(compile, openvino, compile_auto),
         as_json=as_json,
     )
     parse_files(inputs, out, resume, run)

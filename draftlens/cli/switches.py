@@ -1,14 +1,17 @@
-"""Switches that were options with a value: `--compile yes` is still understood."""
+"""Switches for the values of the option `compile`: `--compile auto` is understood, too."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from draftlens.core.errors import ConfigError
-
 _SWITCH = "--compile"
-_VALUES = {"yes": _SWITCH, "no": "--no-compile"}
-_GONE = "auto"
+_VALUES = {
+    "yes": _SWITCH,
+    "no": "--no-compile",
+    "inductor": _SWITCH,
+    "openvino": "--openvino",
+    "auto": "--compile-auto",
+}
 
 
 def without_values(words: Sequence[str]) -> list[str]:
@@ -23,11 +26,6 @@ def _rewritten(words: Sequence[str]) -> Iterator[str]:
             yield word
             continue
         value = next(rest, None)
-        if value == _GONE:
-            raise ConfigError(
-                "--compile is a switch that compiles before a pass first runs: leave out 'auto', "
-                "which brought nothing, or leave out --compile"
-            )
         yield _VALUES.get(value or "", _SWITCH)
         if value is not None and value not in _VALUES:
             yield value

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 from draftlens.compile.switch import (
+    INT8,
+    QUANTIZING,
     Compile,
     attach,
     check_compile,
+    check_quantization,
+    choice_of,
     compile_usual,
     describe_passes,
     library_of,
 )
 
-__all__ = ["Compile", "attach", "check_compile", "compile_usual", "describe_passes", "library_of"]
+__all__ = [
+    "INT8",
+    "QUANTIZING",
+    "Compile",
+    "attach",
+    "check_compile",
+    "check_quantization",
+    "choice_of",
+    "compile_usual",
+    "describe_passes",
+    "library_of",
+]

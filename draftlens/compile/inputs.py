@@ -42,7 +42,12 @@ def slots_of(lengths: Sequence[int], width: int, device: torch.device) -> Tensor
 
 @torch.inference_mode()
 def check_pass(
-    backbone: Backbone, forward: Forward, rows: int, width: int, axes: tuple[int, ...]
+    backbone: Backbone,
+    forward: Forward,
+    rows: int,
+    width: int,
+    axes: tuple[int, ...],
+    bound: float | None = None,
 ) -> None:
     """Compare another way to compute a forward with the model's modules, on some tokens after a
     prompt of two.
@@ -52,6 +57,7 @@ def check_pass(
         forward: what is checked.
         rows, width: size of the pass.
         axes: leading sizes of its positions: empty, or the axes of M-RoPE.
+        bound: of differences, relative to the largest logit; None for the dtype's rounding.
 
     Raises:
         UnsupportedModelError: their logits differ.
@@ -68,9 +74,10 @@ def check_pass(
     logits = forward(ids[:, 2:], positions, cache, mask)
     assert logits is not None
     expected = backbone.forward_modules(ids[:, 2:], positions, cache, mask)
-    relative = 1e-4 if expected.dtype == torch.float32 else 5e-2
+    if bound is None:
+        bound = 1e-4 if expected.dtype == torch.float32 else 5e-2
     difference = float((logits - expected).abs().max())
-    if not difference <= relative * float(expected.abs().max().clamp_min(1e-6)):
+    if not difference <= bound * float(expected.abs().max().clamp_min(1e-6)):
         raise UnsupportedModelError(
             f"its logits differ from those of the model by {difference:.3g}"
         )

@@ -61,12 +61,17 @@ class Library:
 
     def wait(self, *shapes: PassShape) -> None:
         """Load the code of passes; what is not on disk is compiled first."""
-        for shape in self._unsettled(shapes):
-            if self.path_of(shape).exists():
-                self._load(shape)
+        self.load(*shapes)
         left = self._unsettled(shapes)
         if left:
             self._compile(left)
+
+    def load(self, *shapes: PassShape) -> bool:
+        """Load what is on disk; whether the code of all these passes can be called now."""
+        for shape in self._unsettled(shapes):
+            if self.path_of(shape).exists():
+                self._load(shape)
+        return all(shape in self.runners for shape in shapes)
 
     def _compile(self, shapes: Sequence[PassShape]) -> None:
         missing = self.compiler.missing
@@ -78,6 +83,13 @@ class Library:
             # Another thread may have had some of them compiled meanwhile.
             left = self._unsettled(shapes)
             orders = [Order(self.skeleton, shape, self.path_of(shape)) for shape in left]
+            if orders:
+                names = ", ".join(shape.name for shape in left)
+                _log.info(
+                    "compiling passes %s of %s, once on this machine: about a minute for each",
+                    names,
+                    self.name,
+                )
             for shape, built in zip(left, self.compiler.build(orders), strict=True):
                 self._receive(shape, built)
 
@@ -106,6 +118,7 @@ class Library:
         if built.failure:
             self._fail(shape, built.failure)
         else:
+            _log.info("pass %s of %s compiled in %.1f s", shape.name, self.name, built.seconds)
             self._load(shape)
 
     def _load(self, shape: PassShape) -> None:

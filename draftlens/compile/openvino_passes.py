@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import warnings
 import weakref
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -15,16 +14,16 @@ import torch
 from torch import Tensor, nn
 
 from draftlens.compile.inputs import check_pass, slots_of
+from draftlens.compile.openvino_graph import GraphFile, bind, quantize, traced_graph, unbind
 from draftlens.compile.skeleton import named_tensors
-from draftlens.compile.split_pass import SplitPass
 from draftlens.models.adapter import Backbone
 from draftlens.models.forward_backend import Passes
 from draftlens.models.kv_cache import KVCache
 
 _log = logging.getLogger("draftlens")
 
-ROWS, WIDTH, CAPACITY = 2, 3, 96
-"""Sizes of the tensors that a pass is traced with. Their dimensions are variables afterwards."""
+QUANTIZED_BOUND = 0.5
+"""Largest difference of 8-bit weights' logits, relative to the largest: more is a mistake."""
 
 SAMPLES = 8
 """Elements of each weight that are compared to notice that a model has changed."""
@@ -50,24 +49,35 @@ class OpenVinoPasses(Passes):
 
     Args:
         backbone: the model, in float32 on the CPU, which is not kept alive.
+        axes: leading sizes of its positions: empty, or the axes of M-RoPE. Passes with others are
+            compiled when they first run.
+        quantization: `int8` for 8-bit weights in products, which changes logits: for drafts.
 
     Attributes:
-        seconds: that tracing and compiling took.
+        seconds: that tracing (or reading the graph) and compiling took.
+        is_stored: whether the graph was on disk.
 
     Raises:
         UnsupportedModelError: its logits differ from those of the modules.
         Exception: whatever tracing and conversion raise on code that they do not support.
     """
 
-    label = "openvino"
-
-    def __init__(self, backbone: Backbone) -> None:
+    def __init__(
+        self, backbone: Backbone, axes: tuple[int, ...] = (), quantization: str = ""
+    ) -> None:
         self._model = weakref.ref(backbone.model)
+        self.quantization = quantization
         self.seconds = 0.0
+        self.is_stored = False
+        self._has_changed = False
         self._requests: dict[tuple[int, ...], Any] = {}
         self._weights = _fingerprint(backbone.model)
         self._one_at_a_time = threading.RLock()
-        self._compile(())
+        self._compile(axes)
+
+    @property
+    def label(self) -> str:
+        return f"openvino {self.quantization}".strip()
 
     def begin(self) -> None:
         """Compile anew if the weights have changed, since the engine has a copy of them."""
@@ -76,6 +86,7 @@ class OpenVinoPasses(Passes):
         with self._one_at_a_time:
             if weights != self._weights:
                 self._weights = weights
+                self._has_changed = True
                 self._requests.clear()
 
     def run(
@@ -143,56 +154,67 @@ class OpenVinoPasses(Passes):
         assert model is not None
         backbone = Backbone.of(model)
         self._requests[axes] = None
-        request = _compiled(backbone, axes).create_infer_request()
+        file = GraphFile.of(backbone, axes)
+        graph = None if file is None else file.read(backbone)
+        self.is_stored = graph is not None
+        if graph is not None:
+            try:
+                self._start(backbone, axes, graph, file)
+            except Exception as error:  # of any kind: it is traced again
+                _log.info("the graph of %s on disk is not used: %s", backbone.name, error)
+                graph = None
+        if graph is None:
+            self.is_stored = False
+            self._start(backbone, axes, *_new_graph(backbone, axes, file))
+        self.seconds += time.perf_counter() - began
+
+    def _start(
+        self, backbone: Backbone, axes: tuple[int, ...], graph: Any, file: GraphFile | None
+    ) -> None:
+        """Compile a graph and compare its logits with those of the modules."""
+        import openvino
+
+        options = {
+            # Float32 models run in bfloat16 on processors that have it unless this is said.
+            "INFERENCE_PRECISION_HINT": "f32",
+            "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+            "PERFORMANCE_HINT": "LATENCY",
+        }
+        if file is not None and not self._has_changed:
+            options |= file.blob_options(backbone)
+        if self.quantization:
+            quantize(graph)
+        compiled = openvino.Core().compile_model(graph, "CPU", options)
+        bound = QUANTIZED_BOUND if self.quantization else None
         try:
-            self._requests[axes] = request
-            check_pass(backbone, self.run, 2, 3, axes)
-            check_pass(backbone, self.run, 1, 1, axes)
+            self._requests[axes] = compiled.create_infer_request()
+            check_pass(backbone, self.run, 2, 3, axes, bound)
+            check_pass(backbone, self.run, 1, 1, axes, bound)
         except Exception:
             self._requests[axes] = None  # never run what differs from the modules
             raise
-        self.seconds += time.perf_counter() - began
 
 
-@torch.inference_mode()
-def _compiled(backbone: Backbone, axes: tuple[int, ...]) -> Any:
-    """The model's pass as a compiled model of OpenVINO."""
-    import openvino
-    from openvino.frontend import FrontEndManager
-    from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
-
-    keys, values = _example(backbone)
-    tokens = torch.zeros(ROWS, WIDTH, dtype=torch.long)
-    positions = torch.zeros(*axes, ROWS, WIDTH, dtype=torch.long)
-    visible = torch.ones(ROWS, 1, WIDTH, CAPACITY + WIDTH, dtype=torch.bool)
-    inputs = (tokens, positions, visible, *keys, *values)
-    module = SplitPass(backbone.model, len(keys), backbone.divisor).eval()
-    with warnings.catch_warnings():
-        # Tracing is deprecated in favour of torch.export, which takes minutes here.
-        warnings.simplefilter("ignore")
-        traced = torch.jit.trace(module, inputs, check_trace=False)  # type: ignore[no-untyped-call]
-        # `openvino.convert_model` does the same and reports to its makers over the network.
-        frontend = FrontEndManager().load_by_framework("pytorch")
-        decoder = TorchScriptPythonDecoder(traced, example_input=inputs)
-        model = frontend.convert(frontend.load(decoder))
-    options = {
-        # Float32 models run in bfloat16 on processors that have it unless this is said.
-        "INFERENCE_PRECISION_HINT": "f32",
-        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
-        "PERFORMANCE_HINT": "LATENCY",
-    }
-    return openvino.Core().compile_model(model, "CPU", options)
-
-
-def _example(backbone: Backbone) -> tuple[list[Tensor], list[Tensor]]:
-    """Keys and values of each layer to trace with."""
-    prompt = backbone.text_prompt(torch.ones(ROWS, 2, dtype=torch.long))
-    cache = backbone.new_cache(prompt, room=CAPACITY)
-    backbone.prefill(prompt, cache)
-    buffers = cache.whole_buffers(CAPACITY)
-    assert buffers is not None
-    keys, values = ([states[:, :, :CAPACITY].contiguous() for states in part] for part in buffers)
-    return keys, values
+def _new_graph(
+    backbone: Backbone, axes: tuple[int, ...], file: GraphFile | None
+) -> tuple[Any, GraphFile | None]:
+    """A graph that is traced and, where its weights can be left out, kept in the file; else None in
+    place of the file."""
+    graph = traced_graph(backbone, axes)
+    if file is None:
+        return graph, None
+    if unbind(graph, backbone):
+        try:
+            file.write(graph)
+        except (OSError, RuntimeError) as error:
+            _log.info("the graph of %s is not kept: %s", backbone.name, error)
+        else:
+            # As later starts read it, so that the compiled form has the same hash.
+            stored = file.read(backbone)
+            if stored is not None:
+                return stored, file
+    bind(graph, backbone)
+    return graph, None
 
 
 def _visible(mask: Tensor | None, lengths: Sequence[int], slots: Tensor, capacity: int) -> Tensor:

@@ -13,10 +13,12 @@ from draftlens.models.kv_cache import KVCache
 
 
 class CompiledPasses(Passes):
-    """Decode forwards by compiled code. A pass waits until its code is there."""
+    """Decode forwards by compiled code. A pass waits until its code is there, or runs by the
+    modules if `compiles` is false and it is not on disk."""
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: Library, compiles: bool = True) -> None:
         self.library = library
+        self.compiles = compiles
 
     @property
     def label(self) -> str:
@@ -61,7 +63,10 @@ class CompiledPasses(Passes):
         """The code of a pass, if it exists and may be used."""
         shape = self.library.shape_of(position_ids)
         if shape not in self.library.runners and shape not in self.library.failures:
-            self.library.wait(shape)
+            if self.compiles:
+                self.library.wait(shape)
+            else:
+                self.library.load(shape)
         if torch.is_autocast_enabled(position_ids.device.type):
             return None
         return self.library.runners.get(shape)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from importlib.util import find_spec
 from typing import Any, Literal
 
 import torch
 
+from draftlens.compile.choice import MODULES, Choice, measured_choice, memory_refusal
 from draftlens.compile.compiler import Compiler
 from draftlens.compile.library import Library
 from draftlens.compile.openvino_passes import OpenVinoPasses, openvino_refusal
@@ -22,18 +24,33 @@ from draftlens.models.forward_backend import EAGER, Passes
 from draftlens.models.model_state import Slot
 from draftlens.models.rope import changing_frequencies
 
+INT8 = "int8"
+"""8-bit weights of a draft's passes."""
+
+QUANTIZING = ("openvino", "auto")
+"""Values of `compile` with which `INT8` is OpenVINO's."""
+
 _LIBRARY = Slot[Library]("compiled passes")
 
-_OPENVINO = Slot[Passes]("passes by OpenVINO")
+_OPENVINO = {
+    "": Slot[Passes]("passes by OpenVINO"),
+    INT8: Slot[Passes]("passes by OpenVINO with 8-bit weights"),
+}
 
-ENGINES = ("inductor", "openvino")
+_CHOSEN = {
+    "": Slot[tuple[Choice, Passes]]("measured choice of passes"),
+    INT8: Slot[tuple[Choice, Passes]]("measured choice of passes with 8-bit weights"),
+}
+
+ENGINES = ("inductor", "openvino", "auto")
 
 _log = logging.getLogger("draftlens")
 
 
-Compile = bool | Literal["inductor", "openvino"]
+Compile = bool | Literal["inductor", "openvino", "auto"]
 """The option `compile`: what computes decode forwards. False: the model's modules; `"inductor"`,
-which True stands for: code that torch compiles; `"openvino"`: OpenVINO, on the CPU in float32."""
+which True stands for: code that torch compiles; `"openvino"`: OpenVINO, on the CPU in float32;
+`"auto"`: the fastest of them as measured, without compiling for inductor."""
 
 
 def check_compile(value: Any) -> None:
@@ -44,29 +61,54 @@ def check_compile(value: Any) -> None:
     """
     if not isinstance(value, bool) and value not in ENGINES:
         raise ConfigError(
-            'compile must be True (the same as "inductor"), "openvino" or False, '
+            'compile must be True (the same as "inductor"), "openvino", "auto" or False, '
             f"not {shown(value)}"
         )
     if value == "openvino" and find_spec("openvino") is None:
         raise ConfigError('compile="openvino" needs OpenVINO: pip install "draftlens[openvino]"')
 
 
-def attach(backbones: Sequence[Backbone], compile: Compile) -> None:
+def check_quantization(quantization: Any, compile: Any) -> None:
+    """Refuse 8-bit weights of a draft's passes where no engine has them.
+
+    Raises:
+        ConfigError: names the engine or what is to be installed.
+    """
+    if not quantization:
+        return
+    if quantization != INT8 or compile not in QUANTIZING:
+        raise ConfigError(
+            f'draft_quantization={shown(quantization)} of passes needs compile="openvino" or '
+            f'"auto", and is "{INT8}"'
+        )
+    if find_spec("openvino") is None:
+        raise ConfigError('8-bit passes need OpenVINO: pip install "draftlens[openvino]"')
+
+
+def attach(
+    backbones: Sequence[Backbone], compile: Compile, draft_quantization: str | None = None
+) -> None:
     """Let models compute their decode forwards by compiled code, or by their modules again.
 
     Args:
-        backbones: the models.
+        backbones: the target and, if there is one, the draft.
         compile: what computes their passes, which are compiled before they first run. The modules
             of a model that an engine cannot run stay in use, with a warning that says why.
+        draft_quantization: `int8`: OpenVINO's passes of the draft have 8-bit weights.
 
     Raises:
-        ConfigError: `compile` has another value.
+        ConfigError: a value is unknown or cannot be used.
     """
     check_compile(compile)
-    for backbone in backbones:
+    check_quantization(draft_quantization, compile)
+    for backbone, quantization in zip(backbones, ("", draft_quantization or ""), strict=False):
         backbone.passes = EAGER
         if compile == "openvino":
-            backbone.passes = _by_openvino(backbone)
+            backbone.passes = _by_openvino(backbone, quantization)
+        elif compile == "auto":
+            _, backbone.passes = _CHOSEN[quantization].get_or_make(
+                backbone.model, partial(_measured, backbone, quantization)
+            )
         elif compile:
             library = _library_of(backbone)
             if library is not None:
@@ -74,11 +116,10 @@ def attach(backbones: Sequence[Backbone], compile: Compile) -> None:
 
 
 def compile_usual(backbone: Backbone) -> None:
-    """Compile the passes of a request of one row, if `attach` has found that they can be."""
-    library = _LIBRARY.get(backbone.model)
-    if library is None:
-        return
-    library.wait(*library.usual_shapes(position_axes(backbone)))
+    """Compile the passes of a request of one row where inductor computes them."""
+    passes = backbone.passes
+    if isinstance(passes, CompiledPasses) and passes.compiles:
+        passes.library.wait(*passes.library.usual_shapes(position_axes(backbone)))
 
 
 def describe_passes(backbone: Backbone) -> str:
@@ -102,26 +143,70 @@ def library_of(backbone: Backbone) -> Library | None:
     return _LIBRARY.get(backbone.model)
 
 
-def _by_openvino(backbone: Backbone) -> Passes:
-    passes = _OPENVINO.get(backbone.model)
+def choice_of(backbone: Backbone) -> Choice | None:
+    """What `compile="auto"` has measured for a model; None if it was not asked for."""
+    for slot in _CHOSEN.values():
+        chosen = slot.get(backbone.model)
+        if chosen is not None:
+            return chosen[0]
+    return None
+
+
+def _by_openvino(backbone: Backbone, quantization: str) -> Passes:
+    passes = _OPENVINO[quantization].get(backbone.model)
     if passes is None:
-        passes = _new_openvino_passes(backbone)
-        _OPENVINO.set(backbone.model, passes)
+        passes = _new_openvino_passes(backbone, quantization)
+        _OPENVINO[quantization].set(backbone.model, passes)
     return passes
 
 
-def _new_openvino_passes(backbone: Backbone) -> Passes:
+def _new_openvino_passes(backbone: Backbone, quantization: str) -> Passes:
     reason = compile_refusal(backbone) or openvino_refusal(backbone)
     if not reason:
+        _log.info("preparing passes of %s by OpenVINO", backbone.name)
         try:
-            passes = OpenVinoPasses(backbone)
+            passes = OpenVinoPasses(backbone, position_axes(backbone), quantization)
         except Exception as error:  # conversion raises whatever its parts raise
             reason = f"{type(error).__name__}: {str(error).strip().splitlines()[-1:]}"
         else:
-            _log.info("passes of %s run by OpenVINO (%.1f s)", backbone.name, passes.seconds)
+            _log.info(
+                "passes of %s run by OpenVINO%s (%s, compiled and checked in %.1f s)",
+                backbone.name,
+                f" with {quantization} weights" if quantization else "",
+                "graph read from disk" if passes.is_stored else "traced",
+                passes.seconds,
+            )
             return passes
     _log.warning("passes of %s do not run by OpenVINO: %s", backbone.name, reason)
     return EAGER
+
+
+def _measured(backbone: Backbone, quantization: str) -> tuple[Choice, Passes]:
+    """The fastest passes of a model among those that are ready within seconds."""
+    candidates: dict[str, Passes] = {MODULES: EAGER}
+    skipped: dict[str, str] = {}
+    reason = compile_refusal(backbone)
+    library = None if reason else _library_of(backbone)
+    if library is None:
+        skipped["inductor"] = reason or "no private folder for its code"
+    elif library.load(*library.usual_shapes(position_axes(backbone))):
+        candidates["inductor"] = CompiledPasses(library, compiles=False)
+    else:
+        skipped["inductor"] = "no code on disk"
+    reason = reason or openvino_refusal(backbone) or memory_refusal(backbone)
+    if reason:
+        skipped["openvino"] = reason
+    else:
+        passes = _by_openvino(backbone, quantization)
+        if passes is not EAGER:
+            candidates[passes.label] = passes
+        else:
+            skipped["openvino"] = "it cannot run this model"
+    choice = measured_choice(backbone, candidates, skipped)
+    _log.info("passes of %s run by %s", backbone.name, choice)
+    if not choice.name.startswith("openvino"):
+        _OPENVINO[quantization].drop(backbone.model)  # frees its copy of the weights
+    return choice, candidates[choice.name]
 
 
 def _library_of(backbone: Backbone) -> Library | None:

@@ -26,6 +26,7 @@ class Sequence:
         row, num_rows: the row in its call, and the rows of the call.
         number: the number of the sequence in its session, in order of arrival.
         from_draft: for each token, whether the draft supplied it.
+        drafted: draft tokens that were verified for it.
         call: all rows of the call, in order.
     """
 
@@ -38,6 +39,7 @@ class Sequence:
     number: int = 0
     tokens: list[int] = field(default_factory=list)
     from_draft: list[bool] = field(default_factory=list)
+    drafted: int = 0
     finished: bool = False
     call: Seq[Sequence] = field(default=(), repr=False)
 

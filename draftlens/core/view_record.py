@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Weighed:
     """One token of an answer and the views' proposals in its place.
 
-    `row` is that of the batch at the time, `index` counts in the answer. `weights` (when the token
+    `row` is the row in its call, `index` counts in the answer. `weights` (when the token
     was drafted) are 0 and `hits` None for views that were not evaluated.
     """
 

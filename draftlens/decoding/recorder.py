@@ -48,6 +48,7 @@ class StatsRecorder:
         for sequence, topology in zip(sequences, tree.topologies, strict=True):
             if not sequence.finished:
                 self.stats.passes += 1
+                sequence.drafted += len(topology)
                 drafted += len(topology)
         self.stats.drafted += drafted
         self._num_checked = drafted

@@ -62,8 +62,8 @@ class Session:
     """Everything that changes while a batch is answered.
 
     Between rounds, and also when a consumer stops early, a running row's cache holds its prompt and
-    all tokens it emitted but the last, which is the root of the next tree. The drafter of a plan
-    serves one session only.
+    all tokens it emitted but the last, which is the root of the next tree. Rows that have ended
+    leave before the next round. The drafter of a plan serves one session only.
     """
 
     def __init__(
@@ -74,7 +74,8 @@ class Session:
         self.acceptance = plan.acceptance
         self.clock = clock
         self.hooks = SessionHooks()  # set by the schedule
-        self.sequences: list[Sequence] = []  # `remove` may change their order
+        # rows of the batch: those that run, and those that ended in the last round, in any order
+        self.sequences: list[Sequence] = []
         self.prompt_lengths: list[int] = []  # without padding
         self.cache: KVCache | None = None  # the target's
         self._recorder = StatsRecorder(clock, observer)
@@ -100,6 +101,11 @@ class Session:
         return self._admission.notes
 
     @property
+    def waiting(self) -> bool:
+        """Whether there are rows that the target has not read."""
+        return not self._admission.is_idle
+
+    @property
     def running(self) -> bool:
         """Whether a row that the target has read goes on."""
         return not all(sequence.finished for sequence in self.sequences)
@@ -107,7 +113,7 @@ class Session:
     @property
     def done(self) -> bool:
         """Whether every row has ended and no request waits."""
-        return self._admission.is_idle and not self.running
+        return not self.waiting and not self.running
 
     def add(
         self,
@@ -130,29 +136,42 @@ class Session:
         return self._admission.add(prepared, seeds, draft_inputs, extras)
 
     def remove(self, sequence: Sequence) -> None:
-        """Let a row leave between two rounds; the last row takes its place in the batch.
+        """End a row between two rounds; the last row takes its place in the batch.
 
         Raises:
-            InputError: the sequence is not in the batch, or `start` has not read it yet.
+            InputError: the sequence is not in the batch: `start` has not read it yet, or it has
+                left.
         """
         if sequence not in self.sequences:
             raise InputError("only a sequence that the session has started can be removed")
-        self.begin()
-        row = self.sequences.index(sequence)
+        self._read_by_draft()
         sequence.finished = True
+        self._drop([self.sequences.index(sequence)])
+
+    def _drop_ended(self) -> None:
+        """Let rows that have ended leave, so that the next passes hold running rows only."""
+        ended = [row for row, sequence in enumerate(self.sequences) if sequence.finished]
+        if ended:
+            with self.clock.phase("rollback"):
+                self._drop(ended)
+
+    def _drop(self, rows: Seq[int]) -> None:
         assert self.cache is not None
-        assert self._next_position is not None
-        self.cache.remove(row)
-        self.drafter.remove(row)
-        self._next_position = without_row(self._next_position, row)
-        replace_by_last(self.sequences, row)
-        replace_by_last(self.prompt_lengths, row)
+        for row in sorted(rows, reverse=True):  # so that none of them takes a place
+            assert self._next_position is not None
+            self.cache.remove(row)
+            self.drafter.remove(row)
+            self._next_position = without_row(self._next_position, row)
+            replace_by_last(self.sequences, row)
+            replace_by_last(self.prompt_lengths, row)
         self._batch = batch_of(self.sequences)
 
     def start(self) -> list[Chunk]:
         """Encode and prefill the rows that wait, and take the first token of each. Beside running
         rows a long prompt is read in parts, one in each call, which delays them by at most
         `PART_SECONDS` or the time of a round, whichever is longer."""
+        if not self._unread:
+            self._drop_ended()
         chunks: list[Chunk] = []
         while not self._admission.is_idle:
             batch = self.cache if self.sequences else None
@@ -200,7 +219,11 @@ class Session:
         self._batch = batch_of(self.sequences)
 
     def begin(self) -> None:
-        """Let the drafter read the prompts of rows that joined."""
+        """Let the drafter read the prompts of rows that joined, and rows that have ended leave."""
+        self._read_by_draft()
+        self._drop_ended()
+
+    def _read_by_draft(self) -> None:
         while self._unread:
             rows = self._unread.pop(0)
             with self.clock.phase("draft_prefill"):

@@ -77,12 +77,12 @@ async def _fetch(address: str, path: Path, limits: Limits) -> None:
             transport=transport, headers=_HEADERS, timeout=_silence(limits)
         ) as client,
     ):
-        response = await _open(client, address)
+        response = await _open(client, address, limits)
         with path.open("wb") as file:
             await _copy(response, file, address, limits)
 
 
-async def _open(client: httpx2.AsyncClient, address: str) -> httpx2.Response:
+async def _open(client: httpx2.AsyncClient, address: str, limits: Limits) -> httpx2.Response:
     """The response after at most `_MAX_REDIRECTS` redirects, its body not yet read."""
     request = client.build_request("GET", address)
     for _ in range(_MAX_REDIRECTS + 1):
@@ -90,6 +90,7 @@ async def _open(client: httpx2.AsyncClient, address: str) -> httpx2.Response:
         if request.url.scheme not in _SCHEMES or not request.url.host:
             target = f"{request.url.scheme}://{request.url.host}"
             raise refusal(address, f"it leads to {target}, but only http and https are read")
+        _check_host(address, request.url, limits)
         response = await client.send(request, auth=login, stream=True)
         if response.next_request is None:
             break
@@ -101,6 +102,14 @@ async def _open(client: httpx2.AsyncClient, address: str) -> httpx2.Response:
         status = f"{response.status_code} {response.reason_phrase}"
         raise refusal(address, f"the server answers {status}")
     return response
+
+
+def _check_host(address: str, url: httpx2.URL, limits: Limits) -> None:
+    """Raise MediaError for a host that is not on the list. The parsed address is the one that the
+    client connects to."""
+    name = url.host if url.port is None else f"{url.host}:{url.port}"
+    if limits.hosts is not None and name.lower() not in limits.hosts:
+        raise refusal(address, f"{name} is not among the hosts that are read (Limits.hosts)")
 
 
 def _take_login(request: httpx2.Request) -> tuple[str, str] | None:

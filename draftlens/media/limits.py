@@ -31,9 +31,13 @@ class Limits:
         max_page_bytes: memory that each of them may take, in bytes.
         private_addresses: whether addresses of private networks and of this machine are read. A
             server sets it to False: otherwise its clients could read hosts of its own network.
+        hosts: names of the hosts that are read, also after a redirect, exactly, such as
+            `example.com` or, for another port than that of the scheme, `example.com:8080`; None for
+            all.
 
     Raises:
-        ConfigError: a limit is not a positive number, or `private_addresses` is not a bool.
+        ConfigError: a limit is not a positive number, `private_addresses` is not a bool, or `hosts`
+            are no texts.
     """
 
     max_bytes: int = 32 * 2**30
@@ -46,6 +50,7 @@ class Limits:
     max_page_s: float = 30.0
     max_page_bytes: int = 2**30
     private_addresses: bool = True
+    hosts: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -56,12 +61,23 @@ class Limits:
                         f"Limits.private_addresses is {shown(value)}, not True or False"
                     )
                 continue
+            if field.name == "hosts":
+                self._check_hosts()
+                continue
             number = as_real(value)
             switches_off = field.name == "max_download_bytes" and number == 0
             if number is None or (not number > 0 and not switches_off):  # also catches nan
                 raise ConfigError(
                     f"Limits.{field.name} is {shown(value)}, but it must be a positive number"
                 )
+
+    def _check_hosts(self) -> None:
+        hosts = self.hosts
+        if hosts is None:
+            return
+        if not isinstance(hosts, (list, tuple)) or not all(isinstance(each, str) for each in hosts):
+            raise ConfigError(f"Limits.hosts is {shown(hosts)}, not a list of names, or None")
+        object.__setattr__(self, "hosts", tuple(host.lower() for host in hosts))
 
 
 def refusal(name: str, cause: str) -> MediaError:

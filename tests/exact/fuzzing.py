@@ -6,6 +6,7 @@ depends on an answer of stock `generate`, such as an end-of-sequence id, is name
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -20,7 +21,7 @@ from families import FAMILIES, PLANS, SPECIAL, VOCAB, inputs, tokenizer
 from hypothesis import event
 from hypothesis import strategies as st
 from lanes import ScriptedLink
-from stock import NEAR_TIE, NEW, Divisible, answers, noisy, reference, target
+from stock import LONG, NEAR_TIE, Divisible, answers, noisy, reference, target
 from transformers import StoppingCriteria, StopStringCriteria
 
 import draftlens
@@ -109,7 +110,7 @@ class Prompts:
     def token(self, place: Place) -> int:
         """A token of the answer that stock `generate` gives without options."""
         row, step = place
-        return reference(BY_NAME[self.family], self.kind)[row][step]
+        return reference(BY_NAME[self.family], self.kind, LONG)[row][step]
 
 
 @cache
@@ -187,7 +188,7 @@ NO_PLACE = (-1, -1)
 def bad_word(prompts: Prompts, place: Place) -> list[int]:
     """Two tokens that follow each other in an answer, or one at an odd step."""
     row, step = place
-    if step % 2 or step + 1 == NEW:
+    if step % 2 or step + 1 == LONG:
         return [prompts.token(place)]
     return [prompts.token(place), prompts.token((row, step + 1))]
 
@@ -337,7 +338,7 @@ def is_exact(prefill: Pairs | None) -> bool:
 def references_of(prompts: Prompts, kind: str) -> list[list[Any]]:
     """The references of each row, made of the answers that stock `generate` gives without
     options."""
-    answers_of_plan = reference(BY_NAME[prompts.family], prompts.kind)
+    answers_of_plan = reference(BY_NAME[prompts.family], prompts.kind, LONG)
     return [REFERENCES[kind](answers_of_plan, row) for row in prompts.rows]
 
 
@@ -670,7 +671,7 @@ class Drawn:
     """What plain decoding returns.
 
     Attributes:
-        gaps: by how much the best token led, for each step and row.
+        gaps: by how much the best token led, for each step and row of the call.
         tokens, approximate: of the result.
     """
 
@@ -688,7 +689,10 @@ def drawn(plain: Case) -> Drawn:
     def recorded(self: Batch, *args: Any) -> torch.Tensor:
         values = ranking(self, *args)
         best = values[:, 0].topk(2).values
-        gaps.append((best[:, 0] - best[:, 1]).tolist())
+        leads = [math.inf] * self.histories[0].num_rows  # of rows that have left
+        for history, lead in zip(self.histories, (best[:, 0] - best[:, 1]).tolist(), strict=True):
+            leads[history.row] = lead
+        gaps.append(leads)
         return values
 
     with patch.object(Batch, "ranking", recorded):
@@ -1038,7 +1042,7 @@ def methods(draw: st.DrawFn, has_draft: bool) -> Pairs:
 
 
 drafts = st.sampled_from((*NOISE, "self", "self", "random", None))
-places = st.tuples(st.integers(0, 2), st.integers(1, NEW - 1))
+places = st.tuples(st.integers(0, 2), st.integers(1, LONG - 1))
 
 
 def rarely(strategy: st.SearchStrategy[Any], default: Any = None) -> st.SearchStrategy[Any]:
@@ -1049,7 +1053,7 @@ def rarely(strategy: st.SearchStrategy[Any], default: Any = None) -> st.SearchSt
 @st.composite
 def greedy_options(draw: st.DrawFn, criteria: bool = True) -> Options:
     """Options of a greedy call."""
-    new = draw(st.integers(1, NEW))
+    new = draw(st.integers(1, LONG))
     eos = draw(
         st.one_of(
             st.just(()),

@@ -14,9 +14,12 @@ from transformers import LogitsProcessor, StoppingCriteria
 
 from draftlens.core.tree import ROOT, Topology, cut
 
-NEW = 25
-"""New tokens: the one of prefill and 24 more, which chains of 1, 3 and 5 and a bonus token fill
+NEW = 13
+"""New tokens: the one of prefill and 12 more, which chains of 1, 3 and 5 and a bonus token fill
 without a rest."""
+
+LONG = 25
+"""The same with 24 more, for endings late in an answer, caches that grow and statistics."""
 
 NEAR_TIE = 4e-5
 """Scores this close could fall either way: in float32, checking many tokens at once moves logits by
@@ -61,9 +64,12 @@ def draft(family: Family, kind: str = "noisy") -> Any:
 
 
 @cache
-def reference(family: Family, kind: str) -> list[list[int]]:
-    """Stock tokens of the kind's whole batch, which never ends by itself."""
-    return stock(target(family), inputs(family, kind), max_new_tokens=NEW)
+def reference(family: Family, kind: str, new: int = NEW) -> list[list[int]]:
+    """The first tokens, at most `LONG`, of stock's answer to the kind's whole batch, which never
+    ends by itself."""
+    if new < LONG:
+        return [row[:new] for row in reference(family, kind, LONG)]
+    return stock(target(family), inputs(family, kind), max_new_tokens=LONG)
 
 
 def stock(model: Any, given: Mapping[str, Any], **options: Any) -> list[list[int]]:
@@ -101,21 +107,21 @@ def trim(row: list[int], ends: set[int | None]) -> list[int]:
 
 def staggered(rows: list[list[int]]) -> list[int]:
     """End-of-sequence ids that end two of three rows, early and late, and leave the third
-    running."""
+    running, of rows of `LONG` tokens."""
     for first in rows[0][3:9] + rows[1][3:9] + rows[2][3:9]:
         for second in rows[0][11:20] + rows[1][11:20] + rows[2][11:20]:
             ends = [
-                min((row.index(token) for token in (first, second) if token in row), default=NEW)
+                min((row.index(token) for token in (first, second) if token in row), default=LONG)
                 for row in rows
             ]
             early, late, never = sorted(ends)
-            if 2 < early < 10 < late < 22 < never == NEW:
+            if 2 < early < 10 < late < 22 < never == LONG:
                 return [first, second]
     raise AssertionError("these rows have no such tokens")
 
 
 def rounds(
-    tree: Topology, ranks: list[list[int]], first: Sequence[int] | None = None
+    tree: Topology, ranks: list[list[int]], first: Sequence[int] | None = None, new: int = NEW
 ) -> Counter[int]:
     """How often how many guesses stand, if each round the draft says what it would say had it read
     the answer afresh.
@@ -124,15 +130,16 @@ def rounds(
         tree: what the draft grows.
         ranks: per row and token of the answer, how many tokens the draft likes better there.
         first: how many tokens prefill yields in each row; one by default.
+        new: tokens of each answer.
     """
     said, depths = list(first or [1] * len(ranks)), Counter[int]()
-    while min(said) < NEW:
-        room = NEW - min(said) - 1
+    while min(said) < new:
+        room = new - min(said) - 1
         for row, done in enumerate(said):
-            if done < NEW:
+            if done < new:
                 accepted = reach(cut(tree, room), ranks[row][done:])
                 depths[accepted] += 1
-                said[row] = min(done + accepted + 1, NEW)
+                said[row] = min(done + accepted + 1, new)
     return depths
 
 

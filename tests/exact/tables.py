@@ -15,12 +15,14 @@ from transformers.generation.stopping_criteria import MaxLengthCriteria
 
 from draftlens.core.references import NO_REFERENCES, References
 from draftlens.core.sampling import SamplingRule, row_seeds
+from draftlens.core.sequence import Sequence as Row
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import Topology
 from draftlens.decoding import Plan
 from draftlens.decoding.acceptance import Acceptance
 from draftlens.decoding.drafter import NoDraft
 from draftlens.decoding.loop import decode
+from draftlens.decoding.observer import NO_OBSERVER, Observer
 from draftlens.decoding.plan import Schedule
 from draftlens.decoding.session import Session
 from draftlens.drafting.draft_prompt import DraftPromptBuilder
@@ -111,6 +113,19 @@ class TableModel:
         return self.table[at, held[rows, 0, before, 0], held[rows, 0, last, 0]]
 
 
+class TableSession(Session):
+    """A session that remembers its rows in order, also those that have left."""
+
+    def __init__(self, target: Any, plan: Plan, observer: Observer = NO_OBSERVER) -> None:
+        super().__init__(target, plan, Clock(Stats()), observer)
+        self.rows: list[Row] = []
+
+    def add(self, *args: Any, **options: Any) -> list[Row]:
+        rows = super().add(*args, **options)
+        self.rows += rows
+        return rows
+
+
 PROMPT = torch.zeros(ROWS, 2, dtype=torch.long)
 
 
@@ -145,7 +160,7 @@ def speak(
     seed: int = 0,
     rows: int = ROWS,
     references: References = NO_REFERENCES,
-) -> Session:
+) -> TableSession:
     """A finished session: LENGTH tokens in each row. With references no model drafts: they are
     looked up."""
     reader = DraftPromptBuilder(TableModel(draft))  # type: ignore[arg-type]
@@ -153,18 +168,18 @@ def speak(
     if references:
         drafter = LookupDrafter(Vocabulary(VOCAB), 3, 3, 9, window=1)
     target: Any = TableModel(TARGET)
-    session = Session(target, Plan(drafter, acceptance=Acceptance(rule.acceptance)), Clock(Stats()))
+    session = TableSession(target, Plan(drafter, acceptance=Acceptance(rule.acceptance)))
     return finished(session, rule, seed, rows, references)
 
 
 def finished(
-    session: Session,
+    session: TableSession,
     rule: SamplingRule,
     seed: int,
     rows: int,
     references: References = NO_REFERENCES,
     schedule: Schedule = decode,
-) -> Session:
+) -> TableSession:
     """The session after `rows` rows have been answered under a rule."""
     criteria = (MaxLengthCriteria(PROMPT.shape[1] + LENGTH),)
     config = SimpleNamespace(do_sample=rule.do_sample)
@@ -177,15 +192,15 @@ def finished(
     return session
 
 
-def answers(session: Session) -> list[list[int]]:
+def answers(session: TableSession) -> list[list[int]]:
     """The tokens of all rows."""
-    return [sequence.tokens for sequence in session.sequences]
+    return [row.tokens for row in session.rows]
 
 
-def fit(session: Session, start: int = 1) -> float:
+def fit(session: TableSession, start: int = 1) -> float:
     """p-value of three tokens of the answers from `start` on: by default the joint of the first
     three that verification emits."""
-    rule = session.sequences[0].sampling
+    rule = session.rows[0].sampling
     p = (
         rule.process(TARGET.reshape(LENGTH, VOCAB * VOCAB, VOCAB), list)
         .double()
@@ -195,6 +210,6 @@ def fit(session: Session, start: int = 1) -> float:
     joint = torch.einsum("a,ab,abc,bcd->abcd", p[0, 0, 0], p[1, 0], p[2], p[3])
     expected = joint.sum(0 if start else 3).flatten()
     tokens = torch.tensor(answers(session))
-    assert tokens.shape == (len(session.sequences), LENGTH)
+    assert tokens.shape == (len(session.rows), LENGTH)
     tokens = tokens[:, start : start + 3]
     return p_value(tokens[:, 0] * VOCAB**2 + tokens[:, 1] * VOCAB + tokens[:, 2], expected)

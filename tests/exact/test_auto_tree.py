@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from families import FAMILIES, Family, inputs
-from stock import NEW, draft, reference, staggered, stock, target
+from stock import LONG, draft, reference, staggered, stock, target
 
 import draftlens
 from draftlens.core.proposal import DraftTree, Verdict
@@ -157,7 +157,7 @@ def open_stream(
     """
     small = draft(family) if guesser in ("speculative", "specvlm") else None
     method = {**GUESSERS[guesser], "tree": "auto", **(more or {})}
-    options = {"max_new_tokens": NEW, **options}
+    options = {"max_new_tokens": LONG, **options}
     return draftlens.stream(
         target(family), inputs(family, family.richest), draft=small, method=method, **options
     )
@@ -169,7 +169,7 @@ def test_greedy(family: Family, guesser: str, random_choices: Checked) -> None:
     """All answers, one after the other, are exact."""
     for _ in range(ANSWERS):
         result = open_stream(family, guesser).run()
-        assert result.tokens == reference(family, family.richest)
+        assert result.tokens == reference(family, family.richest, LONG)
         assert result.lossless
         assert 0 < result.stats.accepted < result.stats.drafted
     random_choices.assert_varied()
@@ -183,7 +183,7 @@ def test_coupled_sampling(family: Family, random_choices: Checked) -> None:
         "seed": 17,
         "top_k": 40,
         "repetition_penalty": 1.1,
-        "max_new_tokens": NEW,
+        "max_new_tokens": LONG,
     }
     plain = draftlens.generate(target(family), inputs(family, family.richest), **options)
     assert len({tuple(row) for row in plain.tokens}) == len(plain.tokens)
@@ -206,7 +206,7 @@ def test_a_model_that_drafts_for_itself_from_all_tokens_is_always_right(
     for _ in range(ANSWERS):
         random_choices.clear()
         result = open_stream(family, guesser, {"prune_ratio": 0}).run()
-        assert result.tokens == reference(family, family.richest)
+        assert result.tokens == reference(family, family.richest, LONG)
         rows = result.stats.first
         assert result.stats.accepted == rows * sum(tree.depth for tree in random_choices)
     assert any(random_choices)
@@ -218,9 +218,9 @@ def test_rows_end_at_different_times(name: str, guesser: str, random_choices: Ch
     """One row ends early, one late and one never. A paused draft has no pending tokens for rows
     that have ended."""
     family = next(family for family in FAMILIES if family.name == name)
-    eos = staggered(reference(family, family.richest))
+    eos = staggered(reference(family, family.richest, LONG))
     expected = stock(
-        target(family), inputs(family, family.richest), max_new_tokens=NEW, eos_token_id=eos
+        target(family), inputs(family, family.richest), max_new_tokens=LONG, eos_token_id=eos
     )
     for _ in range(ANSWERS):
         stream = open_stream(family, guesser, eos_token_id=eos)
@@ -239,7 +239,7 @@ def test_the_real_choices(family: Family, simulated_timings: Checked) -> None:
     guesser = list(GUESSERS)[FAMILIES.index(family) % len(GUESSERS)]
     for _ in range(ANSWERS):
         result = open_stream(family, guesser).run()
-        assert result.tokens == reference(family, family.richest)
+        assert result.tokens == reference(family, family.richest, LONG)
         assert 0 < result.stats.accepted < result.stats.drafted
     assert len(set(simulated_timings)) >= 3
 
@@ -271,7 +271,7 @@ def test_a_tuner_is_asked_about_what_the_draft_has_done(
     result = open_stream(family, "speculative").run()
     rows = result.stats.first
     assert {at.rows for at in asked} == {rows}
-    assert asked[0].remaining == NEW - 1
+    assert asked[0].remaining == LONG - 1
     assert asked[0].pending == 1
     assert [at.context for at in asked] == sorted(at.context for at in asked)
     for number, (at, round_widths) in enumerate(zip(asked, widths, strict=True)):
@@ -290,5 +290,5 @@ def test_trees_are_cut_to_the_room_for_them(
     monkeypatch.setattr(TreeController, "kept_depth", property(lambda self: 9))
     family = FAMILIES[0]
     result = open_stream(family, "speculative", max_new_tokens=6).run()
-    assert result.tokens == [row[:6] for row in reference(family, family.richest)]
+    assert result.tokens == [row[:6] for row in reference(family, family.richest, LONG)]
     assert checked[0] == cut(chain(9), 4)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from families import FAMILIES, Family, inputs, tokenizer
-from stock import METHODS, NEW, Divisible, NoEcho, draft, reference, staggered, stock, target
+from stock import LONG, METHODS, NEW, Divisible, NoEcho, draft, reference, staggered, stock, target
 from transformers.generation.streamers import BaseStreamer
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
@@ -35,8 +35,9 @@ def compare(
 @methods
 def test_the_whole_tensor(family: Family, method: str) -> None:
     """Prompt, answers and the padding of rows that end early."""
-    eos = staggered(reference(family, family.richest))
-    result = compare(family, inputs(family, family.richest), method, eos_token_id=eos)
+    eos = staggered(reference(family, family.richest, LONG))
+    given = inputs(family, family.richest)
+    result = compare(family, given, method, eos_token_id=eos, max_new_tokens=LONG)
     assert 0 < result.stats.accepted < result.stats.drafted
 
 
@@ -69,7 +70,8 @@ def test_criteria_and_processors(family: Family) -> None:
         stopping_criteria=criteria,
         logits_processor=[NoEcho()],
         repetition_penalty=1.2,
-        eos_token_id=staggered(reference(family, family.richest)),
+        eos_token_id=staggered(reference(family, family.richest, LONG)),
+        max_new_tokens=LONG,
     )
 
 
@@ -79,7 +81,7 @@ def test_criteria_without_an_eos(family: Family, method: str) -> None:
     """Stock `generate` goes on writing rows that a criterion has ended until all have met one."""
     given = inputs(family, family.richest)
     criteria = [Divisible(given["input_ids"].shape[1])]
-    result = compare(family, given, method, stopping_criteria=criteria)
+    result = compare(family, given, method, stopping_criteria=criteria, max_new_tokens=LONG)
     assert len(set(map(len, result.tokens))) == 1
 
 
@@ -250,9 +252,9 @@ def test_tabed_without_a_draft_model(family: Family, drafts: str) -> None:
         given = inputs(family, kind)
         ours = draftlens.SpeculativeGenerate(None, method={"method": "tabed", "draft": drafts})
         output = target(family).generate(
-            **given, max_new_tokens=NEW, do_sample=False, custom_generate=ours
+            **given, max_new_tokens=LONG, do_sample=False, custom_generate=ours
         )
-        assert output[:, given["input_ids"].shape[1] :].tolist() == reference(family, kind)
+        assert output[:, given["input_ids"].shape[1] :].tolist() == reference(family, kind, LONG)
         assert ours.last is not None
         assert ours.last.stats.accepted > 0
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from families import FAMILIES, Family, inputs, tokenizer
-from stock import METHODS, NEW, Divisible, draft, reference, stock, target
+from stock import LONG, METHODS, NEW, Divisible, draft, reference, stock, target
 from transformers import (
     DynamicCache,
     GenerationConfig,
@@ -187,18 +188,18 @@ def test_no_top_k() -> None:
 @pytest.mark.parametrize("of", ["model", "call"])
 def test_stop_strings_of_a_generation_config(of: str) -> None:
     """They are honoured wherever they come from, and None turns those of the model off."""
-    rows = reference(FAMILY, "image")
+    rows = reference(FAMILY, "image", LONG)
     stop = next(text for text in tokenizer().batch_decode([[t] for t in rows[0][4:]]) if text)
     fields = {"stop_strings": [stop]}
     given, words = inputs(FAMILY, "image", rows=(0,)), tokenizer()
     model = with_config(**fields) if of == "model" else target(FAMILY)
-    options: dict[str, Any] = {"max_new_tokens": NEW, "tokenizer": words}
+    options: dict[str, Any] = {"max_new_tokens": LONG, "tokenizer": words}
     if of == "call":
-        options["generation_config"] = GenerationConfig(**fields, max_new_tokens=NEW)
+        options["generation_config"] = GenerationConfig(**fields, max_new_tokens=LONG)
     expected = model.generate(**given, **options)[:, given["input_ids"].shape[1] :].tolist()
     result = draftlens.generate(model, given, draft=draft(FAMILY), **options)
     assert result.tokens == expected
-    assert len(expected[0]) < NEW
+    assert len(expected[0]) < LONG
     options.pop("tokenizer")
     with pytest.raises(draftlens.ConfigError, match="stop_strings need the model's tokenizer"):
         draftlens.generate(model, given, draft=draft(FAMILY), **options)
@@ -331,7 +332,7 @@ def test_a_long_pause_of_drafting(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def tree(self: TreeController, at: RoundState) -> Topology:
         nonlocal paused
-        if not stream.session.sequences[0].finished:
+        if not stream._call.sequences[0].finished:
             return chain(6)
         paused += 1
         return EMPTY if paused <= pause else eagle
@@ -431,9 +432,9 @@ def test_a_criterion_in_a_batch(
     criterion until all have; with one it pads them."""
     given = inputs(FAMILY, "text", rows)
     length = given["input_ids"].shape[1]
-    options: dict[str, Any] = {"max_new_tokens": NEW, "do_sample": False}
+    options: dict[str, Any] = {"max_new_tokens": LONG, "do_sample": False}
     if ends:
-        options["eos_token_id"] = reference(FAMILY, "text")[1][8]
+        options["eos_token_id"] = reference(FAMILY, "text", LONG)[1][8]
     expected = target(FAMILY).generate(
         **given, **options, stopping_criteria=[CRITERIA[criterion](length)]
     )
@@ -468,14 +469,19 @@ def test_criteria_end_answers_early(criterion: str) -> None:
     result = draftlens.generate(
         target(FAMILY),
         given,
-        max_new_tokens=NEW,
+        max_new_tokens=LONG,
         stopping_criteria=[CRITERIA[criterion](given["input_ids"].shape[1])],
         eos_token_id=tokenizer().pad_token_id,
     )
-    assert min(map(len, result.tokens)) < NEW
+    assert min(map(len, result.tokens)) < LONG
 
 
 # --- The draft's own generation config
+
+
+@cache
+def with_an_unchanged_draft() -> draftlens.Result:
+    return generate(method=METHODS["chain5"])
 
 
 @pytest.mark.parametrize(
@@ -509,9 +515,8 @@ def test_the_generation_config_of_the_draft_does_not_matter(fields: dict[str, An
     small = copy.deepcopy(draft(FAMILY))
     for name, value in fields.items():
         setattr(small.generation_config, name, value)
-    chain_of_five = {"num_speculative_tokens": 5}
-    result = generate(draft=small, method=chain_of_five)
-    expected = generate(method=chain_of_five)
+    result = generate(draft=small, method=METHODS["chain5"])
+    expected = with_an_unchanged_draft()
     assert result.tokens == expected.tokens == reference(FAMILY, "image")
     assert result.from_draft == expected.from_draft
 
@@ -573,7 +578,7 @@ def test_padding_on_the_right_behind_generate() -> None:
 @methods
 def test_no_limit_to_speak_of(method: str) -> None:
     """An answer that ends by itself takes the memory of its own length."""
-    rows = reference(FAMILY, "image")
+    rows = reference(FAMILY, "image", LONG)
     eos = [row[10] for row in rows]
     result = generate(max_new_tokens=10**9, eos_token_id=eos, method=METHODS[method])
     assert result.tokens == generate(eos_token_id=eos).tokens
@@ -656,11 +661,11 @@ def test_each_row_has_the_samples_of_its_seed(family: Family, rule: str) -> None
 @pytest.mark.parametrize("rule", RULES)
 def test_rows_that_end_have_the_samples_of_their_seeds(rule: str) -> None:
     """A row that ends does not change the others."""
-    eos = reference(FAMILY, "text")[1][2:9]
+    eos = reference(FAMILY, "text", LONG)[1][2:9]
     options = {
         "draft": draft(FAMILY),
         "method": RULES[rule],
-        "max_new_tokens": NEW,
+        "max_new_tokens": LONG,
         "eos_token_id": eos,
         **SAMPLING,
     }
@@ -706,13 +711,13 @@ def test_buffers_grow(
     monkeypatch.setattr(backbones, "BLOCK", 4)
     kind = family.richest
     given = inputs(family, kind, rows)
-    expected = stock(target(family), given, max_new_tokens=NEW)
+    expected = stock(target(family), given, max_new_tokens=LONG)
     stream = draftlens.stream(
         target(family),
         given,
         draft=None if method == "plain" else draft(family),
         method=METHODS.get(method, method),
-        max_new_tokens=NEW,
+        max_new_tokens=LONG,
     )
     first = next(stream)
     cache = stream.session.cache

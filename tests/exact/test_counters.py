@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from families import FAMILIES, inputs, tokenizer
-from stock import NEW, Divisible, draft, reference, staggered, target
+from stock import LONG, Divisible, draft, reference, staggered, target
 
 import draftlens
 from draftlens.core.result import Result
@@ -37,7 +37,7 @@ ENDS = ("length", "eos", "in step")
 def ending(rows: tuple[int, ...], ends: str) -> dict[str, Any]:
     """Options under which rows end together, alone, or when all have met a criterion."""
     if ends == "eos":
-        return {"eos_token_id": staggered(reference(FAMILY, KIND))}
+        return {"eos_token_id": staggered(reference(FAMILY, KIND, LONG))}
     if ends == "in step":
         length = inputs(FAMILY, KIND, rows)["input_ids"].shape[1]
         return {"stopping_criteria": [Divisible(length)]}
@@ -49,7 +49,7 @@ def answered(method: str, rule: str, rows: tuple[int, ...], ends: str, limit: in
     if rule == "rejection" and method != "plain":
         chosen["sampling_rule"] = "rejection"
     repeats = chosen.get("method") in ("hsd", "lookup")
-    answers = [reference(FAMILY, KIND)[row] for row in rows]
+    answers = [reference(FAMILY, KIND, LONG)[row] for row in rows]
     return draftlens.generate(
         target(FAMILY),
         inputs(FAMILY, KIND, rows),
@@ -69,7 +69,7 @@ def answered(method: str, rule: str, rows: tuple[int, ...], ends: str, limit: in
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.pairwise
 def test_counters_agree(method: str, rule: str, rows: tuple[int, ...], ends: str) -> None:
-    for limit in (2, 9, NEW):
+    for limit in (2, 9, LONG):
         check(answered(method, rule, rows, ends, limit), METHODS[method])
 
 
@@ -101,13 +101,13 @@ def test_references_of_a_tree_that_the_end_of_an_answer_cuts(
     rows: tuple[int, ...], seed: int
 ) -> None:
     """One row is ahead of the other, so its tree reaches over its own end."""
-    answers = [reference(FAMILY, KIND)[row] for row in rows]
+    answers = [reference(FAMILY, KIND, LONG)[row] for row in rows]
     result = draftlens.generate(
         target(FAMILY),
         inputs(FAMILY, KIND, rows),
         method={"method": "hsd", "num_speculative_tokens": 12, "sampling_rule": "rejection"},
         references=[[answers[0]], [[5, 6, 7]]],
-        max_new_tokens=NEW,
+        max_new_tokens=LONG,
         do_sample=True,
         temperature=0.05,
         seed=seed,

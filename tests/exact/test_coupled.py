@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from families import FAMILIES, Family, inputs
-from stock import METHODS, NEW, draft, target
+from stock import LONG, METHODS, NEW, draft, target
 
 import draftlens
 
@@ -82,12 +82,12 @@ def test_padding_and_endings(family: Family, padding: str) -> None:
     options = {"do_sample": True, "seed": 8, "temperature": 0.7}
     given = inputs(family, family.richest, side=padding)
     whole = draftlens.generate(
-        target(family), inputs(family, family.richest), max_new_tokens=NEW, **options
+        target(family), inputs(family, family.richest), max_new_tokens=LONG, **options
     ).tokens
     eos = [whole[0][6], whole[1][14]]
-    ends = [next((i + 1 for i, token in enumerate(row) if token in eos), NEW) for row in whole]
+    ends = [next((i + 1 for i, token in enumerate(row) if token in eos), LONG) for row in whole]
     result = draftlens.generate(
-        target(family), given, draft=draft(family), max_new_tokens=NEW, eos_token_id=eos, **options
+        target(family), given, draft=draft(family), max_new_tokens=LONG, eos_token_id=eos, **options
     )
     assert result.tokens == [row[:end] for row, end in zip(whole, ends, strict=True)]
 

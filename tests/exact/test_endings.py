@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from families import FAMILIES, VOCAB, Family, inputs, tokenizer
-from stock import METHODS, NEW, Divisible, draft, noisy, reference, stock, target
+from stock import LONG, METHODS, Divisible, draft, noisy, reference, stock, target
 from transformers import StoppingCriteria, StopStringCriteria
 
 import draftlens
@@ -27,7 +27,7 @@ def both(
 ) -> tuple[draftlens.Result, list[list[int]]]:
     """Our answer and stock's for the family's richest input."""
     given = inputs(family, family.richest)
-    options = {"max_new_tokens": NEW, **options}
+    options = {"max_new_tokens": LONG, **options}
     expected = stock(target(family), given, **options)
     result = draftlens.generate(
         target(family), given, draft=draft(family, guesser), method=METHODS[method], **options
@@ -38,7 +38,7 @@ def both(
 @every_family
 def test_eos_inside_an_accepted_run(family: Family) -> None:
     """What the draft guessed right behind it is not said."""
-    rows = reference(family, family.richest)
+    rows = reference(family, family.richest, LONG)
     # With itself as a draft of five, a model emits 1 token and then runs of 5 guesses and a bonus.
     middle = next(
         i
@@ -56,7 +56,7 @@ def test_eos_inside_an_accepted_run(family: Family) -> None:
 @methods
 def test_eos_at_once(family: Family, method: str) -> None:
     """One row's first token ends it; the draft never sees it run."""
-    first = reference(family, family.richest)[0][0]
+    first = reference(family, family.richest, LONG)[0][0]
     result, expected = both(family, method, "noisy", eos_token_id=[first, 0])
     assert result.tokens == expected
     assert result.tokens[0] == [first]
@@ -65,7 +65,7 @@ def test_eos_at_once(family: Family, method: str) -> None:
 @every_family
 def test_eos_of_all_rows_at_once(family: Family) -> None:
     """The draft is not even asked to read the prompt."""
-    firsts = [row[0] for row in reference(family, family.richest)]
+    firsts = [row[0] for row in reference(family, family.richest, LONG)]
     result, expected = both(family, "chain5", "noisy", eos_token_id=firsts)
     assert result.tokens == expected == [[first] for first in firsts]
     assert result.stats.draft_forwards == result.stats.passes == 0
@@ -80,7 +80,8 @@ def test_max_new_tokens_inside_an_accepted_run(
 ) -> None:
     """Never one too many, nor one too few."""
     result, expected = both(family, method, guesser, max_new_tokens=most)
-    assert result.tokens == expected == [row[:most] for row in reference(family, family.richest)]
+    rows = reference(family, family.richest, most)
+    assert result.tokens == expected == rows
 
 
 @every_family
@@ -88,7 +89,7 @@ def test_max_length_counts_the_padded_prompt(family: Family) -> None:
     """As stock `generate` does."""
     length = inputs(family, family.richest)["input_ids"].shape[1]
     result, _ = both(family, "chain3", "noisy", max_length=length + 5, max_new_tokens=None)
-    assert result.tokens == [row[:5] for row in reference(family, family.richest)]
+    assert result.tokens == [row[:5] for row in reference(family, family.richest, LONG)]
 
 
 @pytest.mark.pairwise
@@ -102,7 +103,7 @@ def test_a_custom_criterion(family: Family, method: str, guesser: str) -> None:
         family, method, guesser, stopping_criteria=[Divisible(length)], eos_token_id=NEVER
     )
     assert result.tokens == expected
-    assert min(map(len, expected)) < NEW
+    assert min(map(len, expected)) < LONG
 
 
 class AtLengths(StoppingCriteria):
@@ -134,12 +135,12 @@ def test_a_criterion_that_returns_one_bool(family: Family) -> None:
     """Stock `generate` takes that too."""
     given = inputs(family, "text", rows=(0,))
     criteria = [Divisible(given["input_ids"].shape[1], as_bool=True)]
-    expected = stock(target(family), given, max_new_tokens=NEW, stopping_criteria=criteria)
+    expected = stock(target(family), given, max_new_tokens=LONG, stopping_criteria=criteria)
     result = draftlens.generate(
-        target(family), given, draft=draft(family), max_new_tokens=NEW, stopping_criteria=criteria
+        target(family), given, draft=draft(family), max_new_tokens=LONG, stopping_criteria=criteria
     )
     assert result.tokens == expected
-    assert len(expected[0]) < NEW
+    assert len(expected[0]) < LONG
 
 
 def as_criterion(stop: str) -> dict[str, Any]:
@@ -160,10 +161,10 @@ def test_stop_strings(
     family: Family, method: str, given_as: Callable[[str], dict[str, Any]]
 ) -> None:
     """A string that begins inside one token and ends inside another."""
-    row = reference(family, family.richest)[0]
+    row = reference(family, family.richest, LONG)[0]
     pieces = tokenizer().batch_decode([[token] for token in row])
     at = next(
-        i for i in range(8, NEW) if len(pieces[i - 1] + pieces[i]) > 2 and pieces[i][:1].isalnum()
+        i for i in range(8, LONG) if len(pieces[i - 1] + pieces[i]) > 2 and pieces[i][:1].isalnum()
     )
     stop = pieces[at - 1][-1] + pieces[at][:1]
     result, expected = both(family, method, "self", **given_as(stop), eos_token_id=NEVER)
@@ -174,10 +175,10 @@ def test_stop_strings(
 @every_family
 def test_a_model_with_its_own_eos(family: Family) -> None:
     """Ids come from the model's generation config when the call names none."""
-    model, rows = family.build(), reference(family, family.richest)
+    model, rows = family.build(), reference(family, family.richest, LONG)
     model.generation_config.eos_token_id = [rows[1][6], rows[2][11]]
     given = inputs(family, family.richest)
-    expected = stock(model, given, max_new_tokens=NEW)
-    result = draftlens.generate(model, given, draft=noisy(model), max_new_tokens=NEW)
+    expected = stock(model, given, max_new_tokens=LONG)
+    result = draftlens.generate(model, given, draft=noisy(model), max_new_tokens=LONG)
     assert result.tokens == expected
     assert len(expected[1]) <= 7

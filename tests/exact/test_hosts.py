@@ -16,7 +16,7 @@ import pytest
 import torch
 from families import FAMILIES, inputs
 from pool import Pool
-from stock import NEW, draft, reference, target
+from stock import LONG, draft, reference, target
 from torch import Tensor
 
 import draftlens
@@ -52,7 +52,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
 
 def answer(backbone: Backbone, family: int, prefill: Any, **options: Any) -> draftlens.Result:
     given = inputs(FAMILIES[family], FAMILIES[family].richest)
-    return draftlens.generate(backbone, given, prefill=prefill, max_new_tokens=NEW, **options)
+    return draftlens.generate(backbone, given, prefill=prefill, max_new_tokens=LONG, **options)
 
 
 @cache
@@ -70,7 +70,7 @@ def test_every_family(pool: Pool, family: int) -> None:
         ring = answer(backbone, family, RING_SHARDED)
         gathered = answer(backbone, family, GATHERED)
         sharded = answer(backbone, family, SHARDED, **tree)
-    assert ring.tokens == reference(FAMILIES[family], FAMILIES[family].richest)
+    assert ring.tokens == reference(FAMILIES[family], FAMILIES[family].richest, LONG)
     assert ring.lossless
     assert gathered.tokens == sharded.tokens == by_one(family).tokens
     assert sharded.stats.accepted > 0
@@ -159,7 +159,7 @@ SHARDED_CASES = ("chain", "specvlm", "gather", "sparse", "ring", "ring sparse")
 def test_drafters_go_on_as_today(pool: Pool, prefill: Any, method: Any) -> None:
     family = FAMILIES[4]
     is_ring = prefill["name"] == "ring"
-    expected = reference(family, family.richest) if is_ring else by_one(4).tokens
+    expected = reference(family, family.richest, LONG) if is_ring else by_one(4).tokens
     with pool.reading(4, 3) as backbone:
         result = answer(backbone, 4, prefill, draft=draft(family), method=method)
     assert result.tokens == expected
@@ -169,18 +169,18 @@ def test_drafters_go_on_as_today(pool: Pool, prefill: Any, method: Any) -> None:
 def test_rows_join_and_leave_a_batch_that_several_hosts_hold(pool: Pool) -> None:
     """Each call is read by all hosts when it comes, and what they hold of a row goes with it."""
     family = FAMILIES[2]
-    expected = reference(family, family.richest)
+    expected = reference(family, family.richest, LONG)
     with pool.reading(2, 2) as backbone:
         request = Request(
             inputs(family, family.richest, rows=(0,)),
-            options={"max_new_tokens": NEW},
+            options={"max_new_tokens": LONG},
             method={"method": "plain", "prefill": RING_SHARDED},
         )
         call = open_call(backbone, None, request)
         chunks = call.plan.schedule(call.session)
         next(chunks)
         late = inputs(family, family.richest, rows=(1, 2))
-        prepared = backbone.prepare(late, max_new_tokens=NEW)
+        prepared = backbone.prepare(late, max_new_tokens=LONG)
         joined = call.session.add(prepared, seeds=[0, 0], draft_inputs=late)
         for _ in range(9):
             next(chunks)
@@ -208,7 +208,7 @@ def lost(backbone: Backbone, ask: Callable[[], Any], patience: float = 0.0) -> s
 
 def streaming(backbone: Backbone, prefill: Any) -> draftlens.Stream:
     given = inputs(FAMILIES[2], FAMILIES[2].richest)
-    return draftlens.stream(backbone, given, prefill=prefill, max_new_tokens=NEW)
+    return draftlens.stream(backbone, given, prefill=prefill, max_new_tokens=LONG)
 
 
 def test_a_host_is_killed(pool: Pool) -> None:
@@ -284,7 +284,7 @@ def test_those_who_stop_early_and_those_who_come_twice(pool: Pool) -> None:
     """A consumer that stops, and two threads: nothing hangs, whether keys and values are where they
     were read, on rank 0, or where it measured to be better."""
     family = FAMILIES[2]
-    expected = reference(family, family.richest)
+    expected = reference(family, family.richest, LONG)
     with pool.reading(2, 2) as backbone:
         for prefill in ("ring", RING_SHARDED):
             next(streaming(backbone, prefill))

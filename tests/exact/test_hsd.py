@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from families import FAMILIES, SPECIAL, Family, inputs, tokenizer
-from stock import NEW, Divisible, NoEcho, reference, staggered, stock, target
+from stock import LONG, Divisible, NoEcho, reference, staggered, stock, target
 
 import draftlens
 from draftlens.core.proposal import DraftTree
@@ -110,7 +110,7 @@ def test_references_of_all_kinds_for_a_ragged_batch(
     """What stands for pixels is never guessed, whatever a reference says."""
     model = target(family)
     backbone = Backbone.of(model)
-    rows = reference(family, family.richest)
+    rows = reference(family, family.richest, LONG)
     names = list(METHODS)
     turn = FAMILIES.index(family)
     kinds = kinds_of_references(rows, backbone)
@@ -123,7 +123,7 @@ def test_references_of_all_kinds_for_a_ragged_batch(
             method=METHODS[names[(number + turn) % len(names)]],
             references=references,
             tokenizer=tokenizer(),
-            max_new_tokens=NEW,
+            max_new_tokens=LONG,
         )
         assert result.tokens == rows, kind
         assert result.lossless
@@ -141,7 +141,7 @@ def test_references_of_all_kinds_for_a_ragged_batch(
 @every_family
 def test_answers_that_differ_a_little_from_their_references(family: Family) -> None:
     """Behind each difference the reference is found again at once."""
-    rows = reference(family, family.richest)
+    rows = reference(family, family.richest, LONG)
     passes = {}
     for recovery in (False, True):
         result = draftlens.generate(
@@ -150,7 +150,7 @@ def test_answers_that_differ_a_little_from_their_references(family: Family) -> N
             method={"method": "hsd", "num_speculative_tokens": 12, "recovery": recovery},
             references=[[edited(row, seed, every=9)] for seed, row in enumerate(rows)],
             tokenizer=tokenizer(),
-            max_new_tokens=NEW,
+            max_new_tokens=LONG,
         )
         assert result.tokens == rows
         passes[recovery] = result.stats.passes
@@ -163,21 +163,21 @@ def test_endings_processors_and_criteria(family: Family) -> None:
     """Rows end at different moments inside accepted runs, and the end itself is guessed, unless
     there is no such id."""
     given = inputs(family, family.richest)
-    rows = reference(family, family.richest)
+    rows = reference(family, family.richest, LONG)
     call: dict[str, Any] = {"method": METHODS["text"], "tokenizer": tokenizer()}
     ends = [*staggered(rows), 10**6]
-    expected = stock(target(family), given, max_new_tokens=NEW, eos_token_id=ends)
+    expected = stock(target(family), given, max_new_tokens=LONG, eos_token_id=ends)
     result = draftlens.generate(
         target(family),
         given,
         references=[[row[:-1]] for row in expected],
-        max_new_tokens=NEW,
+        max_new_tokens=LONG,
         eos_token_id=ends,
         **call,
     )
     assert result.tokens == expected
     options: dict[str, Any] = {
-        "max_new_tokens": NEW,
+        "max_new_tokens": LONG,
         "repetition_penalty": 1.2,
         "logits_processor": [NoEcho()],
         "stopping_criteria": [Divisible(given["input_ids"].shape[1])],
@@ -199,7 +199,7 @@ def test_draws(family: Family, rule: str) -> None:
         "do_sample": True,
         "temperature": 0.7,
         "seed": 3,
-        "max_new_tokens": NEW,
+        "max_new_tokens": LONG,
     }
     model = target(family)
     plain = draftlens.generate(model, given, references=[[], [], []], **call)
@@ -217,18 +217,18 @@ def test_without_references_it_is_lookup() -> None:
             target(family),
             given,
             method={"method": name, "num_speculative_tokens": 4},
-            max_new_tokens=NEW,
+            max_new_tokens=LONG,
         )
         for name in ("lookup", "hsd")
     ]
-    assert results[0].tokens == results[1].tokens == reference(family, family.richest)
+    assert results[0].tokens == results[1].tokens == reference(family, family.richest, LONG)
     assert results[0].stats.accepted == pytest.approx(results[1].stats.accepted, abs=5)
 
 
 def test_accepted_guesses_know_their_reference() -> None:
     """Of three references one is wrong, and the others hold the answer in two pieces."""
     family = FAMILIES[3]
-    rows = reference(family, family.richest)
+    rows = reference(family, family.richest, LONG)
     references = [[[5] * 9, list(row[:12]), list(row[12:])] for row in rows]
     result = draftlens.generate(
         target(family),
@@ -236,7 +236,7 @@ def test_accepted_guesses_know_their_reference() -> None:
         method=METHODS["text"],
         references=references,
         tokenizer=tokenizer(),
-        max_new_tokens=NEW,
+        max_new_tokens=LONG,
     )
     assert result.tokens == rows
     assert set(result.stats.accepted_by_reference) == {0, 1, 2}
@@ -260,7 +260,7 @@ def test_rows_that_join_later() -> None:
     """While other rows run, and one of them has nothing to repeat but its prompt."""
     family = FAMILIES[4]
     model = target(family)
-    rows = reference(family, family.richest)
+    rows = reference(family, family.richest, LONG)
     backbone = Backbone.of(model)
     plan = draftlens.HSD(num_speculative_tokens=5).plan(Models(backbone, None))
     session = Session(backbone, plan, Clock(Stats()))
@@ -269,7 +269,7 @@ def test_rows_that_join_later() -> None:
     answers: list[list[int]] = [[], [], []]
     for number, regions in enumerate(texts):
         given = inputs(family, family.richest, (number,))
-        prepared = backbone.prepare(given, max_new_tokens=NEW, do_sample=False)
+        prepared = backbone.prepare(given, max_new_tokens=LONG, do_sample=False)
         references = references_of([regions], 1, tokenizer())
         session.add(prepared, [0], {}, {"references": references})
         chunks = session.start()
@@ -281,7 +281,7 @@ def test_rows_that_join_later() -> None:
     for chunk in decode(session):
         answers[chunk.row] += chunk.tokens
     assert answers == [list(row) for row in rows]
-    assert session.stats.accepted > NEW
+    assert session.stats.accepted > LONG
 
 
 @pytest.mark.parametrize("family", FAMILIES[2:4], ids=str)
@@ -338,20 +338,20 @@ def test_logits_of_256_nodes_behind_2000_tokens() -> None:
 
 def tolerated(family: Family, tolerance: float, **options: Any) -> draftlens.Result:
     """An answer whose references differ in single tokens from that of stock `generate`."""
-    rows = reference(family, family.richest)
+    rows = reference(family, family.richest, LONG)
     return draftlens.generate(
         target(family),
         inputs(family, family.richest),
         method={**METHODS["text"], "tolerance": tolerance},
         references=[[edited(row, seed, 5)] for seed, row in enumerate(rows)],
         tokenizer=tokenizer(),
-        **{"max_new_tokens": NEW, **options},
+        **{"max_new_tokens": LONG, **options},
     )
 
 
 @pytest.mark.parametrize("family", FAMILIES[:2], ids=str)
 def test_tolerance_is_named_and_counted(family: Family) -> None:
-    rows = reference(family, family.richest)
+    rows = reference(family, family.richest, LONG)
     exact = tolerated(family, 1.0)
     assert exact.tokens == rows
     assert exact.lossless
@@ -368,14 +368,14 @@ def test_every_tolerated_token_is_nearly_as_likely_as_the_best_one() -> None:
     """Judged again by plain forwards of the model over the whole answer."""
     family = FAMILIES[0]
     given = dict(inputs(family, "text", (0,)))
-    row = stock(target(family), given, max_new_tokens=NEW)[0]
+    row = stock(target(family), given, max_new_tokens=LONG)[0]
     result = draftlens.generate(
         target(family),
         given,
         method={**METHODS["text"], "tolerance": 0.3},
         references=[edited(row, 3, 3)],
         tokenizer=tokenizer(),
-        max_new_tokens=NEW,
+        max_new_tokens=LONG,
     )
     answer = torch.tensor(result.tokens)
     ids = torch.cat([given["input_ids"], answer], 1)

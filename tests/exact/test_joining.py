@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from families import FAMILIES, Family, inputs
-from stock import METHODS, NEW, draft, noisy, reference, stock, target
+from stock import LONG, METHODS, NEW, draft, noisy, reference, staggered, stock, target
 from torch import Tensor
 
 import draftlens
@@ -40,9 +40,16 @@ DRAFTING: Mapping[str, Any] = {
 }
 drafting = pytest.mark.parametrize("name", DRAFTING)
 
-GREEDY: Mapping[str, Any] = {"max_new_tokens": NEW, "do_sample": False}
+ENDING: Mapping[str, Any] = {
+    **DRAFTING,
+    "auto": {"tree": "auto"},
+    "tabed": {"method": "tabed", "views": ["multimodal", "text"]},
+    "hsd": {"method": "hsd"},
+}
+
+GREEDY: Mapping[str, Any] = {"max_new_tokens": LONG, "do_sample": False}
 SAMPLED: Mapping[str, Any] = {
-    "max_new_tokens": NEW,
+    "max_new_tokens": LONG,
     "do_sample": True,
     "top_k": 40,
     "repetition_penalty": 1.1,
@@ -53,7 +60,7 @@ SEEDS = (11, 12, 13)
 def session_of(family: Family, name: str) -> Session:
     """A session without requests."""
     models = Models(Backbone.of(target(family)), Backbone.of(draft(family)))
-    plan = from_dict(DRAFTING[name]).plan(models)
+    plan = from_dict(ENDING[name]).plan(models)
     return Session(models.target, plan, Clock(Stats()))
 
 
@@ -109,7 +116,7 @@ def test_rows_that_join(family: Family, name: str, options: Mapping[str, Any]) -
     finish(session)
     for sequence, row in zip(rows, (1, 0, 2), strict=True):
         if options is GREEDY:
-            assert sequence.tokens == reference(family, family.richest)[row]
+            assert sequence.tokens == reference(family, family.richest, LONG)[row]
         else:
             assert sequence.tokens == drawn_alone(family, row)
     check_caches(session)
@@ -130,15 +137,58 @@ def test_rows_that_leave(family: Family, name: str) -> None:
     rounds(session, 1)
     session.remove(rows[2])
     finish(session)
-    answers = reference(family, family.richest)
+    answers = reference(family, family.richest, LONG)
     assert rows[1].tokens == answers[1]
     assert late.tokens == answers[0]
     for row in (0, 2):
         count = len(rows[row].tokens)
-        assert 0 < count < NEW
+        assert 0 < count < LONG
         assert rows[row].tokens == answers[row][:count]
-    assert session.sequences == [late, rows[1]] or session.sequences == [rows[1], late]
+    assert set(session.sequences) < {*rows, late}  # those that ended last
     check_caches(session)
+
+
+LENGTHS = (8, 1, 25, 3, 14, 2, 25, 19, 5, 1, 11, 4, 22, 6, 2, 16)
+
+
+@pytest.mark.parametrize("name", ENDING)
+@pytest.mark.parametrize("family", FAMILIES[::3], ids=str)
+def test_sixteen_rows_that_end_one_after_the_other(family: Family, name: str) -> None:
+    """By their lengths or by an end-of-sequence token; the batch shrinks from round to round."""
+    session = session_of(family, name)
+    ends = staggered(reference(family, family.richest, LONG))
+    rows = []
+    for number, length in enumerate(LENGTHS):
+        given = inputs(family, family.richest, (number % 3,))
+        own = {**GREEDY, "max_new_tokens": length} | ({"eos_token_id": ends} if number % 2 else {})
+        rows += session.add(session.target.prepare(given, **own), [0], given)
+    finish(session)
+    for number, (row, length) in enumerate(zip(rows, LENGTHS, strict=True)):
+        given = inputs(family, family.richest, (number % 3,))
+        own = {"eos_token_id": ends} if number % 2 else {}
+        assert [row.tokens] == stock(target(family), given, max_new_tokens=length, **own)
+    assert len(session.sequences) < len(rows) / 4
+    assert session.stats.emitted == sum(len(row.tokens) for row in rows)
+
+
+@pytest.mark.parametrize("family", FAMILIES[1::4], ids=str)
+@pytest.mark.parametrize("method", ["chain3", "odd"])
+def test_rejection_sampling_in_a_batch_that_shrinks(family: Family, method: str) -> None:
+    """A row draws what it draws alone, whoever has left."""
+    models = Models(Backbone.of(target(family)), Backbone.of(draft(family)))
+    rejection = from_dict({**METHODS[method], "sampling_rule": "rejection"})
+
+    def answer(numbers: Sequence[int]) -> list[list[int]]:
+        session = Session(models.target, rejection.plan(models), Clock(Stats()))
+        rows = []
+        for number in numbers:
+            given = inputs(family, family.richest, (number % 3,))
+            own = {**SAMPLED, "max_new_tokens": LENGTHS[number]}
+            rows += session.add(session.target.prepare(given, **own), [number], given)
+        finish(session)
+        return [row.tokens for row in rows]
+
+    assert answer(range(8)) == [answer([number])[0] for number in range(8)]
 
 
 @every_family
@@ -148,8 +198,24 @@ def test_a_row_that_leaves_before_its_draft_has_read_it(family: Family) -> None:
     session.start()
     session.remove(rows[0])
     finish(session)
-    assert rows[1].tokens == reference(family, family.richest)[1]
+    assert rows[1].tokens == reference(family, family.richest, LONG)[1]
     assert len(rows[0].tokens) == 1
+
+
+def test_a_consumer_that_removes_every_row_that_has_ended() -> None:
+    """One after the other, although the next round would drop them."""
+    family = FAMILIES[0]
+    session = session_of(family, "chain")
+    rows = [add(session, family, row, {**GREEDY, "max_new_tokens": 9}) for row in (0, 1, 2)]
+    late = add(session, family, 2, GREEDY)
+    for _ in decode(session):
+        for sequence in list(session.sequences):
+            if sequence.finished:
+                session.remove(sequence)
+    assert session.sequences == []
+    answers = reference(family, family.richest, LONG)
+    assert [row.tokens for row in rows] == [answer[:9] for answer in answers]
+    assert late.tokens == answers[2]
 
 
 @every_family
@@ -160,7 +226,7 @@ def test_a_batch_that_becomes_empty_and_fills_again(family: Family) -> None:
     session.remove(first)
     second = add(session, family, 0, GREEDY)
     finish(session)
-    assert second.tokens == reference(family, family.richest)[0]
+    assert second.tokens == reference(family, family.richest, LONG)[0]
 
 
 @every_family
@@ -176,7 +242,7 @@ def test_chunks_are_numbered_by_arrival(family: Family, name: str) -> None:
             session.remove(rows[0])
             rows.append(add(session, family, 2, GREEDY))
     assert heard[1] == rows[1].tokens
-    assert heard[2] == rows[2].tokens == reference(family, family.richest)[2]
+    assert heard[2] == rows[2].tokens == reference(family, family.richest, LONG)[2]
     assert rows[0].tokens[: len(heard[0])] == heard[0]
 
 
@@ -184,7 +250,8 @@ def test_chunks_are_numbered_by_arrival(family: Family, name: str) -> None:
 @pytest.mark.parametrize("acceptance", ["coupled", "rejection"])
 def test_rows_with_rules_of_their_own(family: Family, acceptance: str) -> None:
     """A greedy row, a sampled one and one with a penalty, in one batch."""
-    options = [GREEDY, SAMPLED, {**GREEDY, "repetition_penalty": 1.5, "no_repeat_ngram_size": 2}]
+    penalties = {"repetition_penalty": 1.5, "no_repeat_ngram_size": 2}
+    options = [{**each, "max_new_tokens": NEW} for each in (GREEDY, SAMPLED, GREEDY | penalties)]
     method = {**METHODS["odd"], "sampling_rule": acceptance}
     models = Models(Backbone.of(target(family)), Backbone.of(draft(family)))
 
@@ -195,9 +262,10 @@ def test_rows_with_rules_of_their_own(family: Family, acceptance: str) -> None:
         finish(session)
         return [sequence.tokens for sequence in sequences]
 
-    assert answer((0, 1, 2)) == [answer((row,))[0] for row in (0, 1, 2)]
+    together = answer((0, 1, 2))
+    assert together == [answer((row,))[0] for row in (0, 1, 2)]
     given = inputs(family, family.richest, (2,))
-    assert answer((2,)) == stock(
+    assert together[2:] == stock(
         target(family), given, **{k: v for k, v in options[2].items() if k != "do_sample"}
     )
 
@@ -207,6 +275,7 @@ def test_seeds_of_rows(family: Family) -> None:
     """A row of a batch draws what it draws alone with its seed, in whatever place."""
     given = inputs(family, family.richest)
     options = {"draft": draft(family), "method": METHODS["odd"], **SAMPLED}
+    options["max_new_tokens"] = NEW
     batch = draftlens.generate(target(family), given, seed=SEEDS, **options).tokens
     for row, seed in enumerate(SEEDS):
         single = inputs(family, family.richest, (row,))
@@ -282,7 +351,7 @@ def test_trees_that_differ_per_row(family: Family, options: Mapping[str, Any]) -
     assert any(len(set(topologies)) > 1 for topologies in drafter.seen)
     assert 0 < stats.accepted < stats.drafted
     assert sum(stats.accepted_by_depth.values()) == stats.passes
-    assert stats.emitted == 3 * NEW
+    assert stats.emitted == 3 * LONG
 
 
 class Recorder(Scattered):
@@ -303,7 +372,7 @@ def test_target_scores_on_request() -> None:
     """Their argmax along the path is what was emitted."""
     family = FAMILIES[0]
     given = inputs(family, family.richest)
-    drafter = Recorder(reference(family, family.richest))
+    drafter = Recorder(reference(family, family.richest, LONG))
     backbone = Backbone.of(target(family))
     session = Session(backbone, Plan(drafter), Clock(Stats()))
     session.add(backbone.prepare(given, **GREEDY), SEEDS, given)
@@ -347,8 +416,8 @@ def test_a_long_row_joins_a_short_one(amount: float) -> None:
     long = inputs(family, "mixed", (0,))
     second = session.add(models.target.prepare(long, **GREEDY), [0], long)[0]
     finish(session)
-    assert first.tokens == stock(target(family), short, max_new_tokens=NEW)[0]
-    assert second.tokens == stock(target(family), long, max_new_tokens=NEW)[0]
+    assert first.tokens == stock(target(family), short, max_new_tokens=LONG)[0]
+    assert second.tokens == stock(target(family), long, max_new_tokens=LONG)[0]
 
 
 def test_only_started_rows_can_be_removed() -> None:
@@ -358,7 +427,7 @@ def test_only_started_rows_can_be_removed() -> None:
     with pytest.raises(InputError, match="only a sequence that the session has started"):
         session.remove(waiting)
     finish(session)
-    assert waiting.tokens == reference(family, family.richest)[0]
+    assert waiting.tokens == reference(family, family.richest, LONG)[0]
     session.remove(waiting)
     with pytest.raises(InputError, match="only a sequence that the session has started"):
         session.remove(waiting)

@@ -17,7 +17,7 @@ import psutil
 import pytest
 import torch
 from families import FAMILIES, inputs
-from stock import NEW, reference, target
+from stock import LONG, reference, target
 
 import draftlens
 from draftlens.core.errors import HostError
@@ -82,12 +82,12 @@ def hosts_of(backbone: Backbone) -> LocalRanks:
 
 def streaming(backbone: Backbone) -> draftlens.Stream:
     given = inputs(FAMILY, FAMILY.richest)
-    return draftlens.stream(backbone, given, prefill=RING, max_new_tokens=NEW)
+    return draftlens.stream(backbone, given, prefill=RING, max_new_tokens=LONG)
 
 
 def check_answer(backbone: Backbone) -> None:
     """All processes answer as stock `generate` does."""
-    assert streaming(backbone).run().tokens == reference(FAMILY, FAMILY.richest)
+    assert streaming(backbone).run().tokens == reference(FAMILY, FAMILY.richest, LONG)
     assert hosts_of(backbone).size == 3
 
 
@@ -107,7 +107,7 @@ def test_a_stranger_achieves_nothing(backbone: Backbone, tmp_path: Path) -> None
     mark = tmp_path / "was_run"
     words = [sys.executable, "-c", ATTACK, str(mark), *map(str, ports)]
     subprocess.run(words, check=True, timeout=120)
-    assert stream.run().tokens == reference(FAMILY, FAMILY.richest)
+    assert stream.run().tokens == reference(FAMILY, FAMILY.richest, LONG)
     check_answer(backbone)
     assert backbone.hosts is hosts
     assert not mark.exists()

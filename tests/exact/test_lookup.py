@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from families import FAMILIES, Family, inputs
-from stock import ALL_KINDS, NEW, Divisible, NoEcho, reference, staggered, stock, target
+from stock import ALL_KINDS, LONG, Divisible, NoEcho, reference, staggered, stock, target
 
 import draftlens
 from draftlens.core.proposal import DraftTree
@@ -79,9 +79,9 @@ def test_a_ragged_batch(family: Family, kind: str, proposed: list[DraftTree]) ->
     name = list(METHODS)[ALL_KINDS.index((family, kind)) % len(METHODS)]
     model = target(family)
     result = draftlens.generate(
-        model, inputs(family, kind), method=METHODS[name], max_new_tokens=NEW
+        model, inputs(family, kind), method=METHODS[name], max_new_tokens=LONG
     )
-    assert result.tokens == reference(family, kind)
+    assert result.tokens == reference(family, kind, LONG)
     assert result.lossless
     backbone = Backbone.of(model)
     assert backbone.pixel_ids
@@ -93,18 +93,18 @@ def test_a_ragged_batch(family: Family, kind: str, proposed: list[DraftTree]) ->
 @every_family
 def test_texts_that_are_right_in_part(family: Family, proposed: list[DraftTree]) -> None:
     """Rows have different trees in every round, and fillers do not count."""
-    rows = reference(family, family.richest)
+    rows = reference(family, family.richest, LONG)
     result = draftlens.generate(
         target(family),
         inputs(family, family.richest),
         method=told(),
         references=garbled(rows),
-        max_new_tokens=NEW,
+        max_new_tokens=LONG,
     )
     assert result.tokens == rows
     stats = result.stats
     assert stats.mean_acceptance_length > 2
-    assert stats.target_forwards < NEW * 0.7
+    assert stats.target_forwards < LONG * 0.7
     assert stats.draft_forwards == 0
     assert stats.accepted == sum(map(sum, result.from_draft))
     assert any(len(set(tree.topologies)) == len(rows) for tree in proposed)
@@ -114,14 +114,14 @@ def test_texts_that_are_right_in_part(family: Family, proposed: list[DraftTree])
 @every_family
 def test_endings_inside_an_accepted_run(family: Family) -> None:
     """Rows end at different moments while the texts go on."""
-    rows = reference(family, family.richest)
+    rows = reference(family, family.richest, LONG)
     given = inputs(family, family.richest)
     call: dict[str, Any] = {"method": told(length=20), "references": [[row] for row in rows]}
     ends = staggered(rows)
     result = draftlens.generate(
-        target(family), given, **call, max_new_tokens=NEW, eos_token_id=ends
+        target(family), given, **call, max_new_tokens=LONG, eos_token_id=ends
     )
-    assert result.tokens == stock(target(family), given, max_new_tokens=NEW, eos_token_id=ends)
+    assert result.tokens == stock(target(family), given, max_new_tokens=LONG, eos_token_id=ends)
     assert result.stats.target_forwards < 8
     for most in (1, 2, 7):
         result = draftlens.generate(target(family), given, **call, max_new_tokens=most)
@@ -134,7 +134,7 @@ def test_processors_and_criteria_with_history(family: Family) -> None:
     given = inputs(family, family.richest)
     length = given["input_ids"].shape[1]
     options: dict[str, Any] = {
-        "max_new_tokens": NEW,
+        "max_new_tokens": LONG,
         "repetition_penalty": 1.2,
         "logits_processor": [NoEcho()],
         "stopping_criteria": [Divisible(length)],
@@ -153,14 +153,14 @@ def test_texts_of_nothing_but_what_must_not_be_guessed(
     model = target(family)
     backbone = Backbone.of(model)
     bad = [*backbone.pixel_ids, backbone.vocab_size, -1, 10**6]
-    rows = reference(family, family.richest)
+    rows = reference(family, family.richest, LONG)
     texts = [[[token for right in row for token in (right, *bad)]] for row in rows]
     result = draftlens.generate(
         model,
         inputs(family, family.richest),
         method=told(),
         references=texts,
-        max_new_tokens=NEW,
+        max_new_tokens=LONG,
     )
     assert result.tokens == rows
     assert guesses_of(proposed) <= set(range(backbone.vocab_size)) - backbone.pixel_ids
@@ -175,7 +175,7 @@ def test_draws(family: Family, rule: str) -> None:
         "do_sample": True,
         "temperature": 0.7,
         "seed": 3,
-        "max_new_tokens": NEW,
+        "max_new_tokens": LONG,
     }
     model = target(family)
     method = told(rule=rule)

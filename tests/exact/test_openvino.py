@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,14 +15,18 @@ from families import FAMILIES, Family, inputs
 from stock import METHODS, NEW, draft, reference, target
 
 import draftlens
-from draftlens.compile import attach, openvino_passes
+from draftlens.compile import attach, openvino_graph
 from draftlens.compile.openvino_passes import OpenVinoPasses
 from draftlens.core import tree as trees
 from draftlens.core.errors import ConfigError
 from draftlens.models.adapter import Backbone
 from draftlens.models.forward_backend import EAGER
+from draftlens.request import Request
+from draftlens.streaming import Stream
 
 pytest.importorskip("openvino")
+
+INT8 = "<Type: 'int8_t'>"
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=str)
@@ -40,6 +46,81 @@ def test_every_family_answers_by_openvino(family: Family) -> None:
         assert result.tokens == reference(family, family.richest)
     attach([backbone := Backbone.of(model)], "openvino")
     assert isinstance(backbone.passes, OpenVinoPasses)
+
+
+@pytest.mark.parametrize("family", [FAMILIES[0], FAMILIES[3]], ids=str)
+@pytest.mark.parametrize("method", ["chain5", "eagle"])
+def test_a_draft_with_8_bit_weights_changes_no_token(family: Family, method: str) -> None:
+    """A ragged batch; the draft's passes are those of OpenVINO with 8-bit weights."""
+    models = [Backbone.of(_copy(target(family))), Backbone.of(_copy(draft(family)))]
+    attach(models, "openvino", "int8")
+    assert [model.passes.label for model in models] == ["openvino", "openvino int8"]
+    request = Request(
+        inputs(family, family.richest), method=METHODS[method], options={"max_new_tokens": NEW}
+    )
+    result = Stream(*models, request).run()
+    assert result.tokens == reference(family, family.richest)
+    assert result.lossless
+
+
+def test_8_bit_weights_are_those_of_the_products() -> None:
+    """Each matrix of a product is int8 with a scale for each output; other weights are float32."""
+    backbone = Backbone.of(_copy(target(FAMILIES[0])))
+    graph = openvino_graph.traced_graph(backbone, ())
+    openvino_graph.quantize(graph)
+    constants = [node for node in graph.get_ops() if node.get_type_name() == "Constant"]
+    bytes_of = [node.data.nbytes for node in constants if str(node.get_element_type()) == INT8]
+    linear = [m for m in backbone.decoder.modules() if isinstance(m, torch.nn.Linear)]
+    expected = [module.weight.numel() for module in [*linear, backbone.head]]
+    assert sorted(bytes_of) == sorted(expected)
+
+
+@pytest.fixture
+def private_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("draftlens.compile.store.cache_folder", lambda: tmp_path)
+    return tmp_path / "compiled"
+
+
+def test_a_second_start_reads_the_graph(private_cache: Path) -> None:
+    """It holds no weights, and fits other weights of the same structure."""
+    first = _copy(target(FAMILIES[0]))
+    assert not _passes(first).is_stored
+    (graph,) = private_cache.glob("*/*.bin")
+    assert graph.stat().st_size < 1000
+    other = _copy(first)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(0.9)
+    assert _passes(other).is_stored
+
+
+def test_files_that_others_may_write_or_that_are_damaged_are_not_read(private_cache: Path) -> None:
+    """The model is traced again, and the file is replaced."""
+    model = _copy(target(FAMILIES[0]))
+    _passes(model)
+    (path,) = private_cache.glob("*/*.xml")
+    path.chmod(0o666)
+    assert not _passes(_copy(model)).is_stored
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.write_text("<net")
+    assert not _passes(_copy(model)).is_stored
+    assert _passes(_copy(model)).is_stored
+
+
+def test_a_stored_graph_that_differs_is_traced_again(private_cache: Path) -> None:
+    """Logits of a graph on disk are compared with those of the modules at each start."""
+    model = _copy(target(FAMILIES[0]))
+    _passes(model)
+    (path,) = private_cache.glob("*/*.xml")
+    text = path.read_text()
+    path.write_text(text.replace('type="Cos"', 'type="Sin"'))
+    os.chmod(path, 0o600)
+    assert not _passes(_copy(model)).is_stored
+    assert 'type="Cos"' in path.read_text()
+
+
+def _passes(model: Any) -> OpenVinoPasses:
+    return OpenVinoPasses(Backbone.of(model))
 
 
 def test_a_pass_writes_the_slots_that_the_modules_write() -> None:
@@ -87,13 +168,14 @@ def test_what_differs_from_the_modules_never_runs(monkeypatch: pytest.MonkeyPatc
     attach([backbone], "openvino")
     with torch.no_grad():
         model.get_output_embeddings().weight.mul_(1)
-    split = openvino_passes.SplitPass.forward
+    split = openvino_graph.SplitPass.forward
 
     def wrong(self: Any, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         logits, *states = split(self, *inputs)
         return (logits + 1, *states)
 
-    monkeypatch.setattr(openvino_passes.SplitPass, "forward", wrong)
+    monkeypatch.setattr(openvino_graph.SplitPass, "forward", wrong)
+    monkeypatch.setattr(openvino_graph.GraphFile, "of", lambda *_: None)
     backbone.passes.begin()
     expected = _forward(Backbone.of(_copy(model)))
     for _ in range(2):

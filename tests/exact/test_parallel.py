@@ -8,8 +8,14 @@ from typing import Any
 import pytest
 import torch
 from families import FAMILIES, Family, inputs
-from lanes import PromptLink, ScriptedLink, check_speculated_rows, session_of
-from stock import NEW, draft, ranks_of, reference, staggered, stock, target
+from lanes import (
+    PromptLink,
+    ScriptedLink,
+    check_speculated_rows,
+    session_of,
+    speculated_rows_of,
+)
+from stock import LONG, NEW, draft, ranks_of, reference, staggered, stock, target
 
 import draftlens
 from draftlens.decoding import Session
@@ -21,7 +27,8 @@ from draftlens.pruning import make_pruner
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
 
-GREEDY: Mapping[str, Any] = {"max_new_tokens": NEW, "do_sample": False}
+SHORT: Mapping[str, Any] = {"max_new_tokens": NEW, "do_sample": False}
+GREEDY: Mapping[str, Any] = {"max_new_tokens": LONG, "do_sample": False}
 SAMPLED: Mapping[str, Any] = {
     "max_new_tokens": NEW,
     "do_sample": True,
@@ -53,7 +60,7 @@ def test_ragged_batches_equal_stock_generate(family: Family, schedule: str) -> N
     link = ScriptedLink(Backbone.of(draft(family)), seed=len(family.name + schedule))
     session = session_of(family, link, SCHEDULES[schedule]())
     given = inputs(family, family.richest)
-    assert answer(session, given, GREEDY) == reference(family, family.richest)
+    assert answer(session, given, SHORT) == reference(family, family.richest)
     assert session.stats.emitted == 3 * NEW
 
 
@@ -72,7 +79,7 @@ def test_drafts_that_are_always_and_hardly_ever_right(family: Family, kind: str)
     link = PromptLink(Backbone.of(draft(family, kind)), 0)
     session = session_of(family, link, Schedule(5), kind=kind)
     given = inputs(family, family.richest)
-    assert answer(session, given, GREEDY) == reference(family, family.richest)
+    assert answer(session, given, SHORT) == reference(family, family.richest)
     if kind == "self":
         assert session.drafter.corrections == 0
         assert session.stats.passes <= 3 * -(-(NEW - 1) // 5)
@@ -96,7 +103,7 @@ def test_pruned_drafts(family: Family, pruner: str, kind: str, ratio: float) -> 
     link = ScriptedLink(backbone, seed=2)
     session = session_of(family, link, Schedule(4), pruning, kind)
     given = inputs(family, family.richest)
-    assert answer(session, given, GREEDY) == reference(family, family.richest)
+    assert answer(session, given, GREEDY) == reference(family, family.richest, LONG)
     assert session.stats.visual > session.stats.kept
 
 
@@ -104,9 +111,9 @@ def test_pruned_drafts(family: Family, pruner: str, kind: str, ratio: float) -> 
 @schedules
 def test_rows_that_end_early_and_late(family: Family, schedule: str) -> None:
     """End-of-sequence tokens inside windows."""
-    ends = staggered(reference(family, family.richest))
+    ends = staggered(reference(family, family.richest, LONG))
     given = inputs(family, family.richest)
-    expected = stock(target(family), given, max_new_tokens=NEW, eos_token_id=ends)
+    expected = stock(target(family), given, max_new_tokens=LONG, eos_token_id=ends)
     link = ScriptedLink(Backbone.of(draft(family)), seed=3)
     options = {**GREEDY, "eos_token_id": ends}
     assert answer(session_of(family, link, SCHEDULES[schedule]()), given, options) == expected
@@ -143,10 +150,32 @@ def test_rows_that_join_and_leave(family: Family, schedule: str) -> None:
     session.remove(leaving)
     for _ in chunks:
         pass
-    answers = reference(family, family.richest)
+    answers = reference(family, family.richest, LONG)
     assert first.tokens == answers[1]
     assert late.tokens == answers[0]
     assert leaving.tokens == answers[2][: len(leaving.tokens)]
+
+
+@schedules
+@pytest.mark.parametrize("family", FAMILIES[::4], ids=str)
+def test_rows_that_end_one_after_the_other(family: Family, schedule: str) -> None:
+    """The worker drops them, too."""
+    link = PromptLink(Backbone.of(draft(family)), seed=7)
+    session = session_of(family, link, SCHEDULES[schedule]())
+    rows = []
+    for number, length in enumerate((9, 1, 25, 3, 14, 2)):
+        given = inputs(family, family.richest, (number % 3,))
+        own = {**GREEDY, "max_new_tokens": length}
+        rows += session.add(session.target.prepare(given, **own), [0], given)
+    fewest = len(rows)
+    for _ in decode(session):
+        if link.worker._sessions:
+            fewest = min(fewest, len(speculated_rows_of(link).rows) or fewest)
+    answers = reference(family, family.richest)
+    for number, row in enumerate(rows):
+        assert row.tokens == answers[number % 3][: len(row.tokens)]
+    assert [len(row.tokens) for row in rows] == [9, 1, 25, 3, 14, 2]
+    assert fewest < 3
 
 
 @schedules
@@ -154,7 +183,7 @@ def test_a_session_goes_on_behind_the_end_of_its_rows(schedule: str) -> None:
     family = FAMILIES[0]
     link = ScriptedLink(Backbone.of(draft(family, "self")), 6)
     session = session_of(family, link, SCHEDULES[schedule](), kind="self")
-    answers = reference(family, family.richest)
+    answers = reference(family, family.richest, LONG)
     for row in (1, 0):
         given = inputs(family, family.richest, (row,))
         drafted = session.stats.drafted
@@ -210,13 +239,13 @@ def passes_of_the_paper(ranks: list[int], length: int) -> tuple[int, int]:
 def test_passes_are_those_of_the_paper(length: int) -> None:
     for family in FAMILIES[:3]:
         given = inputs(family, family.richest, (0,))
-        expected = reference(family, family.richest)[0]
+        expected = reference(family, family.richest, LONG)[0]
         full = torch.cat([given["input_ids"], torch.tensor([expected])], 1)
-        mask = torch.cat([given["attention_mask"], torch.ones(1, NEW, dtype=torch.long)], 1)
+        mask = torch.cat([given["attention_mask"], torch.ones(1, LONG, dtype=torch.long)], 1)
         model = draft(family)
         with torch.no_grad():
             logits = model(**{**given, "input_ids": full, "attention_mask": mask}).logits
-        ranks = ranks_of(logits[:, -NEW - 1 : -1], torch.tensor([expected]))[0]
+        ranks = ranks_of(logits[:, -LONG - 1 : -1], torch.tensor([expected]))[0]
         link = ScriptedLink(Backbone.of(model), 0)
         session = session_of(family, link, Schedule(length))
         assert answer(session, given, GREEDY) == [expected]

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from families import FAMILIES, inputs
 from lanes import ScriptedLink, session_of
-from stock import NEW, draft, reference, target
+from stock import LONG, draft, reference, target
 
 import draftlens
 from benchmarks.parallel_parts.forked import ForkedProcess
@@ -51,7 +51,7 @@ def answer(method: Mapping[str, Any], model: Any = None, **options: Any) -> Any:
         inputs(FAMILY, FAMILY.richest),
         draft=model,
         method=method,
-        max_new_tokens=NEW,
+        max_new_tokens=LONG,
         **options,
     )
 
@@ -76,7 +76,7 @@ def test_tokens_equal_stock_generate(method: Mapping[str, Any]) -> None:
     warm_up(draft(FAMILY))
     for _ in range(3):
         result = answer(method)
-        assert result.tokens == reference(FAMILY, FAMILY.richest)
+        assert result.tokens == reference(FAMILY, FAMILY.richest, LONG)
         assert result.stats.lane_lost is None
     assert result.lossless
 
@@ -107,7 +107,7 @@ def test_rejection_in_lock_step_repeats_itself() -> None:
     link = ScriptedLink(Backbone.of(draft(FAMILY)), seed=0)
     session = session_of(FAMILY, link, Schedule(3), acceptance="rejection")
     given = inputs(FAMILY, FAMILY.richest)
-    prepared = session.target.prepare(given, max_new_tokens=NEW, **options)
+    prepared = session.target.prepare(given, max_new_tokens=LONG, **options)
     rows = session.add(prepared, [1, 2, 3], given)
     for _ in decode(session):
         pass
@@ -121,7 +121,7 @@ def test_rejection_in_lock_step_repeats_itself() -> None:
 def test_the_target_drafts_for_itself_with_one_copy_of_its_weights() -> None:
     model = target(FAMILY)
     warm_up(model)
-    assert answer(SELF).tokens == reference(FAMILY, FAMILY.richest)
+    assert answer(SELF).tokens == reference(FAMILY, FAMILY.richest, LONG)
     # The weights are in one anonymous file that both processes map.
     weight = next(model.parameters())
     here = [entry for entry in psutil.Process().memory_maps(grouped=False) if "memfd" in entry.path]
@@ -210,7 +210,7 @@ def test_a_lost_process_leaves_the_answer_to_plain_decoding(
             inputs(FAMILY, FAMILY.richest),
             draft=model,
             method=method,
-            max_new_tokens=NEW,
+            max_new_tokens=LONG,
         )
         for _ in range(chunks):
             next(stream)
@@ -219,7 +219,7 @@ def test_a_lost_process_leaves_the_answer_to_plain_decoding(
         if how is signal.SIGKILL:
             wait_for_the_end_of(process.pid)
         result = stream.run()
-        assert result.tokens == reference(FAMILY, FAMILY.richest)
+        assert result.tokens == reference(FAMILY, FAMILY.richest, LONG)
         assert time.monotonic() - began < PATIENCE
         assert result.lossless
         if method is WINDOW and chunks:
@@ -236,7 +236,7 @@ def test_a_process_that_is_killed_at_any_moment() -> None:
     """The answers do not repeat or lose a token."""
     rng = random.Random(0)
     model = copy.deepcopy(draft(FAMILY))
-    expected = reference(FAMILY, FAMILY.richest)
+    expected = reference(FAMILY, FAMILY.richest, LONG)
     for number in range(12):
         process = warm_up(model)
         timer = threading.Timer(rng.uniform(0.0, 0.3), os.kill, (process.pid, signal.SIGKILL))
@@ -252,7 +252,7 @@ def test_a_process_that_is_killed_at_any_moment() -> None:
 def test_a_process_that_dies_while_it_starts() -> None:
     model = copy.deepcopy(draft(FAMILY))
     os.kill(process_of(model).pid, signal.SIGKILL)
-    assert answer(WINDOW, model=model).tokens == reference(FAMILY, FAMILY.richest)
+    assert answer(WINDOW, model=model).tokens == reference(FAMILY, FAMILY.richest, LONG)
     process_of(model).close()
 
 
@@ -261,12 +261,12 @@ def test_a_process_that_cannot_start_is_not_started_again(monkeypatch: pytest.Mo
     model = copy.deepcopy(draft(FAMILY))
     monkeypatch.setattr("benchmarks.parallel_parts.forked._draft", fails_to_start)
     process = process_of(model)
-    assert answer(WINDOW, model=model).tokens == reference(FAMILY, FAMILY.richest)
+    assert answer(WINDOW, model=model).tokens == reference(FAMILY, FAMILY.richest, LONG)
     assert process.lost == "the drafting process has ended with status 3"
     with pytest.raises(WorkerLostError, match="status 3 before it was ready"):
         process_of(model)
     result = answer(WINDOW, model=model)
-    assert result.tokens == reference(FAMILY, FAMILY.richest)
+    assert result.tokens == reference(FAMILY, FAMILY.richest, LONG)
     assert result.stats.drafted > 0
     assert not result.stats.lanes
 
@@ -278,14 +278,14 @@ def fails_to_start(theirs: Any, fault: Any) -> None:
 
 def test_two_streams_share_a_process() -> None:
     warm_up(draft(FAMILY))
-    expected = reference(FAMILY, FAMILY.richest)
+    expected = reference(FAMILY, FAMILY.richest, LONG)
     streams = [
         draftlens.stream(
             target(FAMILY),
             inputs(FAMILY, FAMILY.richest),
             draft=draft(FAMILY),
             method=PARALLEL,
-            max_new_tokens=NEW,
+            max_new_tokens=LONG,
         )
         for _ in range(2)
     ]
@@ -314,12 +314,12 @@ def test_streams_that_are_dropped_or_pause_leave_nothing() -> None:
             inputs(FAMILY, FAMILY.richest),
             draft=draft(FAMILY),
             method=PARALLEL,
-            max_new_tokens=NEW,
+            max_new_tokens=LONG,
         )
         for _ in range(chunks):
             next(stream)
         del stream
-    assert answer(PARALLEL).tokens == reference(FAMILY, FAMILY.richest)
+    assert answer(PARALLEL).tokens == reference(FAMILY, FAMILY.richest, LONG)
     assert psutil.Process().num_fds() <= descriptors + 1
     wait_until_blocked(process.pid)
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from families import FAMILIES, Family, inputs
 from lanes import PromptLink, ScriptedLink, session_of
-from stock import NEW, draft, reference
+from stock import LONG, NEW, draft, reference
 from tables import (
     DRAFTS,
     IMPOSSIBLE,
@@ -21,6 +21,7 @@ from tables import (
     VOCAB,
     WARPERS,
     TableModel,
+    TableSession,
     answers,
     finished,
     fit,
@@ -32,7 +33,6 @@ from transformers.generation import logits_process as hf
 import draftlens.methods.parallelvlm.speculated_rows as hypotheses
 from draftlens.core import verify
 from draftlens.core.sampling import SamplingRule
-from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import chain
 from draftlens.decoding import Plan, Session
 from draftlens.decoding import decode as decode_serially
@@ -49,13 +49,14 @@ from draftlens.models.adapter import Backbone
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
 
 SAMPLED: Mapping[str, Any] = {
-    "max_new_tokens": NEW,
+    "max_new_tokens": LONG,
     "do_sample": True,
     "top_k": 40,
     "top_p": 0.95,
     "repetition_penalty": 1.1,
 }
 GREEDY: Mapping[str, Any] = {"max_new_tokens": NEW, "do_sample": False}
+SHORT: Mapping[str, Any] = {**SAMPLED, "max_new_tokens": NEW}
 SEEDS = [11, 12, 13]
 
 
@@ -64,7 +65,7 @@ SEEDS = [11, 12, 13]
 
 def speak(
     window: int, table: Tensor, processors: Any = (), rows: int = ROWS, link: Any = None
-) -> Session:
+) -> TableSession:
     """A finished session in lock-step.
 
     Args:
@@ -80,7 +81,7 @@ def speak(
     serial = ModelDrafter(DraftPromptBuilder(backbone), chain(window), VOCAB)
     link = link or PromptLink(backbone, 0)
     drafter = ParallelDrafter(link, OwnPrompt(), Schedule(window), VOCAB, serial)
-    session = Session(target, Plan(drafter, acceptance=Acceptance("rejection")), Clock(Stats()))
+    session = TableSession(target, Plan(drafter, acceptance=Acceptance("rejection")))
     return finished(session, rule, 11, rows, schedule=decode)
 
 
@@ -213,7 +214,7 @@ def said(session: Session, family: Family, options: Sequence[Mapping[str, Any]])
 def test_equal_models_reject_nothing(family: Family, window: int) -> None:
     """In any window: only the first tokens, which the prefill draws, contradict guesses."""
     session = lockstep(family, window, "self", seed=6)
-    said(session, family, [SAMPLED] * 3)
+    said(session, family, [SHORT] * 3)
     stats = session.stats
     assert stats.accepted == stats.drafted
     assert session.drafter.corrections <= 3
@@ -225,8 +226,8 @@ def test_equal_models_reject_nothing(family: Family, window: int) -> None:
 def test_rows_depend_on_themselves_alone(family: Family) -> None:
     """Rows that are sampled, greedy, and sampled with other rules, in one batch and alone, in any
     order of the two lanes."""
-    cooler = {**SAMPLED, "temperature": 0.5, "max_new_tokens": NEW - 8}
-    options = [SAMPLED, GREEDY, cooler]
+    cooler = {**SHORT, "temperature": 0.5, "max_new_tokens": NEW - 4}
+    options = [SHORT, GREEDY, cooler]
     together = [said(lockstep(family, seed=seed), family, options) for seed in range(3)]
     assert together[0] == together[1] == together[2]
     assert together[0][1] == reference(family, family.richest)[1]
@@ -260,11 +261,11 @@ def test_rows_that_join_and_leave(family: Family) -> None:
 def test_ends_inside_windows(family: Family) -> None:
     """An answer that ends is the beginning of the one that goes on."""
     longer = said(lockstep(family), family, [SAMPLED] * 3)
-    ends = [row[NEW // 2] for row in longer]
+    ends = [row[LONG // 2] for row in longer]
     shorter = said(lockstep(family), family, [{**SAMPLED, "eos_token_id": ends}] * 3)
     for row, whole in zip(shorter, longer, strict=True):
         assert row == whole[: len(row)]
-        assert len(row) <= NEW // 2 + 1
+        assert len(row) <= LONG // 2 + 1
         assert row[-1] in ends
 
 
@@ -289,12 +290,12 @@ def test_rows_that_have_ended_are_not_judged(schedule: str, window: int) -> None
     if schedule == "serial":
         session.drafter = session.drafter.serial
     rows = []
-    for row, most in enumerate([3, NEW]):
+    for row, most in enumerate([3, LONG]):
         given = inputs(family, family.richest, (row,))
         length = given["input_ids"].shape[1] + most
         options = {**SAMPLED, "max_new_tokens": most, "logits_processor": [nothing_behind(length)]}
         rows += session.add(session.target.prepare(given, **options), [SEEDS[row]], given)
     for _ in (decode_serially if schedule == "serial" else decode)(session):
         pass
-    assert [len(row.tokens) for row in rows] == [3, NEW]
+    assert [len(row.tokens) for row in rows] == [3, LONG]
     assert session.drafter.forwards > 3

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from families import FAMILIES, Family, inputs
-from stock import METHODS, NEW, draft, reference, staggered, stock, target
+from stock import LONG, METHODS, NEW, draft, reference, staggered, stock, target
 from typer.testing import CliRunner
 
 import draftlens
@@ -46,23 +46,23 @@ def _installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("length", [1, 4, 9])
 def test_its_drafter_in_the_matrix(family: Family, length: int) -> None:
     """Ragged, with several ends of sequence; and it helps, for random models repeat themselves."""
-    rows = reference(family, family.richest)
+    rows = reference(family, family.richest, LONG)
     given, method = inputs(family, family.richest), {"method": "history", "length": length}
-    result = draftlens.generate(target(family), given, method=method, max_new_tokens=NEW)
+    result = draftlens.generate(target(family), given, method=method, max_new_tokens=LONG)
     assert result.tokens == rows
     assert result.lossless
     assert result.stats.drafted > 0
     eos = staggered(rows)
     ended = draftlens.generate(
-        target(family), given, method=method, max_new_tokens=NEW, eos_token_id=eos
+        target(family), given, method=method, max_new_tokens=LONG, eos_token_id=eos
     )
-    assert ended.tokens == stock(target(family), given, max_new_tokens=NEW, eos_token_id=eos)
+    assert ended.tokens == stock(target(family), given, max_new_tokens=LONG, eos_token_id=eos)
 
 
 @every_family
 def test_its_drafter_under_coupled_sampling(family: Family) -> None:
     given = inputs(family, family.richest)
-    options = {"max_new_tokens": NEW, "do_sample": True, "temperature": 0.3, "seed": 5}
+    options = {"max_new_tokens": LONG, "do_sample": True, "temperature": 0.3, "seed": 5}
     plain = draftlens.generate(target(family), given, **options)
     assert draftlens.generate(target(family), given, method="history", **options).tokens == (
         plain.tokens
@@ -73,11 +73,11 @@ def test_its_drafter_guesses_right() -> None:
     """In a model that says the same again and again."""
     family = FAMILIES[0]
     given = inputs(family, "text", (0,))
-    options = {"max_new_tokens": NEW, "repetition_penalty": 0.2}
+    options = {"max_new_tokens": LONG, "repetition_penalty": 0.2}
     result = draftlens.generate(target(family), given, method="history", **options)
     assert result.tokens == stock(target(family), given, **options)
     assert result.stats.accepted > 0
-    assert result.stats.passes < NEW - 1
+    assert result.stats.passes < LONG - 1
 
 
 @every_family

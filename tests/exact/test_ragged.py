@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from families import FAMILIES, Family, inputs
-from stock import ALL_KINDS, METHODS, NEW, draft, reference, staggered, stock, target
+from stock import ALL_KINDS, LONG, METHODS, NEW, draft, reference, staggered, stock, target
 
 import draftlens
 
@@ -54,18 +54,18 @@ def test_the_draft_may_be_padded_on_the_other_side(family: Family) -> None:
 @pytest.mark.parametrize("guesser", ["noisy", "self"])
 def test_rows_end_at_different_times(family: Family, method: str, guesser: str) -> None:
     """A row that has ended goes on beside the others without growing or speaking."""
-    eos = staggered(reference(family, family.richest))
+    eos = staggered(reference(family, family.richest, LONG))
     given = inputs(family, family.richest)
-    expected = stock(target(family), given, max_new_tokens=NEW, eos_token_id=eos)
+    expected = stock(target(family), given, max_new_tokens=LONG, eos_token_id=eos)
     lengths = [len(row) for row in expected]
     assert len(set(lengths)) == 3
-    assert max(lengths) == NEW
+    assert max(lengths) == LONG
     result = draftlens.generate(
         target(family),
         given,
         draft=draft(family, guesser),
         method=METHODS[method],
-        max_new_tokens=NEW,
+        max_new_tokens=LONG,
         eos_token_id=eos,
     )
     assert result.tokens == expected

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from families import FAMILIES, inputs, tokenizer
-from stock import NEW, reference, target
+from stock import LONG, reference, target
 
 import draftlens
 
@@ -28,19 +28,19 @@ def texts(rows: list[list[int]]) -> list[list[str]]:
 @pytest.mark.parametrize("name", METHODS)
 def test_references_reach_the_drafter(name: str, entry: str, as_texts: bool) -> None:
     given = inputs(FAMILY, FAMILY.richest)
-    rows = reference(FAMILY, FAMILY.richest)
+    rows = reference(FAMILY, FAMILY.richest, LONG)
     references: Any = texts(rows) if as_texts else [[row] for row in rows]
     call: dict[str, Any] = {"method": METHODS[name], "references": references}
     if as_texts:
         call["tokenizer"] = tokenizer()
     model = target(FAMILY)
     if entry == "generate":
-        result = draftlens.generate(model, given, max_new_tokens=NEW, **call)
+        result = draftlens.generate(model, given, max_new_tokens=LONG, **call)
     elif entry == "stream":
-        result = draftlens.stream(model, given, max_new_tokens=NEW, **call).run()
+        result = draftlens.stream(model, given, max_new_tokens=LONG, **call).run()
     else:
         custom = draftlens.SpeculativeGenerate(None, given, **call)
-        model.generate(**given, max_new_tokens=NEW, custom_generate=custom)
+        model.generate(**given, max_new_tokens=LONG, custom_generate=custom)
         assert custom.last is not None
         result = custom.last
     assert result.tokens == rows

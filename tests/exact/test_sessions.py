@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from families import FAMILIES, Family, inputs
-from stock import METHODS, NEW, draft, reference, staggered, target
+from stock import LONG, METHODS, draft, reference, staggered, target
 
 import draftlens
 from draftlens.core import stats
@@ -47,8 +47,8 @@ def check_caches(session: Session) -> None:
 def test_a_consumer_that_stops(family: Family, method: str, chunks: int) -> None:
     """The caches agree with what was said, the words so far are right, and the next call is as if
     nothing was."""
-    rows, given = reference(family, family.richest), inputs(family, family.richest)
-    options = {"draft": draft(family), "method": METHODS[method], "max_new_tokens": NEW}
+    rows, given = reference(family, family.richest, LONG), inputs(family, family.richest)
+    options = {"draft": draft(family), "method": METHODS[method], "max_new_tokens": LONG}
     stream = draftlens.stream(target(family), given, **options, eos_token_id=staggered(rows))
     heard: list[list[int]] = [[], [], []]
     for chunk in islice(stream, chunks):
@@ -81,8 +81,8 @@ def test_a_result_stays_as_it_was() -> None:
 @every_family
 def test_a_stream_that_is_resumed(family: Family) -> None:
     """What comes after a pause is what would have come without one, whatever ran in between."""
-    rows, given = reference(family, family.richest), inputs(family, family.richest)
-    stream = draftlens.stream(target(family), given, draft=draft(family), max_new_tokens=NEW)
+    rows, given = reference(family, family.richest, LONG), inputs(family, family.richest)
+    stream = draftlens.stream(target(family), given, draft=draft(family), max_new_tokens=LONG)
     heard: list[list[int]] = [[], [], []]
     for chunk in islice(stream, 7):
         heard[chunk.row] += chunk.tokens
@@ -107,12 +107,12 @@ def test_the_memory_of_the_cache(family: Family, method: str, rows: tuple[int, .
         given,
         draft=draft(family),
         method=METHODS[method],
-        max_new_tokens=NEW,
+        max_new_tokens=LONG,
     )
     stream.run()
     text = target(family).config.get_text_config()
     nodes = {"chain5": 5, "eagle": 25, "odd": 8}[method]
-    tokens = len(rows) * (int(given["attention_mask"].sum(1).max()) + NEW + nodes)
+    tokens = len(rows) * (int(given["attention_mask"].sum(1).max()) + LONG + nodes)
     per_token = 2 * text.num_hidden_layers * text.num_key_value_heads * (64 // 4) * 4
     assert stream.session.cache.nbytes == pytest.approx(tokens * per_token, rel=0.05)
     assert stream.session.drafter.rows.cache.nbytes <= 1.05 * tokens * per_token
@@ -151,7 +151,7 @@ def slow_phases(monkeypatch: pytest.MonkeyPatch) -> None:
         METHODS["chain3"],
     ],
 )
-@pytest.mark.parametrize("most", [1, 2, NEW])
+@pytest.mark.parametrize("most", [1, 2, LONG])
 def test_the_phases_take_no_longer_than_the_whole(method: dict[str, Any], most: int) -> None:
     """At whatever chunk a consumer stops."""
     family = FAMILIES[0]

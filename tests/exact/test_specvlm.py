@@ -19,6 +19,7 @@ import torch
 from families import FAMILIES, Family, inputs
 from stock import (
     ALL_KINDS,
+    LONG,
     METHODS,
     NEW,
     draft,
@@ -279,10 +280,9 @@ def test_every_family_pruned_by_similarity(
     (together,) = kept
     if ratio == 1 or guesser != "noisy":
         return
+    fields = {"pruner": pruner, "prune_ratio": ratio, "max_new_tokens": 2}  # one draft is enough
     for row in range(3):
-        run(
-            family, family.richest, guesser, "chain5", pruner=pruner, prune_ratio=ratio, rows=(row,)
-        )
+        run(family, family.richest, guesser, "chain5", rows=(row,), **fields)
     assert [rows[0] for rows in kept[1:]] == together
 
 
@@ -560,12 +560,11 @@ def test_rejection_sampling_with_itself_rejects_nothing(family: Family, kv: str)
 def test_rows_end_at_different_times(name: str, guesser: str, tree: str) -> None:
     """Several end-of-sequence ids: one row ends early, one late, one never."""
     family = BY_NAME[name]
-    eos = staggered(reference(family, family.richest))
-    expected = stock(
-        target(family), inputs(family, family.richest), max_new_tokens=NEW, eos_token_id=eos
-    )
+    options = {"eos_token_id": staggered(reference(family, family.richest, LONG))}
+    options["max_new_tokens"] = LONG
+    expected = stock(target(family), inputs(family, family.richest), **options)
     assert len({len(row) for row in expected}) == 3
-    result = run(family, family.richest, guesser, tree, eos_token_id=eos)
+    result = run(family, family.richest, guesser, tree, **options)
     assert result.tokens == expected
     assert result.stats.emitted == sum(map(len, expected))
 
@@ -605,7 +604,9 @@ def test_a_consumer_that_stops(family: Family) -> None:
         ("prefill", "odd", 4),
         ("gather", "chain5", 10),
     ):
-        stream = open_stream(family, family.richest, guesser, tree, prune_ratio=0.8)
+        stream = open_stream(
+            family, family.richest, guesser, tree, prune_ratio=0.8, max_new_tokens=LONG
+        )
         for _ in range(chunks):
             next(stream)
         drafter: Any = stream.session.drafter
@@ -615,7 +616,7 @@ def test_a_consumer_that_stops(family: Family) -> None:
             assert drafter.rows.cache.lengths[row] == drafter.rows.prompt_lengths[row] + len(
                 said
             ) - len(pending)
-        assert stream.run().tokens == reference(family, family.richest)
+        assert stream.run().tokens == reference(family, family.richest, LONG)
 
 
 @every_family

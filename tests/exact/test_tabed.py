@@ -12,7 +12,7 @@ import torch
 from families import FAMILIES, Family, inputs, tokenizer
 from language_models import language_model
 from PIL import Image
-from stock import METHODS, NEW, draft, reference, staggered, stock, target
+from stock import LONG, METHODS, NEW, draft, reference, staggered, stock, target
 from tables import (
     DRAFTS,
     LENGTH,
@@ -22,6 +22,7 @@ from tables import (
     VOCAB,
     WARPERS,
     TableModel,
+    TableSession,
     answers,
     fit,
 )
@@ -143,18 +144,18 @@ def test_the_sample_has_everything() -> None:
 @pytest.mark.parametrize("tree", ["eagle", None])
 def test_rows_that_end_in_an_accepted_run(tree: Any) -> None:
     family = BY_NAME["qwen2_vl"]
-    rows = reference(family, "mixed")
+    rows = reference(family, "mixed", LONG)
     ends = staggered(rows)
     shape = {"tree": tree} if tree else {}
-    expected = stock(target(family), inputs(family, "mixed"), max_new_tokens=NEW, eos_token_id=ends)
+    options = {"max_new_tokens": LONG, "eos_token_id": ends}
+    expected = stock(target(family), inputs(family, "mixed"), **options)
     assert len({len(row) for row in expected}) == 3
     result = draftlens.generate(
         target(family),
         inputs(family, "mixed"),
         draft=draft(family),
         method={"method": "tabed", "views": ["multimodal", "text", "pooled"], **shape},
-        max_new_tokens=NEW,
-        eos_token_id=ends,
+        **options,
     )
     assert result.tokens == expected
 
@@ -174,12 +175,12 @@ def test_answers_of_any_length(limit: int) -> None:
 
 def test_a_stop_string_across_guesses() -> None:
     family = BY_NAME["llava"]
-    row = reference(family, "images")[0]
+    row = reference(family, "images", LONG)[0]
     stop = tokenizer().decode(row[9:11])
-    chosen = {"stop_strings": [stop], "tokenizer": tokenizer(), "max_new_tokens": NEW}
+    chosen = {"stop_strings": [stop], "tokenizer": tokenizer(), "max_new_tokens": LONG}
     given = inputs(family, "images", (0,))
     expected = stock(target(family), given, **chosen)
-    assert 3 < len(expected[0]) < NEW
+    assert 3 < len(expected[0]) < LONG
     result = draftlens.generate(
         target(family), given, draft=draft(family), method="tabed", **chosen
     )
@@ -192,14 +193,14 @@ def test_coupled_sampling_draws_the_same_tokens(tree: Any) -> None:
     family = BY_NAME["llava"]
     given = inputs(family, "images")
     drawing = {"do_sample": True, "seed": 5, "top_k": 30, "repetition_penalty": 1.3}
-    expected = draftlens.generate(target(family), given, max_new_tokens=NEW, **drawing)
+    expected = draftlens.generate(target(family), given, max_new_tokens=LONG, **drawing)
     method = {"method": "tabed", "views": ["multimodal", "pooled", "text"]}
     result = draftlens.generate(
         target(family),
         given,
         draft=draft(family),
         method=method | ({"tree": tree} if tree else {}),
-        max_new_tokens=NEW,
+        max_new_tokens=LONG,
         **drawing,
     )
     assert result.tokens == expected.tokens
@@ -245,7 +246,7 @@ def test_a_draft_that_is_the_target_is_always_right(
     monkeypatch.setattr(view_prompts, "_are_equal", lambda *_: False)
     family = FAMILIES[NAMES.index(name) % len(FAMILIES)]
     given = inputs(family, family.richest, (0, 1, 2))
-    chosen = options(name, reference(family, family.richest))
+    chosen = options(name, reference(family, family.richest, LONG))
     limit = {} if name == "generation_config" else {"max_new_tokens": MOST}
     views = ["multimodal", {"pruner": "none", "ratio": 0.5}]
     found = []
@@ -253,7 +254,7 @@ def test_a_draft_that_is_the_target_is_always_right(
         {"method": "tabed", "views": views, "weights": [0.3, 0.7]},
         {"method": "speculative", "num_speculative_tokens": 5},
     ):
-        fresh = options(name, reference(family, family.richest)) if found else chosen
+        fresh = options(name, reference(family, family.richest, LONG)) if found else chosen
         found.append(
             draftlens.generate(
                 target(family), given, draft=target(family), method=method, **limit, **fresh
@@ -426,7 +427,7 @@ def speak(
     rule: SamplingRule,
     rows: int,
     seen: list[Weighed] | None = None,
-) -> Session:
+) -> TableSession:
     """A finished session of a draft with one view for each table; plain decoding without a
     topology."""
     criteria = (MaxLengthCriteria(PROMPT.shape[1] + LENGTH),)
@@ -440,12 +441,8 @@ def speak(
     drafter = mixed if topology else NoDraft()
     model: Any = TableModel(TARGET)
     observe = [] if seen is None else seen
-    session = Session(
-        model,
-        Plan(drafter, acceptance=Acceptance(rule.acceptance)),
-        Clock(Stats()),
-        Observer(on_weights=observe.append),
-    )
+    plan = Plan(drafter, acceptance=Acceptance(rule.acceptance))
+    session = TableSession(model, plan, Observer(on_weights=observe.append))
     session.add(prepared, row_seeds(11, rows), {"input_ids": PROMPT[:rows]})
     for _ in decode(session):
         pass
@@ -465,12 +462,13 @@ CHI_SQUARE = [
 def test_rejection_keeps_the_target_distribution(shape: str, weights: Any, scores: str) -> None:
     """The joint of three tokens, while the weights follow what was said."""
     rule = SamplingRule(WARPERS if scores == "warped" else (), True, "rejection")
-    session = speak(TOPOLOGIES[shape], MIXED, weights, rule, rows=500)
+    seen: list[Weighed] = []
+    session = speak(TOPOLOGIES[shape], MIXED, weights, rule, 500, seen)
     assert fit(session) > LIKELY
     assert session.stats.accepted > 0
-    drafter: Any = session.drafter
-    found = {tuple(tally.log_weights) for tally in drafter._tallies.rows}
-    assert len(found) > 2  # the weights of the rows went different ways
+    found = {entry.row: entry.weights for entry in seen}
+    assert len(found) == 500
+    assert len(set(found.values())) > 2  # the weights of the rows went different ways
 
 
 @pytest.mark.parametrize("shape", TOPOLOGIES)

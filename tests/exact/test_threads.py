@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from families import FAMILIES, Family, inputs
-from stock import NEW, draft, reference, target
+from stock import LONG, draft, reference, target
 
 import draftlens
 
@@ -35,12 +35,12 @@ def test_answers_made_side_by_side(name: str) -> None:
     def answer(number: int) -> list[list[int]]:
         method = METHODS[number % len(METHODS)]
         return draftlens.generate(
-            model, given, draft=small, method=method, max_new_tokens=NEW
+            model, given, draft=small, method=method, max_new_tokens=LONG
         ).tokens
 
     with ThreadPoolExecutor(3) as pool:
         for tokens in pool.map(answer, range(24)):
-            assert tokens == reference(family, family.richest)
+            assert tokens == reference(family, family.richest, LONG)
     for used in (model, small):
         assert used.get_decoder().config._attn_implementation == "sdpa"
         assert not used.get_decoder()._forward_pre_hooks

@@ -324,7 +324,7 @@ FAULTS = (
     Fault(
         "the draft keeps a row that leaves",
         "draftlens/decoding/session.py",
-        "        self.drafter.remove(row)\n",
+        "            self.drafter.remove(row)\n",
         "",
         JOIN_FUZZ,
     ),

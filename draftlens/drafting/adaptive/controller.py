@@ -41,7 +41,7 @@ class RoundState:
     """What the costs of a round depend on.
 
     Args:
-        rows: rows of the batch, those that have ended included.
+        rows: rows of the batch.
         context: cached tokens of the target's longest row.
         draft_context: cached tokens of the draft's longest row.
         pending: tokens that the draft has not read yet, of the row that has most.

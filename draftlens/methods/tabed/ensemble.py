@@ -98,7 +98,7 @@ class Ensemble(TreeDrafter):
             drafts, present = self._choose(drafts, present)
         read = [draft for draft in drafts if draft is not None]
         logits = self.rows.join_views([draft or read[0] for draft in drafts], present, batch, room)
-        self._tallies.add(len(batch))
+        self._tallies.add(batch)
         self._histories += batch.histories
         self._observe_first(logits, len(self._histories) - len(batch))
 

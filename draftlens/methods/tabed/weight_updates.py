@@ -35,13 +35,16 @@ class ViewTallies:
         self.weighting = weighting
         self.rows: list[Tally] = []  # the tally of each row of the batch
         self.report: Callable[[Weighed], None] = ignore  # receives what each token shows
+        self._rows_of_calls: list[int] = []  # the row in its call of each row of the batch
 
-    def add(self, count: int) -> None:
-        self.rows += [self.weighting.tally(self.names) for _ in range(count)]
+    def add(self, batch: Batch) -> None:
+        self.rows += [self.weighting.tally(self.names) for _ in range(len(batch))]
+        self._rows_of_calls += [history.row for history in batch.histories]
 
     def remove(self, row: int) -> None:
         """Drop a row; the last row takes its place."""
         replace_by_last(self.rows, row)
+        replace_by_last(self._rows_of_calls, row)
 
     def observe(
         self,
@@ -103,7 +106,8 @@ class ViewTallies:
         weights = [0.0] * len(hits)
         for view in asked:
             weights[view] = exp(log_weights[view] - total) if total > -inf else 1 / len(asked)
-        self.report(Weighed(row, index, token, self.names, tuple(weights), tuple(hits)))
+        row_of_call = self._rows_of_calls[row]
+        self.report(Weighed(row_of_call, index, token, self.names, tuple(weights), tuple(hits)))
         best = max(asked, key=weights.__getitem__)
         return bool(hits[best])
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from servers import Answer, Server, redirect
 
-from draftlens.core.errors import MediaError
+from draftlens.core.errors import ConfigError, MediaError
 from draftlens.media import Limits, download, load_image, load_video
 
 PICTURE = (Path(str(files("draftlens") / "embedded" / "clips")) / "shapes.png").read_bytes()
@@ -102,6 +102,37 @@ def test_a_redirect_to_a_private_address_is_refused(
     assert "127.0.0.1 is not on the public internet" in sentence
     assert len(outside.heads) == 1
     assert not inside.heads
+
+
+def test_hosts_of_a_list_only(serve: Callable[..., Server]) -> None:
+    """Also after a redirect; a name with another port or beside a login is another one."""
+    inside = serve(WHOLE)
+    outside = serve(redirect(f"{inside.address}/a.png"), "127.0.0.2")
+    allowed = (f"127.0.0.2:{outside.port}", "example.com")
+    for address in (
+        inside.address,
+        f"http://127.0.0.2:{inside.port}",
+        f"http://127.0.0.1:{inside.port}/x.png?@127.0.0.2:{outside.port}",
+    ):
+        sentence = refused(f"{address}/a.png", hosts=allowed)
+        assert "is not among the hosts that are read (Limits.hosts)" in sentence
+    assert "hosts that are read" in refused("http://example.com.evil.test/a.png", hosts=allowed)
+    assert not inside.heads
+    assert "127.0.0.1" in refused(f"{outside.address}/a.png", hosts=allowed)
+    assert len(outside.heads) == 1
+    assert not inside.heads
+    both = Limits(hosts=(*allowed, f"127.0.0.1:{inside.port}"))
+    assert load_image(f"{outside.address}/a.png", limits=both).size == (256, 256)
+    with pytest.raises(MediaError):
+        load_image(
+            f"http://127.0.0.2:{outside.port}\\@{inside.address[7:]}/", limits=Limits(hosts=())
+        )
+
+
+def test_hosts_are_names() -> None:
+    for hosts in ("example.com", [1], 5):
+        with pytest.raises(ConfigError, match="hosts"):
+            Limits(hosts=hosts)  # type: ignore[arg-type]
 
 
 @pytest.fixture

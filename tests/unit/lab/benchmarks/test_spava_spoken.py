@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from families import FAMILIES, inputs
-from stock import NEW, reference, target
+from stock import LONG, reference, target
 
 from benchmarks.spava_parts.spoken import Read, along, greedy
 from draftlens.models.adapter import Backbone
@@ -16,10 +16,10 @@ from draftlens.models.adapter import Backbone
 def test_any_text_gives_the_same_answer(family, change) -> None:  # type: ignore[no-untyped-def]
     backbone = Backbone.of(target(family))
     given = inputs(family, family.richest, rows=(0,))
-    prompt = backbone.encode(backbone.prepare(given, max_new_tokens=NEW))
-    cache = backbone.new_cache(prompt, NEW)
+    prompt = backbone.encode(backbone.prepare(given, max_new_tokens=LONG))
+    cache = backbone.new_cache(prompt, LONG)
     read = Read(prompt, cache, backbone.prefill(prompt, cache)[0, -1])
-    expected = reference(family, family.richest)[0]
+    expected = reference(family, family.richest, LONG)[0]
     texts = {
         "same": expected,
         "substituted": [*expected[:2], expected[2] + 1, *expected[3:]],
@@ -27,7 +27,7 @@ def test_any_text_gives_the_same_answer(family, change) -> None:  # type: ignore
         "other": [1, 2, 3],
     }
     ends = backbone.model.generation_config.eos_token_id
-    spoken = greedy(backbone, read, texts[change], [] if ends is None else [ends], NEW)
+    spoken = greedy(backbone, read, texts[change], [] if ends is None else [ends], LONG)
     assert spoken.tokens == expected
     assert len(spoken.logits) == len(expected)
     cache.truncate(prompt.lengths)

@@ -17,7 +17,7 @@ import psutil
 import pytest
 import torch
 from families import FAMILIES, inputs
-from stock import NEW, draft, reference, target
+from stock import LONG, draft, reference, target
 
 import draftlens
 from draftlens.methods.parallelvlm import cores
@@ -188,9 +188,9 @@ def test_a_thread_drafts(method: dict[str, Any]) -> None:
             inputs(FAMILY, FAMILY.richest),
             draft=draft(FAMILY),
             method=method,
-            max_new_tokens=NEW,
+            max_new_tokens=LONG,
         )
-        assert result.tokens == reference(FAMILY, FAMILY.richest)
+        assert result.tokens == reference(FAMILY, FAMILY.richest, LONG)
         assert result.stats.lane_lost is None
     assert threading.active_count() < 6
 
@@ -202,7 +202,7 @@ def stream_of(method: dict[str, Any]) -> Any:
         inputs(FAMILY, FAMILY.richest),
         draft=draft(FAMILY),
         method=method,
-        max_new_tokens=NEW,
+        max_new_tokens=LONG,
     )
 
 
@@ -228,7 +228,7 @@ def test_a_lost_lane_gives_its_core_back(
     monkeypatch.setattr(DraftThread, function, fails_at_last)
     stream = stream_of(method)
     in_force = [threads[-1] for _ in stream]
-    assert stream.result.tokens == reference(FAMILY, FAMILY.richest)
+    assert stream.result.tokens == reference(FAMILY, FAMILY.richest, LONG)
     assert stream.result.stats.lane_lost == ("out of luck" if calls else None)
     assert in_force[0] == (3 if calls else 4)
     assert in_force[-1] == 4
@@ -244,7 +244,7 @@ LONGER_THAN_A_FORK = 60.0
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_fork_goes_on_without_the_thread_of_its_parent() -> None:
     method = {"method": "speculative", "schedule": "parallel", "num_speculative_tokens": 4}
-    expected = reference(FAMILY, FAMILY.richest)
+    expected = reference(FAMILY, FAMILY.richest, LONG)
     stream = stream_of(method)
     for _ in range(6):
         next(stream)
@@ -297,10 +297,10 @@ def test_a_thread_drafts_on_a_gpu(window: int | None) -> None:
     given = {name: tensor.to(device) for name, tensor in inputs(FAMILY, FAMILY.richest).items()}
     deciding = FAMILY.build().to(device)
     method = {"method": "speculative", "schedule": "parallel", "num_speculative_tokens": window}
-    plain = draftlens.generate(deciding, given, method="plain", max_new_tokens=NEW)
+    plain = draftlens.generate(deciding, given, method="plain", max_new_tokens=LONG)
     for _ in range(3):
         result = draftlens.generate(
-            deciding, given, draft=deciding, method=method, max_new_tokens=NEW
+            deciding, given, draft=deciding, method=method, max_new_tokens=LONG
         )
         assert result.tokens == plain.tokens
         assert result.stats.lane_lost is None

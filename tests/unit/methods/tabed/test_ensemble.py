@@ -11,7 +11,7 @@ import torch
 from batches import batch_of, sequences
 from families import FAMILIES, Family, inputs
 from PIL import Image
-from stock import NEW, draft, reference, target
+from stock import LONG, draft, reference, target
 from torch import Tensor
 from transformers.generation import logits_process as hf
 
@@ -257,18 +257,18 @@ def test_every_token_is_weighed_once_and_as_the_views_would_have_guessed(
             "rest": False,
         }
         | ({"tree": tree} if tree else {}),
-        options={"max_new_tokens": NEW},
+        options={"max_new_tokens": LONG},
         observer=Observer(on_weights=seen.append),
     )
     call = open_call(target(family), draft(family), request)
     for _ in decode(call.session):
         pass
     answers = [sequence.tokens for sequence in call.sequences]
-    assert answers == reference(family, "images")
+    assert answers == reference(family, "images", LONG)
     for row, answer in enumerate(answers):
         weighed = [entry for entry in seen if entry.row == row]
         assert [entry.index for entry in weighed] == list(range(len(weighed)))
-        assert NEW - 8 < len(weighed) <= NEW
+        assert LONG - 8 < len(weighed) <= LONG
         assert [entry.token for entry in weighed] == answer[: len(weighed)]
         for slot, view in enumerate(scene.views):
             said = scene.behind_all(view, row, answer).argmax(-1).tolist()
@@ -293,14 +293,14 @@ def rounds_of(
     family: Family, kind: str, method: Any, rows: tuple[int, ...]
 ) -> tuple[list[Any], draftlens.Stats]:
     """Widths of the draft's forwards round by round, and the counters."""
-    request = Request(inputs(family, kind, rows), method=method, options={"max_new_tokens": NEW})
+    request = Request(inputs(family, kind, rows), method=method, options={"max_new_tokens": LONG})
     call = open_call(target(family), draft(family), request)
     drafter: Any = call.plan.drafter
     widths = []
     for _ in decode(call.session):
         widths.append(list(drafter.rows.widths))
     answers = [sequence.tokens for sequence in call.sequences]
-    assert answers == [reference(family, kind)[row] for row in rows]
+    assert answers == [reference(family, kind, LONG)[row] for row in rows]
     return widths, call.session.stats
 
 

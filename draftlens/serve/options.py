@@ -1,0 +1,64 @@
+"""How the server answers, and what it reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from draftlens.media import Limits
+from draftlens.scheduler import SchedulerLimits
+
+STRANGERS = Limits(
+    max_bytes=256 * 2**20,
+    max_pixels=50_000_000,
+    max_duration_s=600.0,
+    max_frames=100_000,
+    max_output_bytes=2**30,
+    max_download_bytes=256 * 2**20,
+    max_download_s=30.0,
+    private_addresses=False,
+    hosts=(),
+)
+"""Limits on media that clients send or name. Hosts are those of `ServeOptions.media_hosts`."""
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """What a server allows.
+
+    Args:
+        model: name under which clients address the model; None for that of the target.
+        api_keys: keys of clients, all of them of equal right; empty for no key.
+        batch: bounds on rows, waiting requests and memory.
+        max_new_tokens: longest answer; longer ones that are asked for end there.
+        max_samples: most answers to one request (`n`).
+        frames: frames that are sampled from a clip.
+        max_images, max_videos: most media of one request.
+        media_hosts: hosts of addresses that clients may name, exactly; empty for `data:` only.
+        media_path: folder whose files clients may name by `file:`; None for none.
+        limits: bounds on each medium; `max_output_bytes` bounds all pixels of a request.
+        media_seconds: time for each medium, in seconds, after which its decoder is killed.
+        readers: processes that read media.
+        max_body_bytes: size of a request.
+        hosts: names of this server in requests; empty for any name.
+        grace: seconds in which running answers may end after SIGTERM.
+        keep_alive: seconds of silence after which a stream gets a comment line.
+    """
+
+    model: str | None = None
+    api_keys: tuple[str, ...] = ()
+    batch: SchedulerLimits = field(default_factory=SchedulerLimits)
+    max_new_tokens: int = 1024
+    max_samples: int = 8
+    frames: int = 8
+    max_images: int = 16
+    max_videos: int = 4
+    media_hosts: tuple[str, ...] = ()
+    media_path: Path | None = None
+    limits: Limits = STRANGERS
+    media_seconds: float = 30.0
+    readers: int = 2
+    max_body_bytes: int = 64 * 2**20
+    hosts: tuple[str, ...] = ()
+    grace: float = 30.0
+    keep_alive: float = 15.0

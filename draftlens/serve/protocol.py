@@ -1,0 +1,203 @@
+"""Requests and responses in the form of OpenAI's API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, Field, ValidationError, field_validator
+
+from draftlens.serve.errors import ApiError
+
+Model = TypeVar("Model", bound="GenerationRequest")
+
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "response_format": ({"type": "text"},),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "modalities": (["text"],),
+    "audio": (),
+    "echo": (False,),
+    "suffix": ("",),
+    "best_of": (1,),
+    "use_beam_search": (False,),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "chat_template": (),
+}
+"""Fields that are known and not supported, and values of them that change nothing."""
+
+
+class Text(BaseModel):
+    type: Literal["text"]
+    text: str
+
+
+class Address(BaseModel):
+    url: str
+
+
+class Picture(BaseModel):
+    type: Literal["image_url"]
+    image_url: Address | str
+
+    @property
+    def url(self) -> str:
+        return self.image_url if isinstance(self.image_url, str) else self.image_url.url
+
+
+class Clip(BaseModel):
+    type: Literal["video_url"]
+    video_url: Address | str
+
+    @property
+    def url(self) -> str:
+        return self.video_url if isinstance(self.video_url, str) else self.video_url.url
+
+
+Part = Annotated[Text | Picture | Clip, Field(discriminator="type")]
+
+
+class Message(BaseModel):
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[Part]
+
+
+class Prediction(BaseModel):
+    type: Literal["content"] = "content"
+    content: str | list[Text]
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content)
+
+
+class StreamOptions(BaseModel):
+    include_usage: bool = False
+
+
+class GenerationRequest(BaseModel):
+    """What both kinds of requests have in common."""
+
+    model: str | None = None
+    n: int = Field(1, ge=1)
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
+    temperature: float | None = Field(None, ge=0, le=2, allow_inf_nan=False)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=-1, lt=2**31)
+    min_p: float | None = Field(None, ge=0, le=1)
+    repetition_penalty: float | None = Field(None, gt=0, allow_inf_nan=False)
+    stop: list[str] = Field(default_factory=list, max_length=4)
+    max_tokens: int | None = Field(None, ge=1)
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    draftlens: bool = False
+
+    @field_validator("n", "stream", "draftlens", mode="before")
+    @classmethod
+    def _default(cls, value: Any, info: Any) -> Any:
+        return cls.model_fields[info.field_name].default if value is None else value
+
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _list(cls, value: Any) -> Any:
+        texts = [] if value is None else [value] if isinstance(value, str) else value
+        if isinstance(texts, list) and "" in texts:
+            raise ValueError("a stop text must not be empty")
+        return texts
+
+    @property
+    def length(self) -> int | None:
+        return self.max_tokens
+
+    @property
+    def includes_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    def sampling(self, samples: bool) -> dict[str, Any]:
+        """Options of `generate`; `samples` is what the model's generation config says. Values that
+        change nothing do not turn sampling on."""
+        options: dict[str, Any] = {}
+        if self.repetition_penalty not in (None, 1.0):
+            options["repetition_penalty"] = self.repetition_penalty
+        if self.temperature == 0:
+            return {**options, "do_sample": False}
+        top_k = 0 if self.top_k == -1 else self.top_k  # vLLM's word for all tokens
+        given = {
+            "temperature": self.temperature,
+            "top_k": top_k,
+            "top_p": self.top_p,
+            "min_p": self.min_p,
+        }
+        given = {name: value for name, value in given.items() if value is not None}
+        neutral = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+        chosen = any(neutral.get(name) != value for name, value in given.items())
+        if not chosen and not samples:
+            return {**options, "do_sample": False}
+        return {**options, "do_sample": True, **given}
+
+
+class ChatRequest(GenerationRequest):
+    messages: list[Message] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    prediction: Prediction | None = None
+
+    @property
+    def length(self) -> int | None:
+        return self.max_completion_tokens or self.max_tokens
+
+
+class CompletionRequest(GenerationRequest):
+    prompt: str | list[str] | list[int]
+
+
+def parse(kind: type[Model], body: Any) -> Model:
+    """A request from JSON. Unknown fields are ignored. Raises `ApiError`."""
+    if not isinstance(body, dict):
+        raise ApiError(400, "the body is a JSON object")
+    for name, values in NEUTRAL.items():
+        value = body.get(name)
+        if value is not None and not any(_equal(value, neutral) for neutral in values):
+            raise ApiError(400, f"{name} is not supported", name, "unsupported_parameter")
+    try:
+        request = kind.model_validate(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        param = ".".join(map(str, first["loc"]))
+        raise ApiError(400, f"{param}: {first['msg']}", param, "invalid_value") from None
+    except RecursionError:
+        raise ApiError(400, "the body is nested too deeply") from None
+    if request.stream_options is not None and not request.stream:
+        raise ApiError(400, "stream_options need stream: true", "stream_options")
+    return request
+
+
+def _equal(value: Any, neutral: Any) -> bool:
+    """`0` and `false` are different values."""
+    return bool(value == neutral) and isinstance(value, bool) == isinstance(neutral, bool)
+
+
+def usage(prompt: int, completion: int, prediction: tuple[int, int] | None) -> dict[str, Any]:
+    """`prediction` has the accepted and the rejected draft tokens, None without a prediction."""
+    counts: dict[str, Any] = {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
+    if prediction is not None:
+        counts["completion_tokens_details"] = {
+            "accepted_prediction_tokens": prediction[0],
+            "rejected_prediction_tokens": prediction[1],
+        }
+    return counts

@@ -1,0 +1,78 @@
+"""The text of one row while it grows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from draftlens.core.text import TextDecoder
+
+
+class RowText:
+    """Text from token ids, cut before the first stop text; what may be the beginning of a stop text
+    is held back.
+
+    Attributes:
+        text: the text so far, as far as it was handed out.
+        stopped: whether a stop text came.
+    """
+
+    def __init__(self, decode_ids: Callable[[list[int]], str], stops: Sequence[str] = ()) -> None:
+        self.text = ""
+        self.stopped = False
+        self._decoder = TextDecoder(decode_ids)
+        self._stops = tuple(stops)
+        self._held: list[tuple[str, bool]] = []
+
+    def add(self, ids: Sequence[int], from_draft: Sequence[bool]) -> list[tuple[str, bool]]:
+        """Stretches of text that these tokens complete, and whether the draft supplied each."""
+        for token, drafted in zip(ids, from_draft, strict=True):
+            piece = self._decoder.add([token])
+            if piece:
+                self._held.append((piece, drafted))
+        return self._hand_out(final=False)
+
+    def flush(self) -> list[tuple[str, bool]]:
+        """What was held back, at the end of the row."""
+        rest = self._decoder.flush()
+        if rest:
+            self._held.append((rest, False))
+        return self._hand_out(final=True)
+
+    def _hand_out(self, final: bool) -> list[tuple[str, bool]]:
+        if self.stopped:
+            self._held = []
+            return []
+        held = "".join(piece for piece, _ in self._held)
+        places = [place for stop in self._stops if (place := held.find(stop)) >= 0]
+        if places:
+            self.stopped = True
+            end = min(places)
+        else:
+            end = len(held) if final else len(held) - self._longest_beginning(held)
+        given, self._held = _cut(self._held, end)
+        self.text += "".join(piece for piece, _ in given)
+        return given
+
+    def _longest_beginning(self, text: str) -> int:
+        """Characters at the end of a text that may begin a stop text."""
+        longest = max(map(len, self._stops), default=0) - 1
+        for length in range(min(longest, len(text)), 0, -1):
+            if any(stop.startswith(text[-length:]) for stop in self._stops):
+                return length
+        return 0
+
+
+def _cut(
+    pieces: list[tuple[str, bool]], end: int
+) -> tuple[list[tuple[str, bool]], list[tuple[str, bool]]]:
+    """The first `end` characters and the rest; neighbours of one kind are joined."""
+    before: list[tuple[str, bool]] = []
+    after: list[tuple[str, bool]] = []
+    for text, drafted in pieces:
+        for part, into in ((text[:end], before), (text[end:], after)):
+            if part and into and into[-1][1] == drafted:
+                into[-1] = (into[-1][0] + part, drafted)
+            elif part:
+                into.append((part, drafted))
+        end = max(0, end - len(text))
+    return before, after

@@ -1,0 +1,102 @@
+"""What every request passes first."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from draftlens.media import Limits
+from draftlens.serve.guard import Guard, ServerState
+from draftlens.serve.options import ServeOptions
+
+
+class Figures:
+    """In place of `Metrics`."""
+
+    def __init__(self) -> None:
+        self.statuses: list[int] = []
+
+    def count_request(self, status: int) -> None:
+        self.statuses.append(status)
+
+
+def answered(
+    options: ServeOptions,
+    state: ServerState,
+    path: str = "/v1/models",
+    method: str = "GET",
+    **headers: str,
+) -> dict[str, Any]:
+    """The start of the response; the application's own has status 200."""
+    sent: list[dict[str, Any]] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        assert scope["state"]["log"]["path"] == path
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        raise AssertionError
+
+    figures = Figures()
+    guard = Guard(app, state, options, figures)  # type: ignore[arg-type]
+    given = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "path": path, "method": method, "headers": given}
+    asyncio.run(guard(scope, receive, send))
+    assert figures.statuses == [sent[0]["status"]]
+    assert state.num_open == 0
+    return sent[0]
+
+
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        ("Bearer one", 200),
+        ("bearer  two", 200),
+        ("Basic eDp0d28=", 200),  # x:two
+        ("Bearer One", 401),
+        ("Bearer", 401),
+        ("Basic !", 401),
+        ("Digest one", 401),
+        ("", 401),
+    ],
+)
+def test_keys(header: str, status: int) -> None:
+    options = ServeOptions(api_keys=("one", "two"))
+    assert answered(options, ServerState(), authorization=header)["status"] == status
+    assert answered(options, ServerState(), path="/health")["status"] == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("localhost:8000", 200), ("[::1]:8000", 200), ("LOCALHOST", 200), ("evil.example", 400)],
+)
+def test_names_of_the_server(host: str, status: int) -> None:
+    options = ServeOptions(hosts=("localhost", "[::1]"))
+    assert answered(options, ServerState(), host=host)["status"] == status
+
+
+def test_a_server_that_closes() -> None:
+    closing = ServerState(closing=True)
+    assert answered(ServeOptions(), closing, method="POST")["status"] == 503
+    assert answered(ServeOptions(), closing, path="/metrics")["status"] == 200
+
+
+def test_ids_of_requests() -> None:
+    def identity(**headers: str) -> bytes:
+        return dict(answered(ServeOptions(), ServerState(), **headers)["headers"])[b"x-request-id"]
+
+    assert identity(x_request_id="mine-1") == b"mine-1"
+    assert identity(x_request_id="a b\tc") != b"a b\tc"
+    assert identity() != identity()
+
+
+def test_the_default_limits_read_public_hosts_of_a_list_only() -> None:
+    limits = ServeOptions().limits
+    assert limits.hosts == ()
+    assert not limits.private_addresses
+    assert limits.max_output_bytes < Limits().max_output_bytes

@@ -1,0 +1,379 @@
+"""Many requests in one batch: each gets its own tokens, whatever becomes of the others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from queue import Queue
+from typing import Any
+
+import pytest
+import torch
+from families import FAMILIES, inputs
+from stock import NEW, draft, reference, target
+
+import draftlens
+from draftlens import ConfigError, InputError
+from draftlens.core.sampling import row_seeds
+from draftlens.decoding.admission import Admission
+from draftlens.decoding.session import Session
+from draftlens.methods.base import Models, from_dict
+from draftlens.models.adapter import Backbone
+from draftlens.request import Request
+from draftlens.scheduler import (
+    AnswerError,
+    Job,
+    QueueFullError,
+    Scheduler,
+    SchedulerLimits,
+    Update,
+)
+
+FAMILY = next(family for family in FAMILIES if family.name == "llava_onevision")
+METHOD = from_dict({"method": "speculative", "num_speculative_tokens": 3})
+SAMPLED = {"do_sample": True, "top_k": 40, "temperature": 1.3}
+WAIT = 30.0
+
+Start = Callable[..., Scheduler]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Makes schedulers of the family's pair, and closes them."""
+    made: list[Scheduler] = []
+
+    def make(**limits: Any) -> Scheduler:
+        models = Models(Backbone.of(target(FAMILY)), Backbone.of(draft(FAMILY)))
+        made.append(Scheduler(models, SchedulerLimits(**limits)))
+        return made[-1]
+
+    yield make
+    for scheduler in made:
+        scheduler.close()
+        assert not scheduler._thread.is_alive()
+
+
+class Caller:
+    """A job about one row of the family's richest input, and its updates."""
+
+    def __init__(
+        self,
+        row: int,
+        *,
+        new: int = NEW,
+        seed: int = 0,
+        samples: int = 1,
+        client: str = "",
+        method: Any = METHOD,
+        **options: Any,
+    ) -> None:
+        given = inputs(FAMILY, FAMILY.richest, (row,))
+        options = {"max_new_tokens": new, "do_sample": False, **options}
+        request = Request(given, method=method, seed=seed, options=options)
+        self.updates: Queue[Update] = Queue()
+        self.job = Job(request, self.updates.put, samples=samples, client=client)
+
+    def heard(self) -> list[list[int]]:
+        """The tokens of each row, once all have ended; raises the job's error."""
+        rows: list[list[int]] = [[] for _ in range(self.job.num_rows)]
+        while True:
+            update = self.updates.get(timeout=WAIT)
+            if update.error is not None:
+                raise update.error
+            for chunk in update.chunks:
+                rows[chunk.row] += chunk.tokens
+            if update.done:
+                assert rows == [sequence.tokens for sequence in self.job.sequences]
+                return rows
+
+
+def alone(row: int, seed: int) -> list[int]:
+    """What a row draws by itself."""
+    given = inputs(FAMILY, FAMILY.richest, (row,))
+    result = draftlens.generate(
+        target(FAMILY), given, method="plain", seed=seed, max_new_tokens=NEW, **SAMPLED
+    )
+    return result.tokens[0]
+
+
+class Gate:
+    """Lets a scheduler run round by round."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._permits = threading.Semaphore(0)
+        self.is_open = False
+        self.reached = threading.Event()
+        check = Session.check
+
+        def wait(session: Session, tree: Any) -> Any:
+            self.reached.set()
+            if not self.is_open:
+                assert self._permits.acquire(timeout=WAIT)
+            return check(session, tree)
+
+        monkeypatch.setattr(Session, "check", wait)
+
+    def let(self, rounds: int) -> None:
+        for _ in range(rounds):
+            self._permits.release()
+
+    def open(self) -> None:
+        self.is_open = True
+        self._permits.release()
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    return Gate(monkeypatch)
+
+
+def test_greedy_and_sampled_rows_join_and_leave(start: Start) -> None:
+    """More jobs than rows, greedy ones and seeded ones, of different lengths."""
+    scheduler = start(max_rows=3)
+    answers = reference(FAMILY, FAMILY.richest)
+    callers = [Caller(row % 3, new=NEW - 5 * (row % 4)) for row in range(8)]
+    drawn = [Caller(row, seed=11 + row, **SAMPLED) for row in range(3)]
+    for caller in [*callers[:4], *drawn, *callers[4:]]:
+        scheduler.submit(caller.job)
+    for number, caller in enumerate(callers):
+        count = NEW - 5 * (number % 4)
+        assert caller.heard() == [answers[number % 3][:count]]
+    for row, caller in enumerate(drawn):
+        assert caller.heard() == [alone(row, 11 + row)]
+    assert scheduler.num_rows == scheduler.num_waiting == 0
+    counters = scheduler.counters
+    assert counters.accepted == sum(counters.accepted_by_position.values()) > 0
+    assert counters.tokens == sum(len(caller.job.sequences[0].tokens) for caller in callers + drawn)
+
+
+def test_samples_have_seeds_of_their_own(start: Start) -> None:
+    caller = Caller(0, seed=5, samples=3, **SAMPLED)
+    start().submit(caller.job)
+    assert caller.heard() == [alone(0, seed) for seed in row_seeds(5, 3)]
+
+
+def test_methods_have_sessions_of_their_own(start: Start) -> None:
+    scheduler = start()
+    answers = reference(FAMILY, FAMILY.richest)
+    lookup = from_dict({"method": "lookup", "num_speculative_tokens": 2})
+    callers = [Caller(row, method=method) for row in range(3) for method in (METHOD, lookup)]
+    for caller in callers:
+        scheduler.submit(caller.job)
+    for number, caller in enumerate(callers):
+        assert caller.heard() == [answers[number // 2]]
+
+
+def test_a_cancelled_job_leaves_within_a_round(start: Start, gate: Gate) -> None:
+    scheduler = start(max_rows=2)
+    first, second, third = callers = [Caller(row) for row in range(3)]
+    for caller in callers:
+        scheduler.submit(caller.job)
+    assert gate.reached.wait(WAIT)
+    gate.let(2)
+    while len(first.job.sequences[0].tokens) < 3:  # two rounds
+        first.updates.get(timeout=WAIT)
+    scheduler.cancel(first.job)
+    gate.let(1)
+    third.updates.get(timeout=WAIT)  # it takes the place
+    assert scheduler.num_rows == 2
+    scheduler.cancel(third.job)
+    scheduler.cancel(third.job)  # again
+    gate.open()
+    assert second.heard() == [reference(FAMILY, FAMILY.richest)[1]]
+    answer = reference(FAMILY, FAMILY.richest)[0]
+    emitted = first.job.sequences[0].tokens
+    assert 0 < len(emitted) < NEW
+    assert emitted == answer[: len(emitted)]
+
+
+def test_a_waiting_job_can_be_cancelled(start: Start, gate: Gate) -> None:
+    scheduler = start(max_rows=1)
+    first, second = Caller(0), Caller(1)
+    scheduler.submit(first.job)
+    scheduler.submit(second.job)
+    assert gate.reached.wait(WAIT)
+    scheduler.cancel(second.job)
+    gate.open()
+    first.heard()
+    last = Caller(2, new=1)
+    scheduler.submit(last.job)
+    last.heard()
+    assert second.updates.empty()
+    assert scheduler.num_waiting == 0
+
+
+def test_an_error_in_a_round_fails_its_rows_and_no_later_ones(
+    start: Start, monkeypatch: pytest.MonkeyPatch, gate: Gate
+) -> None:
+    scheduler = start(max_rows=2)
+    callers = [Caller(row) for row in range(3)]
+    for caller in callers:
+        scheduler.submit(caller.job)
+    assert gate.reached.wait(WAIT)
+    gate.let(1)
+    callers[1].updates.get(timeout=WAIT)  # two rows run, and one job waits
+    accept = Session.accept
+    failing = iter([True])
+
+    def fail_once(session: Session, verdict: Any) -> Any:
+        if next(failing, False):
+            raise RuntimeError("a secret of the device")
+        return accept(session, verdict)
+
+    monkeypatch.setattr(Session, "accept", fail_once)
+    gate.open()
+    for caller in callers[:2]:
+        with pytest.raises(AnswerError, match="failed in this round") as raised:
+            caller.heard()
+        assert "secret" not in str(raised.value)
+    assert callers[2].heard() == [reference(FAMILY, FAMILY.richest)[2]]
+    assert scheduler.counters.failed_rounds == 1
+    assert scheduler.alive
+
+
+@pytest.mark.parametrize("place", ["prepare", "read", "second sample"])
+def test_an_error_in_a_prompt_fails_its_job_alone(
+    start: Start, monkeypatch: pytest.MonkeyPatch, gate: Gate, place: str
+) -> None:
+    scheduler = start()
+    other = Caller(1)
+    scheduler.submit(other.job)
+    assert gate.reached.wait(WAIT)
+    owner, name = (Backbone, "prepare") if place == "prepare" else (Admission, "read")
+    before = getattr(owner, name)
+    calls: list[None] = []
+
+    def fail(*arguments: Any, **named: Any) -> Any:
+        calls.append(None)
+        if len(calls) == (2 if place == "second sample" else 1):
+            raise RuntimeError("a secret of the device")
+        return before(*arguments, **named)
+
+    monkeypatch.setattr(owner, name, fail)
+    bad = Caller(0, samples=2)
+    scheduler.submit(bad.job)
+    gate.let(2)
+    with pytest.raises(AnswerError, match="could not be read"):
+        bad.heard()
+    monkeypatch.setattr(owner, name, before)
+    late = Caller(2)
+    scheduler.submit(late.job)
+    gate.open()
+    assert other.heard() == [reference(FAMILY, FAMILY.richest)[1]]
+    assert late.heard() == [reference(FAMILY, FAMILY.richest)[2]]
+    assert scheduler.num_rows == 0
+
+
+def test_a_refusal_is_passed_on(start: Start) -> None:
+    caller = Caller(0)
+    caller.job.request.options["max_new_tokens"] = 0  # type: ignore[index]
+    scheduler = start()
+    scheduler.submit(caller.job)
+    with pytest.raises(InputError):
+        caller.heard()
+    parallel = Caller(0, method=from_dict({"method": "speculative", "schedule": "parallel"}))
+    scheduler.submit(parallel.job)
+    with pytest.raises(ConfigError, match="serial"):
+        parallel.heard()
+
+
+def test_few_wait_and_the_others_are_refused(start: Start, gate: Gate) -> None:
+    scheduler = start(max_rows=1, max_waiting=2)
+    callers = [Caller(0, new=3) for _ in range(4)]
+    scheduler.submit(callers[0].job)
+    assert gate.reached.wait(WAIT)
+    scheduler.submit(callers[1].job)
+    scheduler.submit(callers[2].job)
+    assert scheduler.num_waiting == 2
+    with pytest.raises(QueueFullError):
+        scheduler.submit(callers[3].job)
+    gate.open()
+    for caller in callers[:3]:
+        caller.heard()
+    scheduler.submit(callers[3].job)
+    callers[3].heard()
+
+
+def test_rows_and_memory_are_bounded(start: Start, gate: Gate) -> None:
+    with pytest.raises(InputError, match="at once"):
+        start(max_rows=2).submit(Caller(0, samples=3).job)
+    length = Caller(0).job.length
+    probe = start()
+    room = probe._bytes(2, length) + 1
+    scheduler = start(max_cache_bytes=room)
+    with pytest.raises(InputError, match="memory"):
+        scheduler.submit(Caller(0, new=3 * length).job)
+    callers = [Caller(0) for _ in range(3)]
+    for caller in callers:
+        scheduler.submit(caller.job)
+    assert gate.reached.wait(WAIT)
+    gate.let(2)
+    callers[1].updates.get(timeout=WAIT)
+    assert scheduler.num_rows == 2
+    assert scheduler.num_waiting == 1
+    gate.open()
+    callers[1].updates.queue.clear()
+    for caller in (callers[0], callers[2]):
+        assert caller.heard() == [reference(FAMILY, FAMILY.richest)[0]]
+
+
+def test_clients_take_turns(start: Start, gate: Gate) -> None:
+    scheduler = start(max_rows=2)
+    order: list[str] = []
+
+    def submit(name: str, client: str) -> Caller:
+        caller = Caller(0, new=2, client=client)
+        put = caller.updates.put
+
+        def notify(update: Update) -> None:
+            if name not in order:
+                order.append(name)
+            put(update)
+
+        caller.job.notify = notify
+        scheduler.submit(caller.job)
+        return caller
+
+    callers = [submit(f"a{number}", "a") for number in range(4)]
+    assert gate.reached.wait(WAIT)
+    callers += [submit(f"b{number}", "b") for number in range(2)]
+    gate.open()
+    for caller in callers:
+        caller.heard()
+    assert order[0] == "a0"
+    assert order.index("b0") <= 2  # before those of a that came earlier
+    assert [name for name in order if name[0] == "a"] == ["a0", "a1", "a2", "a3"]
+
+
+def test_the_end_of_a_scheduler_ends_its_jobs(start: Start, gate: Gate) -> None:
+    scheduler = start(max_rows=1)
+    running, waiting = Caller(0), Caller(1)
+    scheduler.submit(running.job)
+    assert gate.reached.wait(WAIT)
+    scheduler.submit(waiting.job)
+    scheduler.close(wait=False)
+    gate.open()
+    for caller in (running, waiting):
+        with pytest.raises(AnswerError, match="closed"):
+            caller.heard()
+    with pytest.raises(AnswerError):
+        scheduler.submit(Caller(0).job)
+    assert not scheduler.alive or scheduler._thread.join(WAIT) is None
+
+
+def test_passes_run_on_one_thread(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: set[int] = set()
+    check = Session.check
+
+    def noted(session: Session, tree: Any) -> Any:
+        threads.add(threading.get_ident())
+        return check(session, tree)
+
+    monkeypatch.setattr(Session, "check", noted)
+    scheduler = start()
+    for _ in range(2):
+        caller = Caller(0, new=4)
+        scheduler.submit(caller.job)
+        caller.heard()
+    assert threads == {scheduler._thread.ident}
+    assert torch.get_num_threads() == 1
