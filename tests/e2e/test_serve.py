@@ -444,7 +444,9 @@ def test_hanging_up_frees_the_row(server: Running) -> None:
             else:
                 with pytest.raises(httpx.TimeoutException):
                     http.send(
-                        http.build_request("POST", url, json={**body, "stream": False}, timeout=0.4)
+                        http.build_request(
+                            "POST", url, json={**body, "stream": False}, timeout=0.05
+                        )
                     )
         until(lambda: server.scheduler.num_rows == 0 and server.state.num_open == 0)
 
