@@ -63,6 +63,7 @@ class PromptCache:
         return value if value is None or isinstance(value, PromptCache) else cls(value)
 
     def clear(self) -> None:
+        """Drop all entries."""
         with self._lock:
             self._trees.clear()
             self._features.clear()

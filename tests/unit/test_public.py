@@ -9,6 +9,7 @@ import pytest
 import draftlens
 
 PUBLIC = [
+    "Chat",
     "Chunk",
     "ConfigError",
     "DocumentParser",
@@ -25,6 +26,7 @@ PUBLIC = [
     "ParseSettings",
     "ParsedPage",
     "PlainDecoding",
+    "PromptCache",
     "Result",
     "SpecVLM",
     "SpeculativeDecoding",

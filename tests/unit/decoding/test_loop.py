@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from families import FAMILIES, inputs
-from stock import METHODS, draft, reference, target
+from stock import LONG, METHODS, draft, reference, target
 
 from draftlens.core.batch import Batch
 from draftlens.core.proposal import DraftTree
@@ -43,7 +43,7 @@ def add(session: Session, number: int) -> Any:
 
 
 def expected() -> list[list[int]]:
-    rows = reference(FAMILY, FAMILY.richest)
+    rows = reference(FAMILY, FAMILY.richest, LONG)
     return [rows[number % 3][:length] for number, length in enumerate(LENGTHS)]
 
 
