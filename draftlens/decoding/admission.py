@@ -170,7 +170,8 @@ class Admission:
     def _is_long(self, prompt: Prompt) -> bool:
         """Whether reading a prompt at once would delay running rows for too long."""
         size = self._size()
-        return self._plan.prefill.divides_prompts and size is not None and max(prompt.lengths) > size
+        divides = self._plan.prefill.divides_prompts
+        return divides and size is not None and max(prompt.lengths) > size
 
     def _size(self) -> int | None:
         return None if self._delay is None else self._part_size.within(self._delay)
