@@ -172,10 +172,13 @@ class TreeController:
         return self._grown
 
     def may_read(self, at: RoundState) -> bool:
-        """Whether the draft shall read its prompt, of `at.pending` tokens: only if that can pay
-        within the expected rest of the answer, even if draft tokens are accepted as often as they
-        may be. The question is open again `PLAN_EVERY` tokens later."""
+        """Whether the draft shall read its prompt, of `at.pending` tokens: where costs are known,
+        only if that can pay within the expected rest of the answer, should draft tokens be accepted
+        as often as they may be. The question is open again `PLAN_EVERY` tokens later."""
         with self.history.lock:
+            costs = self.history.costs
+            if not (costs.target.is_measured and costs.draft.is_measured):
+                return True
             self._at = at
             if not self.rounds:
                 self._usual_length = min(USUAL_LENGTH, at.remaining)
