@@ -93,13 +93,13 @@ IN_PARTS = _only("tests/exact/test_turns.py", "parts_of_any_size and (onevision 
 STORED = _only("tests/exact/test_turns.py", "their_own_tokens")
 PARTS = _only("tests/exact/test_parts.py", "llava_next and chain")
 LEAVING = _only("tests/unit/decoding/test_loop.py", "running_rows_only")
-UNREAD = _only("tests/exact/test_joining.py", "draft_has_read_it and llava")
-SCHEDULER = _only("tests/unit/test_scheduler.py", "of_their_own")
+UNREAD = _only("tests/exact/test_joining.py", "ends_before_its_draft")
+SCHEDULER = _only("tests/unit/test_scheduler.py", "share_a_session")
 SAMPLES = _only("tests/unit/test_scheduler.py", "samples_have_seeds")
 CANCELLED = _only("tests/unit/test_scheduler.py", "leaves_within_a_round")
 WAITING = _only("tests/unit/test_scheduler.py", "waiting_job")
 FAILING = _only("tests/unit/test_scheduler.py", "an_error_in")
-ROOM = _only("tests/unit/test_scheduler.py", "rows_and_memory")
+ROOM = _only("tests/unit/test_scheduler.py", "as_the_longest")
 CLIENTS = _only("tests/unit/test_scheduler.py", "take_turns")
 
 FAULTS = (
