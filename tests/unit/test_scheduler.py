@@ -242,6 +242,8 @@ def test_an_error_in_a_round_fails_its_rows_and_no_later_ones(
             caller.heard()
         assert "secret" not in str(raised.value)
     assert callers[2].heard() == [reference(FAMILY, FAMILY.richest)[2]]
+    assert callers[0].updates.empty()
+    assert callers[1].updates.empty()
     assert scheduler.counters.failed_rounds == 1
     assert scheduler.alive
 
@@ -333,20 +335,25 @@ def test_rows_and_memory_are_bounded(start: Start, gate: Gate) -> None:
         assert caller.heard() == [reference(FAMILY, FAMILY.richest)[0]]
 
 
-def test_rows_count_as_long_as_the_longest_of_them(start: Start, gate: Gate) -> None:
+def test_rows_count_as_long_as_the_longest_of_them(start: Start) -> None:
+    """A short job waits for another one's end, although three short ones would have room."""
     long = Caller(0, new=300)
     scheduler = start(max_cache_bytes=start()._bytes(2, long.job.length) + 1)
-    scheduler.submit(long.job)
-    callers = [Caller(0, new=3) for _ in range(2)]
-    for caller in callers:
+    events: list[tuple[int, bool]] = []
+    callers = [Caller(row) for row in range(2)]
+    for number, caller in enumerate(callers):
+
+        def notify(update: Update, number: int = number, caller: Caller = caller) -> None:
+            events.append((number, update.done))
+            caller.updates.put(update)
+
+        caller.job.notify = notify
+    for caller in (long, *callers):
         scheduler.submit(caller.job)
-    gate.let(2)
-    callers[0].updates.get(timeout=WAIT)
-    assert scheduler.num_rows == 2
-    assert scheduler.num_waiting == 1
-    scheduler.cancel(long.job)
-    gate.open()
     callers[1].heard()
+    scheduler.cancel(long.job)
+    assert events == sorted(events)
+    assert not any(chunk.done for chunk in long.updates.queue)
 
 
 def test_clients_take_turns(start: Start, gate: Gate) -> None:
