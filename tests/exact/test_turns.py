@@ -156,7 +156,7 @@ def test_rows_that_end_one_after_the_other_are_stored_with_their_own_tokens(
     target_model, drafting = models_of(family, 0.05, PromptCache(PLENTY))
     plan = from_dict(METHODS["chain"]).plan(Models(target_model, drafting))
     session = Session(target_model, plan, Clock(Stats()))
-    rows = []
+    rows: list[tuple[dict[str, Any], Any]] = []
     for seed, new in enumerate((6, 25, 11, 17)):
         given = inputs_of(family, [Conversation((Turn("i", 5),), seed=seed)], [[]], 1)
         prepared = target_model.prepare(given, max_new_tokens=new)

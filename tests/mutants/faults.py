@@ -91,6 +91,8 @@ NAMESPACES = _only("tests/exact/test_turns.py", "namespaces_share")
 PROBED = _only("tests/exact/test_turns.py", "guides_a_pruner")
 IN_PARTS = _only("tests/exact/test_turns.py", "parts_of_any_size and (onevision or qwen3)")
 STORED = _only("tests/exact/test_turns.py", "their_own_tokens")
+PART_SIZE = ("tests/unit/decoding/test_part_size.py",)
+TURNS = _only("tests/exact/test_turns.py", "three_turns and plain and (onevision or qwen3)")
 PARTS = _only("tests/exact/test_parts.py", "llava_next and chain")
 LEAVING = _only("tests/unit/decoding/test_loop.py", "running_rows_only")
 UNREAD = _only("tests/exact/test_joining.py", "ends_before_its_draft")
@@ -1367,6 +1369,27 @@ FAULTS = (
         "            digest.update(_bytes(value.reshape(1, -1)).tobytes())\n",
         "",
         DIGESTS,
+    ),
+    Fault(
+        "prompt cache: all pictures have the features of the first",
+        "draftlens/models/media_features.py",
+        'content_digest([("modality", modality), *sorted(arguments.items())])',
+        'content_digest([("modality", modality)])',
+        TURNS,
+    ),
+    Fault(
+        "prompt cache: the features that it holds are changed",
+        "draftlens/models/media_features.py",
+        "return copy(output)",
+        "return output",
+        TURNS,
+    ),
+    Fault(
+        "parts: fast machines read small ones",
+        "draftlens/decoding/part_size.py",
+        "= seconds / num_tokens",
+        "= num_tokens / seconds",
+        PART_SIZE,
     ),
     Fault(
         "digests: padding counts",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from queue import Queue
 from typing import Any
 
@@ -166,7 +165,10 @@ def test_methods_have_sessions_of_their_own(start: Start) -> None:
 def test_equal_methods_alone_share_a_session(start: Start, gate: Gate) -> None:
     """A row that is drawn by rejection sampling does not change how others are drawn."""
     scheduler = start()
-    rejection = Caller(1, method=replace(METHOD, sampling_rule="rejection"), **SAMPLED)
+    method = from_dict(
+        {"method": "speculative", "num_speculative_tokens": 3, "sampling_rule": "rejection"}
+    )
+    rejection = Caller(1, method=method, **SAMPLED)
     scheduler.submit(rejection.job)
     assert gate.reached.wait(WAIT)
     coupled = [Caller(row, seed=11 + row, **SAMPLED) for row in (0, 2)]
