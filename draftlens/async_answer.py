@@ -14,7 +14,7 @@ from draftlens.core.result import Chunk, Result
 from draftlens.core.stats import Stats
 from draftlens.core.text import TextDecoder
 from draftlens.request import Request
-from draftlens.scheduler import Job, Scheduler, Update
+from draftlens.scheduling import Job, Scheduler, Update
 
 
 class AsyncAnswer:

@@ -175,7 +175,7 @@ def _options(server: ServerOptions, clients: ClientOptions, limits: str | None) 
     for package in ("fastapi", "prometheus_client", "uvicorn"):
         if find_spec(package) is None:
             raise ConfigError(f"{package} is not installed: pip install 'draftlens[serve]'")
-    from draftlens.scheduler import SchedulerLimits
+    from draftlens.scheduling import SchedulerLimits
     from draftlens.serve.options import STRANGERS, ServeOptions
 
     keys = tuple(key for key in server.api_key or () if key)

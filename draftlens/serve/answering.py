@@ -17,7 +17,7 @@ from draftlens.engine import Engine, Inputs
 from draftlens.media.conversation import Conversation
 from draftlens.models.prompt_checks import max_positions
 from draftlens.request import Request, checked_request
-from draftlens.scheduler import QueueFullError, check_joins
+from draftlens.scheduling import QueueFullError, check_joins
 from draftlens.serve.errors import ApiError
 from draftlens.serve.media import MediaRules
 from draftlens.serve.options import ServeOptions

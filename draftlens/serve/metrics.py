@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from draftlens.scheduler import Scheduler
+from draftlens.scheduling import Scheduler
 
 if TYPE_CHECKING:
     from draftlens.serve.answering import Answer

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from draftlens.media import Limits
-from draftlens.scheduler import SchedulerLimits
+from draftlens.scheduling import SchedulerLimits
 
 STRANGERS = Limits(
     max_bytes=256 * 2**20,

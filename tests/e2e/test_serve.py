@@ -24,7 +24,7 @@ from PIL import Image
 import draftlens
 from draftlens.core.sampling import row_seeds
 from draftlens.models.known_pairs import path_of
-from draftlens.scheduler import SchedulerLimits
+from draftlens.scheduling import SchedulerLimits
 from draftlens.serve.app import create_app
 from draftlens.serve.options import ServeOptions
 from draftlens.serve.run import bind

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from draftlens.core.errors import ConfigError, InputError, MediaError
-from draftlens.scheduler import AnswerError, QueueFullError
+from draftlens.scheduling import AnswerError, QueueFullError
 from draftlens.serve.errors import ApiError, api_error
 from draftlens.serve.protocol import NEUTRAL, ChatRequest, CompletionRequest, parse
 
