@@ -46,7 +46,7 @@ def create_app(engine: Engine, options: ServeOptions | None = None) -> FastAPI:
     options = options or ServeOptions()
     answering = Answering(engine, options)
     state = ServerState()
-    metrics = Metrics(answering.scheduler)
+    metrics = Metrics(answering.scheduler, answering.prompt_cache)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

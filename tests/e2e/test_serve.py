@@ -242,6 +242,29 @@ def test_many_at_once(server: Running, stock: Callable[..., str]) -> None:
     assert server.scheduler.num_rows == server.scheduler.num_waiting == 0
 
 
+def test_a_conversation_is_remembered(client: openai.OpenAI, stock: Callable[..., str]) -> None:
+    """Its second turn reads only what is new."""
+    first = ask(client, "turns", messages=CHATS["turns"][:2])
+    again = ask(client, "turns", extra_body={"draftlens": True})
+    assert again.choices[0].message.content == stock("turns")
+    cached = again.usage.prompt_tokens_details.cached_tokens
+    assert first.usage.prompt_tokens // 2 < cached < again.usage.prompt_tokens
+    assert again.draftlens["cached_tokens"] == cached
+    seconds = again.draftlens["seconds"]
+    parts = seconds["waiting"] + seconds["prefill"] + seconds["decode"]
+    assert 0 < seconds["prefill"] < parts < seconds["total"] + 0.1
+
+
+def test_clients_of_different_keys_share_no_prompts(locked: Running) -> None:
+    messages = [{"role": "user", "content": "Who reads this?"}]
+    given = {"model": "shapes", "messages": messages, "max_tokens": 2}
+    keys = (KEY, KEY, "another", "another")
+    usages = [ask(locked.client(api_key=key), "words", **given).usage for key in keys]
+    cached = [usage.prompt_tokens_details.cached_tokens for usage in usages]
+    assert cached[0] == cached[2] == 0
+    assert cached[1] == cached[3] > 0
+
+
 def test_several_answers(client: openai.OpenAI, engine: draftlens.Engine) -> None:
     response = ask(client, "picture", n=3, seed=7, temperature=1.0, max_tokens=8)
     texts = [choice.message.content for choice in response.choices]
@@ -525,6 +548,9 @@ def test_figures(server: Running, client: openai.OpenAI) -> None:
         "draftlens_time_to_first_token_seconds_count",
         "draftlens_time_per_output_token_seconds_bucket",
         "draftlens_cache_bytes",
+        "draftlens_prompt_cache_bytes",
+        "draftlens_prompt_cached_tokens_total",
+        "vllm:prefix_cache_hits_total",
     ):
         assert f"\n{name}" in figures
     assert httpx.get(f"{server.url}/version").json() == {"version": draftlens.__version__}

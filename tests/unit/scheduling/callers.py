@@ -12,6 +12,7 @@ from families import FAMILIES, inputs
 from stock import NEW, target
 
 import draftlens
+from draftlens.decoding.admission import NAMESPACE
 from draftlens.decoding.session import Session
 from draftlens.methods.base import from_dict
 from draftlens.request import Request
@@ -37,12 +38,14 @@ class Caller:
         samples: int = 1,
         client: str = "",
         method: Any = METHOD,
+        namespace: str | None = None,
         **options: Any,
     ) -> None:
         self.row = row
         given = inputs(FAMILY, FAMILY.richest, (row,))
         options = {"max_new_tokens": new, "do_sample": False, **options}
-        request = Request(given, method=method, seed=seed, options=options)
+        extras = {NAMESPACE: namespace}
+        request = Request(given, method=method, seed=seed, options=options, extras=extras)
         self.updates: Queue[Update] = Queue()
         self.job = Job(request, self.updates.put, samples=samples, client=client)
 

@@ -26,6 +26,9 @@ def start() -> Iterator[Start]:
     for scheduler in made:
         scheduler.close()
         assert not scheduler._thread.is_alive()
+        for model in (scheduler.models.target, scheduler.models.draft):
+            assert model is not None
+            model.prompt_cache = None
 
 
 @pytest.fixture

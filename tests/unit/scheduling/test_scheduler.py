@@ -15,6 +15,7 @@ from draftlens.decoding.admission import Admission
 from draftlens.decoding.session import Session
 from draftlens.methods.base import from_dict
 from draftlens.models.adapter import Backbone
+from draftlens.models.prompt_cache import PromptCache
 from draftlens.scheduling import AnswerError, QueueFullError, Update
 from tests.unit.scheduling.callers import (
     FAMILY,
@@ -51,6 +52,31 @@ def test_samples_have_seeds_of_their_own(start: Start) -> None:
     caller = Caller(0, seed=5, samples=3, **SAMPLED)
     start().submit(caller.job)
     assert caller.heard() == [alone(0, seed) for seed in row_seeds(5, 3)]
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_samples_read_the_prompt_once(start: Start, gate: Gate, beside: bool) -> None:
+    """The further ones restore it from the prompt cache, also beside a running row."""
+    scheduler = start()
+    for model in (scheduler.models.target, scheduler.models.draft):
+        model.prompt_cache = PromptCache("10MB")
+    other, caller = Caller(1), Caller(0, seed=5, samples=3, namespace="a", **SAMPLED)
+    if beside:
+        scheduler.submit(other.job)
+        assert gate.reached.wait(WAIT)
+    scheduler.submit(caller.job)
+    gate.open()
+    assert caller.heard() == [alone(0, seed) for seed in row_seeds(5, 3)]
+    cached = [sequence.cached_tokens for sequence in caller.job.sequences]
+    length = caller.job.prompt_length
+    assert cached[0] == 0
+    assert length - 8 < cached[1] == cached[2] < length
+    assert scheduler.counters.cached_tokens == sum(cached)
+    again, stranger = Caller(0, namespace="a"), Caller(0, namespace="b")
+    for one, expected in ((again, cached[1]), (stranger, 0)):
+        scheduler.submit(one.job)
+        assert one.heard() == [reference(FAMILY, FAMILY.richest)[0]]
+        assert one.job.sequences[0].cached_tokens == expected
 
 
 def test_methods_have_sessions_of_their_own(start: Start) -> None:
