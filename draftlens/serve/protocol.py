@@ -36,6 +36,9 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 """Fields that are known and not supported, and values of them that change nothing."""
 
 
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+
+
 class Text(BaseModel):
     type: Literal["text"]
     text: str
@@ -158,7 +161,7 @@ class ChatRequest(GenerationRequest):
 
 
 class CompletionRequest(GenerationRequest):
-    prompt: str | list[str] | list[int]
+    prompt: str | list[str] | list[TokenId]
 
 
 def parse(kind: type[Model], body: Any) -> Model:
