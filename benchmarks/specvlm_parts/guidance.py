@@ -35,8 +35,10 @@ from specvlm_parts.scenes import (
     SEED,
     TREES,
     Scene,
+    attention_from,
     attention_of_answer,
     passes,
+    question_start,
     ranks,
     read_scene,
     samples_of,
@@ -50,6 +52,9 @@ FAMILIES = ("retrieval", "attribute", "ordering", "counting")
 PROMPT = "the prompt, target"
 ORACLE = "the answer, target"
 DRAFT_ORACLE = "the answer, draft"
+TURN = "the new question, target"
+"""What a chat with a prompt cache reads the attention of: the rest of its text was read before."""
+SOURCES = (PROMPT, TURN, ORACLE, DRAFT_ORACLE)
 
 Counts = dict[str, list[list[int]]]
 """By case and sample: tokens that the draft guesses, tokens after the first, passes of each of
@@ -87,6 +92,16 @@ def measure(engine: Engine, args: argparse.Namespace) -> dict[str, Any]:
     return {"frames": frames, **kinds}
 
 
+def measure_turns(engine: Engine, args: argparse.Namespace) -> dict[str, Any]:
+    """Second questions alone, for each number of frames."""
+    return {
+        str(frames): measure_samples(
+            engine, samples_of("chat", args.clips, frames), frames, args.max_new_tokens
+        )
+        for frames in args.frames
+    }
+
+
 def measure_samples(
     engine: Engine, samples: Iterable[Sample], frames: int, max_new_tokens: int
 ) -> dict[str, Any]:
@@ -97,6 +112,10 @@ def measure_samples(
     for sample in samples:
         scene = read_scene(engine, sample, frames, max_new_tokens)
         scores = attentions(engine, scene)
+        if len(sample.turns) > 1:
+            start = question_start(engine, sample, frames)
+            whole = attention_from(engine.target.backbone, scene.inputs.target, start)
+            scores[TURN] = whole[scene.prompt.visual[0]]
         for name, values in scores.items():
             shares.setdefault(name, []).append(share_of_top_tenth(values))
         for ratio in RATIOS:
@@ -179,13 +198,27 @@ def report(figures: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def report_turns(figures: Mapping[str, Any]) -> list[str]:
+    """Guidance of second questions by all text and by the new question, as lines of Markdown."""
+    lines = ["## Second questions: guidance by all text and by the new question"]
+    for frames, part in figures.items():
+        counts = part["counts"]
+        number = len(counts[f"all of it {RATIOS[0]}"])
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in part["top_tenth"].items())
+        lines += ["", f"{number} {KINDS['chat']} of {frames} frames, mean acceptance length:", ""]
+        lines += [*length_table(counts), "", *length_gains(counts)]
+        lines.append(f"- Attention to the highest tenth of the visual tokens: {shares}.")
+    return lines
+
+
 def attention_table(figures: Mapping[str, Any]) -> list[str]:
     """Share of attention to the highest tenth of the visual tokens."""
     kinds = (*kinds_of(figures), *FAMILIES)
     rows = []
-    for name in (PROMPT, ORACLE, DRAFT_ORACLE):
-        shares = [figures[kind]["top_tenth"][name] for kind in kinds]
-        rows.append([name, *(f"{share:.0%}" for share in shares)])
+    for name in SOURCES:
+        shares = [figures[kind]["top_tenth"].get(name) for kind in kinds]
+        if any(shares):
+            rows.append([name, *("" if share is None else f"{share:.0%}" for share in shares)])
     return markdown_table(["by", *kinds], rows)
 
 
@@ -213,7 +246,7 @@ def length_gains(counts: Counts) -> list[str]:
     """The gain in acceptance length of the tree by the prompt's and the oracles' selections over
     chance, as a share of the unpruned length."""
     lines = []
-    for name in (PROMPT, ORACLE, DRAFT_ORACLE):
+    for name in [name for name in SOURCES if f"most by {name} {RATIOS[0]}" in counts]:
         gains = ", ".join(f"r = {ratio}: {length_gain(counts, name, ratio)}" for ratio in RATIOS)
         lines.append(f"- Most by {name} against random: {gains}.")
     return lines

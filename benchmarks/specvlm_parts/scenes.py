@@ -8,7 +8,7 @@ engine's own count.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -165,7 +165,6 @@ def check(engine: Engine, scene: Scene, settings: Settings, max_new_tokens: int)
         assert counted == passes(answer_ranks, tree), f"{settings}, {name}: other passes"
 
 
-@torch.inference_mode()
 def attention_of_answer(
     backbone: Backbone, inputs: Mapping[str, Any], answer: Sequence[int]
 ) -> Tensor:
@@ -183,8 +182,28 @@ def attention_of_answer(
     length = inputs["input_ids"].shape[1]
     ids = torch.cat([inputs["input_ids"], torch.tensor([answer])], 1)
     whole = {**inputs, "input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    prompt = encoded_prompt(backbone, whole)
+    return attention_from(backbone, whole, length - 1)[:length]
+
+
+@torch.inference_mode()
+def attention_from(backbone: Backbone, inputs: Mapping[str, Any], first: int) -> Tensor:
+    """Attention of a prompt's tokens from index `first` on to each of its tokens, float32 ``[L]``.
+
+    The inputs are the processor's output for one row.
+    """
+    prompt = encoded_prompt(backbone, inputs)
     probe = AttentionProbe(prompt.visual, prompt.lengths)
-    probe.readers = [readers[readers >= length - 1] for readers in probe.readers]
+    probe.readers = [readers[readers >= first] for readers in probe.readers]
     backbone.prefill(prompt, backbone.new_cache(prompt, 1), probe)
-    return probe.result()[0, :length]
+    return probe.result()[0]
+
+
+def question_start(engine: Engine, sample: Sample, frames: int) -> int:
+    """Index of the first token of the last question."""
+    last = replace(sample.turns[-1], question="?")
+    other = replace(sample, turns=(*sample.turns[:-1], last))
+    rows = [
+        sample_inputs(engine, each, frames).target["input_ids"][0].tolist()
+        for each in (sample, other)
+    ]
+    return next(at for at, (one, two) in enumerate(zip(*rows, strict=False)) if one != two)

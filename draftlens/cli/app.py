@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from draftlens.cli import options as opt
+from draftlens.cli.chat import chat_command
 from draftlens.cli.help import example
 from draftlens.cli.methods import methods
 from draftlens.cli.model_options import PLAIN, Loading, takes_models
@@ -208,6 +209,7 @@ app.command(**example("pairs"))(pairs)
 app.command("parse", **example("parse PAPER.pdf -o out/"))(
     takes_models(takes_groups(parse_command))
 )
+app.command("chat", **example("chat shapes.mp4"))(takes_models(takes_groups(chat_command)))
 app.command("serve", **example("serve --port 8000"))(takes_models(takes_groups(serve_command)))
 add_commands(app)
 

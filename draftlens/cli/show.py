@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.measure import Measurement
@@ -13,12 +13,18 @@ from rich.table import Table
 from rich.text import Text
 
 from draftlens.cli.logs import is_quiet
-from draftlens.core.result import Result
+from draftlens.core.result import Chunk, Result
 from draftlens.core.stats import DEFINITIONS, Stats
 from draftlens.core.text import printable
 
-if TYPE_CHECKING:
-    from draftlens.streaming import Stream
+
+class Answer(Protocol):
+    """A `Stream`, or one that ends early."""
+
+    def __iter__(self) -> Iterator[Chunk]: ...
+
+    @property
+    def result(self) -> Result: ...
 
 
 class _Terminal(Console):
@@ -89,7 +95,7 @@ class WordWriter:
         self.column += text.cell_len
 
 
-def show_stream(stream: Stream, pieces: Callable[[list[int]], list[str]]) -> Result:
+def show_stream(stream: Answer, pieces: Callable[[list[int]], list[str]]) -> Result:
     """Print an answer while it is generated and return the result."""
     writer = WordWriter(console)
     for chunk in stream:
@@ -161,6 +167,8 @@ def show_stats(result: Result, notice: str = "") -> None:
         supplied = num_supplied(result)
         parts.append((f"{supplied} from the draft", DRAFT_STYLE))
         parts.append(f"mean acceptance length {stats.mean_acceptance_length:.2f}")
+    if stats.cached_tokens:
+        parts.append(f"{stats.cached_tokens} prompt tokens cached")
     best = best_view(stats)
     if best is not None:
         parts.append(best)

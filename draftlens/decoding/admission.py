@@ -25,7 +25,6 @@ from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prepared, Prompt
 from draftlens.models.rope import check_reach
 from draftlens.prefill.base import PrefillOutput
-from draftlens.prefill.full import FullPrefill
 from draftlens.prefill.reading import PrefillReading
 
 NAMESPACE = "namespace"
@@ -187,16 +186,16 @@ class Admission:
     def _is_long(self, prompt: Prompt) -> bool:
         """Whether reading a prompt at once would delay running rows for too long."""
         size = self._size()
-        is_divisible = isinstance(self._plan.prefill, FullPrefill)
-        return is_divisible and size is not None and max(prompt.lengths) > size
+        divides = self._plan.prefill.divides_prompts
+        return divides and size is not None and max(prompt.lengths) > size
 
     def _size(self) -> int | None:
         return None if self._delay is None else self._part_size.within(self._delay)
 
     def _parts(self, reading: PrefillReading, in_parts: bool) -> Iterator[PrefillOutput | None]:
         prefill = self._plan.prefill
-        if in_parts and isinstance(prefill, FullPrefill):
-            yield from prefill.parts(self._target, reading, self._size)
+        if in_parts:
+            yield from prefill.run_parts(self._target, reading, self._size)
         else:
             yield prefill.run(self._target, reading)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
@@ -101,8 +101,31 @@ class Prefill(Protocol):
         """Read a prompt into an empty cache and take the requested readings."""
         ...
 
+    @property
+    def divides_prompts(self) -> bool:
+        """Whether `run_parts` divides long prompts."""
+        ...
 
-class OneProcess:
+    def run_parts(
+        self, backbone: Backbone, reading: PrefillReading, size: Callable[[], int | None]
+    ) -> Iterator[PrefillOutput | None]:
+        """`run` in parts of at most `size()` tokens of each row, None for all at once. Yields None
+        after each part but the last."""
+        ...
+
+
+class AtOnce:
+    """`Prefill.run_parts` of a prefill that does not divide prompts."""
+
+    divides_prompts: ClassVar[bool] = False
+
+    def run_parts(
+        self: Prefill, backbone: Backbone, reading: PrefillReading, size: Callable[[], int | None]
+    ) -> Iterator[PrefillOutput | None]:
+        yield self.run(backbone, reading)
+
+
+class OneProcess(AtOnce):
     """The parts of `Prefill` about several processes, for a prefill that one process runs."""
 
     def check_hosts(self, hosts: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import ClassVar
 
 from draftlens.core.errors import UnsupportedModelError
 from draftlens.models.adapter import Backbone
@@ -21,6 +22,8 @@ from draftlens.prefill.reading import PrefillReading
 class FullPrefill(OneProcess):
     """One causal pass over the whole prompt; exact."""
 
+    divides_prompts: ClassVar[bool] = True
+
     @property
     def approximate(self) -> tuple[str, ...]:
         return ()
@@ -31,16 +34,15 @@ class FullPrefill(OneProcess):
         return backbone.new_cache(prompt, room)
 
     def run(self, backbone: Backbone, reading: PrefillReading) -> PrefillOutput:
-        """`Prefill.run`; raises as `parts`."""
-        (output,) = self.parts(backbone, reading, lambda: None)
+        """`Prefill.run`; raises as `run_parts`."""
+        (output,) = self.run_parts(backbone, reading, lambda: None)
         assert output is not None
         return output
 
-    def parts(
+    def run_parts(
         self, backbone: Backbone, reading: PrefillReading, size: Callable[[], int | None]
     ) -> Iterator[PrefillOutput | None]:
-        """`run` in parts of at most `size()` tokens of each row, None for all at once. Yields None
-        after each part but the last.
+        """`Prefill.run_parts`.
 
         Raises:
             UnsupportedModelError: the model passes nothing on to its attention, so attention scores

@@ -429,7 +429,7 @@ CALLS: list[tuple[str, Any]] = [
     *(("references", value) for value in (5, "x", True)),
     *(("prefill", value) for value in (5, "magic")),
     *(("hosts", value) for value in (0, -1, "2", 1.5, True)),
-    *(("compile", value) for value in (5, "auto", "a" * 10_000)),
+    *(("compile", value) for value in (5, "always", "a" * 10_000)),
     ("hosts", "a" * 10_000),
     ("references", "a" * 10_000),
 ]
@@ -472,7 +472,7 @@ LOADING: list[tuple[str, Any]] = [
     *(("dtype", value) for value in (5, "float3", [])),
     *(("calibrate", value) for value in ("x", 5, None)),
     *(("hosts", value) for value in (0, "2", 1.5, True, HUGE)),
-    *(("compile", value) for value in (5, "auto", None)),
+    *(("compile", value) for value in (5, "always", None)),
     *(("prefill", value) for value in (5, "magic")),
     *(("method", value) for value in (5, "magic")),
     *(("quantization", value) for value in (5, "3bit", {})),

@@ -393,20 +393,18 @@ def test_forwards_of_a_model_that_drafts_for_itself(family: Family, kv: str) -> 
 
     stream = open_stream(family, family.richest, kv, "chain5", prune_ratio=0.5)
     hook = stream.session.target.decoder.register_forward_pre_hook(count, with_kwargs=True)
-    try:
-        stream.run()
-    finally:
-        hook.remove()
     stats, session = stream.session.stats, stream.session
     drafter: Any = session.drafter
-    vision = [
-        max(session.prompt_lengths)
-    ]  # `Backbone.encode` stops a forward where the language model would begin
-    prefills = [
-        *vision,
-        max(session.prompt_lengths),
-        *([max(drafter.rows.prompt_lengths)] if kv == "prefill" else []),
-    ]
+    prefills: list[int] = []
+    try:
+        for _ in stream:
+            if stats.target_forwards and not prefills:  # later, rows that have ended leave
+                longest = max(session.prompt_lengths)
+                # `Backbone.encode` stops a forward where the language model would begin.
+                prefills = [longest, longest]
+                prefills += [max(drafter.rows.prompt_lengths)] if kv == "prefill" else []
+    finally:
+        hook.remove()
     assert widths[: len(prefills)] == prefills
     assert len(widths) == len(prefills) + stats.target_forwards + stats.draft_forwards
     assert stats.target_forwards < sum(map(len, stream.result.tokens)) / 3

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from draftlens.models.adapter import Backbone
-from draftlens.prefill.base import NO_INPUTS
+from draftlens.prefill.base import NO_INPUTS, AtOnce
 
 
-class SeveralProcesses:
+class SeveralProcesses(AtOnce):
     """The parts of `Prefill` about processes. They are imported on first use: jobs carry parts of
     prefills, so `processes` imports the prefills."""
 
