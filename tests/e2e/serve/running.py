@@ -125,8 +125,8 @@ def ask(client: Any, name: str, **options: Any) -> Any:
     return client.chat.completions.create(**given)
 
 
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + WAIT
+def until(condition: Callable[[], bool], seconds: float = WAIT) -> None:
+    end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)

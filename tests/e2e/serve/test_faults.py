@@ -65,7 +65,7 @@ def test_hang_ups_leave_nothing(server: Running) -> None:
     chance = random.Random(3)
     both = {"messages": CHATS["two pictures"], "max_tokens": 2}
     server.post(json=both)  # starts the readers of media
-    before = process.num_threads(), process.num_fds()
+    threads, descriptors = process.num_threads(), process.num_fds()
     for number in range(20):
         name = chance.choice(sorted(CHATS))
         request = post(server.url, {"messages": CHATS[name], "stream": number % 3 > 0, **LONG})
@@ -77,7 +77,7 @@ def test_hang_ups_leave_nothing(server: Running) -> None:
             for _ in range(chance.randrange(3) if number % 3 else 0):
                 client.recv(200)
     until(lambda: is_idle(server))
-    until(lambda: (process.num_threads(), process.num_fds()) <= before)
+    until(lambda: process.num_threads() <= threads and process.num_fds() <= descriptors)
 
 
 def test_a_client_that_does_not_read(engine: draftlens.Engine) -> None:

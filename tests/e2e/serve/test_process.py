@@ -17,7 +17,8 @@ import pytest
 
 from tests.e2e.serve.running import ask, until
 
-GRACE = 20.0
+START = 120.0
+GRACE = 60.0
 
 
 @pytest.fixture
@@ -28,9 +29,9 @@ def process(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     with said.open("w") as file:
         started = subprocess.Popen([sys.executable, "-m", "draftlens", *words], stderr=file)
     try:
-        until(lambda: started.poll() is not None or "answers at" in said.read_text())
+        until(lambda: started.poll() is not None or "answers at" in said.read_text(), START)
         (url,) = re.findall(r"answers at (http://[\d.:]+)", said.read_text())
-        until(lambda: is_ready(url))
+        until(lambda: is_ready(url), START)
         yield started, url
     finally:
         started.kill()
