@@ -460,7 +460,8 @@ class Engine:
     def schedule(self, limits: SchedulerLimits | None = None) -> Scheduler:
         """A new scheduler with the engine's models, which `close` ends."""
         scheduler = Scheduler(self.models, limits)
-        weakref.finalize(self, scheduler.close, wait=False)
+        # It waits, also at the end of Python, where a pass in a thread would abort the process.
+        weakref.finalize(self, scheduler.close)
         return scheduler
 
     @cached_property

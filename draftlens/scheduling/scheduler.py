@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
 from queue import SimpleQueue
-from threading import Lock, Thread
+from threading import Lock, Thread, current_thread
 
 import psutil
 import torch
@@ -104,7 +104,7 @@ class Scheduler:
         with self._lock:
             self._closing = True
         self._inbox.put(lambda: None)
-        if wait:
+        if wait and current_thread() is not self._thread:
             self._thread.join()
 
     def _run(self) -> None:

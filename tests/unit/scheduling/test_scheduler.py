@@ -288,6 +288,21 @@ def test_the_end_of_a_scheduler_ends_its_jobs(start: Start, gate: Gate) -> None:
     assert not scheduler.alive or scheduler._thread.join(WAIT) is None
 
 
+def test_a_scheduler_can_be_closed_on_its_own_thread(start: Start) -> None:
+    scheduler = start()
+    caller = Caller(0)
+    put = caller.updates.put
+
+    def close(update: Update) -> None:
+        scheduler.close()
+        put(update)
+
+    caller.job.notify = close
+    scheduler.submit(caller.job)
+    with pytest.raises(AnswerError, match="closed"):
+        caller.heard()
+
+
 def test_passes_run_on_one_thread(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: set[int] = set()
     check = Session.check
