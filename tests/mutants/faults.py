@@ -96,13 +96,13 @@ TURNS = _only("tests/exact/test_turns.py", "three_turns and plain and (onevision
 PARTS = _only("tests/exact/test_parts.py", "llava_next and chain")
 LEAVING = _only("tests/unit/decoding/test_loop.py", "running_rows_only")
 UNREAD = _only("tests/exact/test_joining.py", "ends_before_its_draft")
-SCHEDULER = _only("tests/unit/test_scheduler.py", "share_a_session")
-SAMPLES = _only("tests/unit/test_scheduler.py", "samples_have_seeds")
-CANCELLED = _only("tests/unit/test_scheduler.py", "leaves_within_a_round")
-WAITING = _only("tests/unit/test_scheduler.py", "waiting_job")
-FAILING = _only("tests/unit/test_scheduler.py", "an_error_in")
-ROOM = _only("tests/unit/test_scheduler.py", "as_the_longest")
-CLIENTS = _only("tests/unit/test_scheduler.py", "take_turns")
+SCHEDULER = _only("tests/unit/scheduling/test_scheduler.py", "share_a_session")
+SAMPLES = _only("tests/unit/scheduling/test_scheduler.py", "samples_have_seeds")
+CANCELLED = _only("tests/unit/scheduling/test_scheduler.py", "leaves_within_a_round")
+WAITING = _only("tests/unit/scheduling/test_scheduler.py", "waiting_job")
+FAILING = _only("tests/unit/scheduling/test_scheduler.py", "an_error_in")
+ROOM = _only("tests/unit/scheduling/test_scheduler.py", "as_the_longest")
+CLIENTS = _only("tests/unit/scheduling/test_scheduler.py", "take_turns")
 
 FAULTS = (
     Fault(
@@ -1568,70 +1568,70 @@ FAULTS = (
     ),
     Fault(
         "scheduler: all samples of a job are its first row",
-        "draftlens/scheduler.py",
+        "draftlens/scheduling/batch.py",
         "(job, len(job.sequences))",
         "(job, 0)",
         SAMPLES,
     ),
     Fault(
         "scheduler: samples share their seed",
-        "draftlens/scheduler.py",
+        "draftlens/scheduling/batch.py",
         "for seed in row_seeds(seeds[0], job.samples)]",
         "for seed in seeds[:1] * job.samples]",
         SAMPLES,
     ),
     Fault(
         "scheduler: a request gets the method of another one",
-        "draftlens/scheduler.py",
+        "draftlens/scheduling/scheduler.py",
         "if batch.method == request.method:",
         "if True:",
         SCHEDULER,
     ),
     Fault(
         "scheduler: rows of a job that is cancelled stay in the batch",
-        "draftlens/scheduler.py",
+        "draftlens/scheduling/batch.py",
         "                self.session.remove(sequence)\n        self.jobs",
         "                pass\n        self.jobs",
         CANCELLED,
     ),
     Fault(
         "scheduler: a job that is cancelled keeps its place",
-        "draftlens/scheduler.py",
+        "draftlens/scheduling/batch.py",
         "            self.rows.pop(sequence.number, None)\n",
         "",
         CANCELLED,
     ),
     Fault(
         "scheduler: a job that waits cannot be cancelled",
-        "draftlens/scheduler.py",
+        "draftlens/scheduling/scheduler.py",
         "        if job in self._waiting:\n            self._stop_waiting(job)\n        for",
         "        for",
         WAITING,
     ),
     Fault(
         "scheduler: a batch whose round failed goes on",
-        "draftlens/scheduler.py",
+        "draftlens/scheduling/scheduler.py",
         "            self._batches.remove(batch)\n            for job in batch.jobs:",
         "            for job in batch.jobs:",
         FAILING,
     ),
     Fault(
         "scheduler: an error in a prompt leaves the job's first rows",
-        "draftlens/scheduler.py",
+        "draftlens/scheduling/scheduler.py",
         "        for batch in list(self._batches):\n            self._leave(batch, job)\n        job.notify",
         "        job.notify",
         FAILING,
     ),
     Fault(
         "scheduler: a long job counts as the others",
-        "draftlens/scheduler.py",
+        "draftlens/scheduling/scheduler.py",
         "longest = max(each.length for each in [*running, job])",
         "longest = job.length",
         ROOM,
     ),
     Fault(
         "scheduler: the client that came first goes first",
-        "draftlens/scheduler.py",
+        "draftlens/scheduling/scheduler.py",
         "key=lambda head: (rows[head.client], self._turns[head.client])",
         "key=lambda head: 0",
         CLIENTS,
