@@ -170,7 +170,8 @@ class Admission:
             began, num_read = perf_counter(), max(cache.lengths)
             with self._observer.phase("target_prefill"):
                 output = next(parts)
-            self._part_size.record(max(cache.lengths) - num_read, perf_counter() - began)
+            if num_read or prompt.namespace is None:  # the first part restores what was stored
+                self._part_size.record(max(cache.lengths) - num_read, perf_counter() - began)
             if output is None:
                 yield None
         with self._observer.phase("target_prefill"):

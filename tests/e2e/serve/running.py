@@ -27,6 +27,7 @@ from draftlens.serve.run import SEND_SECONDS, bind
 CLIPS = Path(path_of("embedded", "target")).parent / "clips"
 NEW = 24
 KEY = "a key of the test"
+START = 120.0
 WAIT = 30.0
 
 
@@ -91,7 +92,10 @@ class Running:
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, args=[[self._socket]])
         self._thread.start()
-        while httpx.get(f"{self.url}/health").status_code != 200:
+        last = time.monotonic() + START
+        while (health := httpx.get(f"{self.url}/health")).status_code != 200:
+            assert time.monotonic() < last, health.text
+            assert self.scheduler.alive
             time.sleep(0.05)
 
     def client(self, **options: Any) -> openai.OpenAI:

@@ -11,7 +11,6 @@ from stock import NEW, reference
 
 from draftlens import ConfigError, InputError
 from draftlens.core.sampling import row_seeds
-from draftlens.decoding.admission import Admission
 from draftlens.decoding.session import Session
 from draftlens.methods.base import from_dict
 from draftlens.models.adapter import Backbone
@@ -90,6 +89,24 @@ def test_methods_have_sessions_of_their_own(start: Start) -> None:
         assert caller.heard() == [answers[number // 2]]
 
 
+def test_equal_methods_alone_share_a_session(start: Start, gate: Gate) -> None:
+    """A row that is drawn by rejection sampling does not change how others are drawn."""
+    scheduler = start()
+    method = from_dict(
+        {"method": "speculative", "num_speculative_tokens": 3, "sampling_rule": "rejection"}
+    )
+    rejection = Caller(1, method=method, **SAMPLED)
+    scheduler.submit(rejection.job)
+    assert gate.reached.wait(WAIT)
+    coupled = [Caller(row, seed=11 + row, **SAMPLED) for row in (0, 2)]
+    for caller in coupled:
+        scheduler.submit(caller.job)
+    gate.open()
+    for row, caller in zip((0, 2), coupled, strict=True):
+        assert caller.heard() == [alone(row, 11 + row)]
+    rejection.heard()
+
+
 def test_a_cancelled_job_leaves_within_a_round(start: Start, gate: Gate) -> None:
     scheduler = start(max_rows=2)
     first, second, third = callers = [Caller(row) for row in range(3)]
@@ -154,6 +171,8 @@ def test_an_error_in_a_round_fails_its_rows_and_no_later_ones(
             caller.heard()
         assert "secret" not in str(raised.value)
     assert callers[2].heard() == [reference(FAMILY, FAMILY.richest)[2]]
+    assert callers[0].updates.empty()
+    assert callers[1].updates.empty()
     assert scheduler.counters.failed_rounds == 1
     assert scheduler.alive
 
@@ -166,8 +185,8 @@ def test_an_error_in_a_prompt_fails_its_job_alone(
     other = Caller(1)
     scheduler.submit(other.job)
     assert gate.reached.wait(WAIT)
-    owner, name = (Backbone, "prepare") if place == "prepare" else (Admission, "read")
-    before = getattr(owner, name)
+    name = "prepare" if place == "prepare" else "encode"
+    before = getattr(Backbone, name)
     calls: list[None] = []
 
     def fail(*arguments: Any, **named: Any) -> Any:
@@ -176,19 +195,20 @@ def test_an_error_in_a_prompt_fails_its_job_alone(
             raise RuntimeError("a secret of the device")
         return before(*arguments, **named)
 
-    monkeypatch.setattr(owner, name, fail)
+    monkeypatch.setattr(Backbone, name, fail)
     bad = Caller(0, samples=2)
     scheduler.submit(bad.job)
     gate.let(2)
     with pytest.raises(AnswerError, match="could not be read"):
         bad.heard()
-    monkeypatch.setattr(owner, name, before)
+    monkeypatch.setattr(Backbone, name, before)
     late = Caller(2)
     scheduler.submit(late.job)
     gate.open()
     assert other.heard() == [reference(FAMILY, FAMILY.richest)[1]]
     assert late.heard() == [reference(FAMILY, FAMILY.richest)[2]]
     assert scheduler.num_rows == 0
+    assert bad.updates.empty()
 
 
 def test_a_refusal_is_passed_on(start: Start) -> None:
@@ -242,6 +262,27 @@ def test_rows_and_memory_are_bounded(start: Start, gate: Gate) -> None:
     callers[1].updates.queue.clear()
     for caller in (callers[0], callers[2]):
         assert caller.heard() == [reference(FAMILY, FAMILY.richest)[0]]
+
+
+def test_rows_count_as_long_as_the_longest_of_them(start: Start) -> None:
+    """A short job waits for another one's end, although three short ones would have room."""
+    long = Caller(0, new=300)
+    scheduler = start(max_cache_bytes=start()._bytes(2, long.job.length) + 1)
+    events: list[tuple[int, bool]] = []
+    callers = [Caller(row) for row in range(2)]
+    for number, caller in enumerate(callers):
+
+        def notify(update: Update, number: int = number, caller: Caller = caller) -> None:
+            events.append((number, update.done))
+            caller.updates.put(update)
+
+        caller.job.notify = notify
+    for caller in (long, *callers):
+        scheduler.submit(caller.job)
+    callers[1].heard()
+    scheduler.cancel(long.job)
+    assert events == sorted(events)
+    assert not any(chunk.done for chunk in long.updates.queue)
 
 
 def test_clients_take_turns(start: Start, gate: Gate) -> None:
