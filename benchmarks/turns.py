@@ -3,10 +3,11 @@ reads the whole conversation in each turn.
 
     python benchmarks/turns.py --out benchmarks/results/turns [--parts turns,delay,memory]
 
-`turns` asks five questions about a clip and times each turn end to end: processor, vision, prefill
-and decoding. `delay` lets a long prompt join a row that is running, and takes the longest time
-between two rounds of that row, with the prompt read in parts and at once. `memory` holds 1,000
-conversations under a bound and counts what is really kept. Writes OUT.json and OUT.md.
+`turns` asks five questions about a clip and takes the CPU time of each turn end to end: processor,
+vision, prefill and decoding, all on one thread. Other programs change it less than wall time.
+`delay` lets a long prompt join a row that is running, and takes the longest time between two rounds
+of that row, with the prompt read in parts and at once. `memory` holds 1,000 conversations under a
+bound and counts what is really kept. Writes OUT.json and OUT.md.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ class FirstToken:
         if self.is_prompt:
             self.is_prompt = False
         elif self.at is None:
-            self.at = time.perf_counter()
+            self.at = time.process_time()
 
     def end(self) -> None: ...
 
@@ -137,29 +138,27 @@ def askers(engine: Engine, options: Mapping[str, Any]) -> dict[str, Asker]:
     assisted = assisted_answerer(target, draft, {})
 
     def stock(conversation: Conversation) -> Turn:
-        began = time.perf_counter()
+        began = time.process_time()
         inputs = dict(engine.process([conversation]).target)
         first = FirstToken()
         with torch.no_grad():
             output = target.model.generate(**inputs, **options, streamer=first)
-        ended = time.perf_counter()
+        ended = time.process_time()
         tokens = output[0, inputs["input_ids"].shape[1] :].tolist()
         assert first.at is not None
         return Turn(first.at - began, ended - began, tokens)
 
     def stock_assisted(conversation: Conversation) -> Turn:
-        began = time.perf_counter()
+        began = time.process_time()
         run = assisted(engine.process([conversation]), dict(options))
-        ended = time.perf_counter()
-        return Turn(ended - began - run["decode"], ended - began, run["tokens"][0])
+        ended = time.process_time()
+        return Turn(float("nan"), ended - began, run["tokens"][0])
 
     def whole(method: Any) -> Asker:
         def ask(conversation: Conversation) -> Turn:
-            clock = Clock(Stats())
-            with clock.phase("frames"):
-                inputs = engine.process([conversation])
-            stream = engine.answer(inputs, clock=clock, method=method, **options)
-            return turn_of(stream.run())
+            began = time.process_time()
+            inputs = engine.process([conversation])
+            return turn_of(engine.answer(inputs, method=method, **options), began)
 
         return ask
 
@@ -171,9 +170,12 @@ def askers(engine: Engine, options: Mapping[str, Any]) -> dict[str, Asker]:
     }
 
 
-def turn_of(result: draftlens.Result) -> Turn:
-    stats = result.stats
-    return Turn(stats.ttft, stats.e2e, result.tokens[0], stats.cached_tokens)
+def turn_of(stream: draftlens.Stream, began: float) -> Turn:
+    next(stream)
+    first = time.process_time() - began
+    result = stream.run()
+    whole = time.process_time() - began
+    return Turn(first, whole, result.tokens[0], result.stats.cached_tokens)
 
 
 def measure_turns(engine: Engine, args: argparse.Namespace) -> dict[str, Any]:
@@ -223,7 +225,8 @@ def talk(
         chat = engine.chat(video=videos[0])
         method = "plain" if "plain" in way else None
         for question in QUESTIONS:
-            yield turn_of(chat.ask(question, method=method, **options))
+            began = time.process_time()
+            yield turn_of(chat.stream(question, method=method, **options), began)
         return
     conversation = Conversation(videos=list(videos))
     answer = None
@@ -274,8 +277,8 @@ def report_turns(figures: Mapping[str, Any]) -> list[str]:
     return [
         f"## Five turns about a clip\n\nA prompt of {figures['prompt']} tokens, answers of "
         f"{', '.join(map(str, figures['answers']))} tokens, {len(stock['whole'])} interleaved "
-        "repeats: medians, ratios with smallest and largest. Processor, vision, prefill and draft "
-        "are included, and all tokens are equal to stock's. Cached prompt tokens of the turns: "
+        "repeats: medians, ratios with smallest and largest. Times are CPU time; processor, "
+        "vision, prefill and draft are included, and all tokens are equal to stock's. Cached prompt tokens of the turns: "
         f"{', '.join(map(str, figures['cached']))}.",
         "\n".join(markdown_table(columns, rows, text_columns=(0,))),
     ]
