@@ -278,7 +278,8 @@ def report_turns(figures: Mapping[str, Any]) -> list[str]:
         f"## Five turns about a clip\n\nA prompt of {figures['prompt']} tokens, answers of "
         f"{', '.join(map(str, figures['answers']))} tokens, {len(stock['whole'])} interleaved "
         "repeats: medians, ratios with smallest and largest. Times are CPU time; processor, "
-        "vision, prefill and draft are included, and all tokens are equal to stock's. Cached prompt tokens of the turns: "
+        "vision, prefill and draft are included, and all tokens are equal to stock's. "
+        "Cached prompt tokens of the turns: "
         f"{', '.join(map(str, figures['cached']))}.",
         "\n".join(markdown_table(columns, rows, text_columns=(0,))),
     ]
