@@ -51,6 +51,10 @@ METHODS = ("plain", "speculative", "specvlm", "lookup")
 GAPS = 6
 """Most rounds between two rows that join."""
 
+JOINING = ("method", "rows that joined at random moments", "differ from stock")
+ONE = ("one prompt", "of stock, median", "answers", "differ from stock")
+SIZES = ("rows", "plain, s", "with a draft, s", "gain of the draft")
+
 
 def main() -> None:
     parser = argument_parser(__doc__, "benchmarks/results/batches", repeats=3)
@@ -170,8 +174,7 @@ def page(report: Mapping[str, Any]) -> str:
     if "joining" in report:
         found = report["joining"]["found"]
         rows = [[name, str(own["rows"]), str(own["differ"])] for name, own in found.items()]
-        columns = ("method", "rows that joined at random moments", "differ from stock")
-        lines += [*markdown_table(columns, rows), ""]
+        lines += [*markdown_table(JOINING, rows), ""]
     if "one" in report:
         found = report["one"]["found"]
         stock = found["seconds"]["stock"]
@@ -179,15 +182,13 @@ def page(report: Mapping[str, Any]) -> str:
         for way, seconds in found["seconds"].items():
             gain = statistics.median(a / b for a, b in zip(stock, seconds, strict=True))
             rows.append([way, f"{gain:.2f}", str(len(seconds)), str(found["differ"][way])])
-        columns = ("one prompt", "of stock, median", "answers", "differ from stock")
-        lines += [*markdown_table(columns, rows), ""]
+        lines += [*markdown_table(ONE, rows), ""]
     if "sizes" in report:
         rows = []
         for size, seconds in report["sizes"]["found"].items():
             plain, fast = (statistics.median(seconds[way]) for way in ("plain", "speculative"))
             rows.append([size, f"{plain:.2f}", f"{fast:.2f}", f"{plain / fast:.2f}"])
-        columns = ("rows", "plain, s", "with a draft, s", "gain of the draft")
-        lines += [*markdown_table(columns, rows), ""]
+        lines += [*markdown_table(SIZES, rows), ""]
     for name in ("joining", "one", "sizes"):
         if name in report:
             lines += [f"<sub>{name}: {environment_line(report[name]['environment'])}</sub>", ""]
