@@ -155,16 +155,13 @@ def load(folder: Path, name: str) -> Report | None:
 @cache
 def judge(claim: Claim, folder: Path = RESULTS) -> Judged:
     """The verdict from the figures of the result files."""
-    reports = [load(folder, check.file) for check in claim.checks]
-    seen = tuple(
-        None if report is None else check.read(report)
-        for check, report in zip(claim.checks, reports, strict=True)
-    )
+    seen = tuple(figure_of(check, load(folder, check.file)) for check in claim.checks)
     if not claim.checks:
         return Judged(claim, OPEN, claim.why, seen)
-    missing = [check.file for check, figure in zip(claim.checks, seen, strict=True) if not figure]
+    missing = [check for check, figure in zip(claim.checks, seen, strict=True) if figure is None]
     if missing:
-        return Judged(claim, MISSING, f"there is no `{missing[0]}.json` yet", seen)
+        what = f"{missing[0].part} in " if missing[0].part else ""
+        return Judged(claim, MISSING, f"there is no {what}`{missing[0].file}.json` yet", seen)
     known = [(check, figure) for check, figure in zip(claim.checks, seen, strict=True) if figure]
     outcomes = [check.outcome(figure) for check, figure in known]
     if FAILS in outcomes:
@@ -172,6 +169,13 @@ def judge(claim: Claim, folder: Path = RESULTS) -> Judged:
     if OPEN not in outcomes:
         return Judged(claim, HOLDS, "", seen)
     return Judged(claim, OPEN, "; ".join(_doubts(known)), seen)
+
+
+def figure_of(check: Check, report: Report | None) -> Figure | None:
+    """The figure of a report; None if it or its part has not been measured."""
+    if report is None or (check.part and check.part not in report):
+        return None
+    return check.read(report)
 
 
 def _doubts(known: list[tuple[Check, Figure]]) -> list[str]:

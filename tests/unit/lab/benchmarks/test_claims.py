@@ -15,7 +15,7 @@ from benchmarks.claims_parts.quick import commands
 
 ROOT = Path(__file__).resolve().parents[4]
 CLAIMS = [(paper, claim) for paper in PAPERS for claim in paper.claims]
-PENDING = {"batches", "turns"}
+PENDING = {"turns"}
 """Result files of claims that are not measured yet."""
 
 every_claim = pytest.mark.parametrize(
