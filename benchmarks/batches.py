@@ -16,6 +16,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from draftlens_lab.evaluate.answers import dialogue
@@ -168,6 +169,19 @@ def sizes(engine: Engine, args: argparse.Namespace) -> dict[str, dict[str, list[
     return found
 
 
+def break_even(gains: Mapping[int, float]) -> str:
+    """The number of rows from which a draft no longer pays, between measured sizes by a straight
+    line over the logarithm of the size."""
+    measured = sorted(gains.items())
+    if measured[0][1] < 1:
+        return f"below {measured[0][0]} rows"
+    for (size, gain), (larger, lower) in pairwise(measured):
+        if lower < 1:
+            share = (gain - 1) / (gain - lower)
+            return f"{size * (larger / size) ** share:.0f} rows"
+    return f"above {measured[-1][0]} rows"
+
+
 def page(report: Mapping[str, Any]) -> str:
     """The report as Markdown."""
     lines = ["# Batches", ""]
@@ -184,11 +198,12 @@ def page(report: Mapping[str, Any]) -> str:
             rows.append([way, f"{gain:.2f}", str(len(seconds)), str(found["differ"][way])])
         lines += [*markdown_table(ONE, rows), ""]
     if "sizes" in report:
-        rows = []
+        rows, gains = [], {}
         for size, seconds in report["sizes"]["found"].items():
             plain, fast = (statistics.median(seconds[way]) for way in ("plain", "speculative"))
+            gains[int(size)] = plain / fast
             rows.append([size, f"{plain:.2f}", f"{fast:.2f}", f"{plain / fast:.2f}"])
-        lines += [*markdown_table(SIZES, rows), ""]
+        lines += [*markdown_table(SIZES, rows), "", f"Break-even: {break_even(gains)}.", ""]
     for name in ("joining", "one", "sizes"):
         if name in report:
             lines += [f"<sub>{name}: {environment_line(report[name]['environment'])}</sub>", ""]

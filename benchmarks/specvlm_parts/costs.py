@@ -113,7 +113,7 @@ def _profiled_peak_bytes(call: Callable[[], Any]) -> int:
 
 
 def step(engine: Engine, args: argparse.Namespace) -> dict[str, list[float]]:
-    """Milliseconds of draft steps by visual tokens of the prompt, with all of them and with
+    """Milliseconds of the processor for draft steps by visual tokens of the prompt, with all of them and with
     `NUM_KEPT` of them: the axes of figure 2(a)."""
     _, draft = backbones(engine)
     cases: dict[str, Case] = {}
@@ -123,7 +123,7 @@ def step(engine: Engine, args: argparse.Namespace) -> dict[str, list[float]]:
         visual = int(whole.visual.sum())
         for name, prompt in (("all", whole), (f"{NUM_KEPT} kept", pruned_evenly(whole, NUM_KEPT))):
             cases[f"{name} {visual}"] = PrefilledPrompt.of(draft, prompt).chain_case(1)
-    times = interleaved_seconds(cases, 12 * args.repeats)
+    times = interleaved_seconds(cases, 12 * args.repeats, time.process_time)
     return {name: [1e3 * value for value in seconds] for name, seconds in times.items()}
 
 
