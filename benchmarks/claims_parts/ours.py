@@ -128,7 +128,7 @@ CLAIMS = (
     Claim(
         "C4b",
         "README",
-        "It is faster than stock prompt lookup, too.",
+        "At batch 1 the default is faster than stock prompt lookup.",
         "",
         BATCHES,
         (
@@ -145,7 +145,7 @@ CLAIMS = (
                 part="one",
             ),
         ),
-        "captions of six held-out clips, three repeats",
+        "captions of six held-out clips, three repeats, other programs beside them",
         code="draftlens/methods/speculative.py",
     ),
     Claim(
@@ -163,8 +163,7 @@ CLAIMS = (
             )
             for size in (1, 4, 16)
         ),
-        "the embedded pair, whose forward over many rows is cheap; on larger models the break-even "
-        "size is lower",
+        "the embedded pair, whose forward over many rows is cheap; other programs ran beside it",
         code="draftlens/methods/speculative.py",
     ),
     Claim(

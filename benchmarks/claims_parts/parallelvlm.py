@@ -294,7 +294,7 @@ CLAIMS = (
     Claim(
         "13b",
         "Table 6",
-        "Nor does the draft's process, on a CPU.",
+        "On a CPU the draft's process takes no further memory of its own.",
         "+0.15 GB",
         IDLE,
         (idle("GB of its own", own_memory, below=0.15),),
@@ -352,7 +352,7 @@ CLAIMS = (
     claim(
         "16b",
         "Theorem 5",
-        "So does the speedup with τ as the chance that a draft token is accepted.",
+        "The speedup meets a simulation with τ as the chance that a draft token is accepted.",
         "equal; within 3%",
         virtual("says over simulated", max, partial(theorems, "5: lock-step, τ = ch"), 0.97, 1.03),
         why="with τ = emitted / (γ · rounds) it is equal, but Theorem 6 needs the other τ",
@@ -360,7 +360,7 @@ CLAIMS = (
     claim(
         "16c",
         "Theorem 6",
-        "So does the bound by τ as the chance of a draft token.",
+        "The speedup meets a simulation with τ as the chance of a draft token, too.",
         "equal; within 3%",
         virtual("says over simulated", max, partial(theorems, "6: lock-step, τ = ch"), 0.97, 1.03),
     ),

@@ -198,7 +198,7 @@ CLAIMS = (
                 part="self",
             ),
         ),
-        "one clip, four repeats",
+        "one clip, four repeats, other programs beside them",
     ),
     *(
         Claim(

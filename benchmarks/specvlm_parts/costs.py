@@ -113,8 +113,8 @@ def _profiled_peak_bytes(call: Callable[[], Any]) -> int:
 
 
 def step(engine: Engine, args: argparse.Namespace) -> dict[str, list[float]]:
-    """Milliseconds of the processor for draft steps by visual tokens of the prompt, with all of them and with
-    `NUM_KEPT` of them: the axes of figure 2(a)."""
+    """Milliseconds of the processor for draft steps by visual tokens of the prompt, with all of
+    them and with `NUM_KEPT` of them: the axes of figure 2(a)."""
     _, draft = backbones(engine)
     cases: dict[str, Case] = {}
     for frames in STEP_FRAMES:

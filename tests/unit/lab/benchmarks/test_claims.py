@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks.claims_parts.claim import FAILS, HOLDS, MISSING, OPEN, Check, Claim, judge, load
+from benchmarks.claims_parts import quick
+from benchmarks.claims_parts.claim import (
+    FAILS,
+    HOLDS,
+    MISSING,
+    OPEN,
+    Check,
+    Claim,
+    Paper,
+    judge,
+    load,
+)
 from benchmarks.claims_parts.figures import Figure, computed, grows, mean, once, paired, times
 from benchmarks.claims_parts.page import PAPERS, page, row, without_marks
-from benchmarks.claims_parts.quick import commands
 
 ROOT = Path(__file__).resolve().parents[4]
 CLAIMS = [(paper, claim) for paper in PAPERS for claim in paper.claims]
@@ -50,9 +62,10 @@ def sources_of(words: list[str]) -> tuple[str, list[str]]:
     return text + Path("benchmarks/shared.py").read_text(), rest
 
 
-@pytest.mark.parametrize(
-    "command", sorted({claim.command for _, claim in CLAIMS if claim.command} | set(commands()))
-)
+COMMANDS = {claim.command for _, claim in CLAIMS if claim.command} | set(quick.commands())
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_every_command_exists(command: str) -> None:
     """Script, part and options; values of `--parts` are parts of the script."""
     text, rest = sources_of(shlex.split(command))
@@ -144,3 +157,30 @@ def test_every_row_has_as_many_cells_as_columns() -> None:
     for paper, claim in CLAIMS:
         cells = row(paper, judge(claim))
         assert not any("|" in cell or "\n" in cell for cell in cells), claim.number
+
+
+@pytest.mark.parametrize(("small", "status"), [(0.0, 0), (0.9, 1)])
+def test_small_runs_resume_and_name_rows_that_disagree(
+    small: float,
+    status: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """On the page no answer over HTTP differs; a small run in which most differ disagrees."""
+    code = (
+        "import json, pathlib; out = pathlib.Path('OUT');"
+        f"assert not (out / 'serve.json').exists(); report = {{'share': {small}}};"
+        "(out / 'serve.json').write_text(json.dumps(report))"
+    )
+
+    def read(report: Mapping[str, Any]) -> Figure:
+        return computed(report.get("share", 0.0))
+
+    check = Check("answers that differ", "serve", read, below=0.05)
+    claim = Claim("1", "", "", checks=(check,), quick=f'python -c "{code}"')
+    monkeypatch.setattr(quick, "PAPERS", (Paper("one", "", "", (claim,)),))
+    assert quick.run(tmp_path) == status
+    assert ("DISAGREES" in capsys.readouterr().out) == bool(status)
+    assert quick.run(tmp_path) == status, "the command fails if it runs twice"
+    assert "exit status" not in capsys.readouterr().out
