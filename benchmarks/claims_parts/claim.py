@@ -85,7 +85,6 @@ class Claim:
         command: measures it, from the root of the repository.
         checks: what it is judged by; none if it cannot be shown here.
         why: why it cannot be shown here, or what to know of the figures.
-        minutes: of the command, if they were recorded.
         quick: options in place of those of the command for a small run that writes OUT; empty for
             none.
         code: folder whose commit decides whether a result is stale; that of the paper if empty.
@@ -99,7 +98,6 @@ class Claim:
     command: str = ""
     checks: tuple[Check, ...] = ()
     why: str = ""
-    minutes: float | None = None
     quick: str = ""
     code: str = ""
     weights: str | None = None

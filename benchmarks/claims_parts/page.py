@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from draftlens_lab.measure.tables import markdown_table
 
 from . import history, hsd, ours, parallelvlm, spava, specvlm, tabed
-from .claim import FAILS, HOLDS, MISSING, OPEN, RESULTS, Judged, Paper, judge, load
+from .claim import FAILS, HOLDS, MISSING, OPEN, RESULTS, Claim, Judged, Paper, judge, load
 
 PAPERS: Sequence[Paper] = (
     specvlm.PAPER,
@@ -31,9 +32,9 @@ hold** if one lies outside. Otherwise it cannot be shown here, and the row says 
 figures replay printed tables or count work; the others are of the small models in this package, so
 verdicts are about these and not about the papers' models.
 
-Commands take two CPU cores and one thread; minutes stand where they were recorded. A result is
-stale if the method's code or the weights have changed. `--quick` runs small versions and prints the
-rows that disagree."""
+Commands take two CPU cores and one thread; minutes stand where the result has them, or at least
+those of its answers. A result is stale if the method's code or the weights have changed. `--quick`
+runs small versions and prints the rows that disagree."""
 
 COLUMNS = (
     "",
@@ -80,12 +81,37 @@ def row(paper: Paper, judged: Judged) -> list[str]:
         claim.says,
         claim.place,
         f"`{claim.command}`" if claim.command else "",
-        "" if claim.minutes is None else f"{claim.minutes:.0f}",
+        minutes(claim),
         expected(judged),
         "; ".join(seen(judged)),
         verdict,
         measured_at(paper, judged),
     ]
+
+
+def minutes(claim: Claim) -> str:
+    """What the command says, what its result file says, or at least those of the answers in it."""
+    limit = re.search(r"--minutes (\d+)", claim.command)
+    if limit or not claim.checks:
+        return limit[1] if limit else ""
+    check = claim.checks[0]
+    report = load(RESULTS, check.file) or {}
+    seconds = report.get("seconds")
+    if "minutes" in report:
+        seconds = 60 * report["minutes"]
+    if isinstance(seconds, float):
+        return f"{seconds / 60:.0f}"
+    least = seconds_of_answers(report.get(check.part, report)) / 60
+    return f"> {least:.0f}" if least >= 1 else ""
+
+
+def seconds_of_answers(found: Any, is_time: bool = False) -> float:
+    """The sum of everything below keys `e2e`."""
+    if isinstance(found, Mapping):
+        return sum(seconds_of_answers(each, is_time or key == "e2e") for key, each in found.items())
+    if isinstance(found, list):
+        return sum(seconds_of_answers(each, is_time) for each in found)
+    return float(found) if is_time and isinstance(found, (int, float)) else 0.0
 
 
 def expected(judged: Judged) -> str:

@@ -332,7 +332,6 @@ CLAIMS = (
                 form=".1%",
             ),
         ),
-        minutes=9.5,
     ),
     Claim(
         "15",

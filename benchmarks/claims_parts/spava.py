@@ -120,7 +120,7 @@ def kl(label: str, ways: tuple[str, str], others: tuple[str, str] | None = None)
 def accuracy(
     number: str, place: str, says: str, paper: str, *checks: Check, why: str = "", quick: str = ""
 ) -> Claim:
-    return Claim(number, place, says, paper, FIDELITY, checks, why, minutes=60, quick=quick)
+    return Claim(number, place, says, paper, FIDELITY, checks, why, quick=quick)
 
 
 def model(

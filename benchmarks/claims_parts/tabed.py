@@ -129,7 +129,6 @@ def rows(
                     for label, read, above, below, form in checks
                 ),
                 why,
-                minutes=87 if letter == "a" else 14,
                 quick=small if number in ("2", "5") else "",
             )
         )
@@ -268,7 +267,6 @@ CLAIMS = (
                 form="+.1%",
             ),
         ),
-        minutes=87,
     ),
     Claim(
         "12",
