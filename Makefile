@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
 
-.PHONY: demo test fuzz mutants soak faults check docs format pair reader bench clean
+.PHONY: demo test fuzz mutants soak serve-soak faults check docs format pair reader bench clean
 
 demo: $(INSTALLED)
 	$(BIN)/draftlens demo
@@ -26,6 +26,10 @@ mutants: $(READY)
 # 500 answers of every kind in one process, whose memory, descriptors and threads must not grow.
 soak: $(READY)
 	PYTHONPATH=. OMP_NUM_THREADS=1 $(BIN)/python tests/faults/soak.py
+
+# 10,000 requests to a server, with clients that leave and bodies that are malformed.
+serve-soak: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults.serve_soak
 
 # About 1,400 malformed inputs, of which each is answered or refused in one line.
 faults: $(READY)

@@ -87,6 +87,7 @@ def server(method: str) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     words = ["-m", "draftlens", "-q", "serve", "--method", method, "--port", str(port)]
+    words += ["--prompt-cache", "0"]  # the same questions come again in every run
     process = subprocess.Popen([sys.executable, *words])
     url = f"http://127.0.0.1:{port}"
     try:

@@ -14,7 +14,7 @@ from draftlens.core.result import Chunk, Result
 from draftlens.core.stats import Stats
 from draftlens.core.text import TextDecoder
 from draftlens.request import Request
-from draftlens.scheduler import Job, Scheduler, Update
+from draftlens.scheduling import Job, Scheduler, Update
 
 
 class AsyncAnswer:
@@ -115,6 +115,7 @@ class AsyncAnswer:
             passes=sum(self._accepted_by_depth.values()),
             drafted=sum(row.drafted for row in rows),
             accepted=sum(sum(row.from_draft) for row in rows),
+            cached_tokens=sum(row.cached_tokens for row in rows),
             accepted_by_depth=Counter(self._accepted_by_depth),
             e2e=self.last_at - self.began,
             ttft=(self.last_at if self.first_at is None else self.first_at) - self.began,

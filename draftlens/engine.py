@@ -47,7 +47,7 @@ from draftlens.models.load import Loaded, as_pair
 from draftlens.models.prompt_cache import PromptCache
 from draftlens.pruning import Choice
 from draftlens.request import Request, Seed, checked_request
-from draftlens.scheduler import Scheduler, SchedulerLimits
+from draftlens.scheduling import Scheduler, SchedulerLimits
 from draftlens.streaming import Stream, decoded, split_options
 
 MAX_NEW_TOKENS = 256
@@ -459,8 +459,9 @@ class Engine:
 
     def schedule(self, limits: SchedulerLimits | None = None) -> Scheduler:
         """A new scheduler with the engine's models, which `close` ends."""
-        scheduler = Scheduler(self.models, limits or SchedulerLimits())
-        weakref.finalize(self, scheduler.close, wait=False)
+        scheduler = Scheduler(self.models, limits)
+        # It waits, also at the end of Python, where a pass in a thread would abort the process.
+        weakref.finalize(self, scheduler.close)
         return scheduler
 
     @cached_property

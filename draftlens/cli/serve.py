@@ -77,6 +77,16 @@ class ServerOptions:
             rich_help_panel=SERVER,
         ),
     ] = None
+    prompt_cache: Annotated[
+        str,
+        typer.Option(
+            metavar="SIZE",
+            help="Memory of prompts and media that were read before, beside that of "
+            "--max-cache-gib, such as 512MB. Clients of different keys share nothing. 0 turns it "
+            "off.",
+            rich_help_panel=SERVER,
+        ),
+    ] = "2GB"
     grace: Annotated[
         float,
         typer.Option(
@@ -175,7 +185,8 @@ def _options(server: ServerOptions, clients: ClientOptions, limits: str | None) 
     for package in ("fastapi", "prometheus_client", "uvicorn"):
         if find_spec(package) is None:
             raise ConfigError(f"{package} is not installed: pip install 'draftlens[serve]'")
-    from draftlens.scheduler import SchedulerLimits
+    from draftlens.models.prompt_cache import num_bytes
+    from draftlens.scheduling import SchedulerLimits
     from draftlens.serve.options import STRANGERS, ServeOptions
 
     keys = tuple(key for key in server.api_key or () if key)
@@ -191,6 +202,7 @@ def _options(server: ServerOptions, clients: ClientOptions, limits: str | None) 
         model=server.served_model_name,
         api_keys=keys,
         batch=batch,
+        prompt_cache=num_bytes(server.prompt_cache),
         max_new_tokens=clients.max_new_tokens,
         frames=clients.frames,
         max_images=clients.max_images,

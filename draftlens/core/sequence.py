@@ -27,6 +27,7 @@ class Sequence:
         number: the number of the sequence in its session, in order of arrival.
         from_draft: for each token, whether the draft supplied it.
         drafted: draft tokens that were verified for it.
+        cached_tokens: tokens of the prompt that came from the prompt cache.
         call: all rows of the call, in order.
     """
 
@@ -40,6 +41,7 @@ class Sequence:
     tokens: list[int] = field(default_factory=list)
     from_draft: list[bool] = field(default_factory=list)
     drafted: int = 0
+    cached_tokens: int = 0
     finished: bool = False
     call: Seq[Sequence] = field(default=(), repr=False)
 

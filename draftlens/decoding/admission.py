@@ -45,6 +45,10 @@ class Arrival:
         """Most tokens that an answer may gain."""
         return self.sequences[0].stopping.max_new_tokens
 
+    @property
+    def ended(self) -> bool:
+        return all(sequence.finished for sequence in self.sequences)
+
 
 @dataclass(frozen=True)
 class Admitted:
@@ -65,13 +69,13 @@ class Admission:
         self.waiting: list[Arrival] = []  # not read by the target yet
         self.approximate: tuple[str, ...] = ()  # of the prefills so far
         self.notes: tuple[str, ...] = ()  # for the user, on the rows so far
-        self.cached_tokens = 0  # of the prompts so far, from the prompt cache
         self._target = target
         self._plan = plan
         self._observer = observer
         self._readings = plan.drafter.readings | observer.readings
         self._num_added = 0
-        self._reading: Iterator[Admitted | None] | None = None  # of rows that are being read
+        # the rows that are being read, and their parts
+        self._reading: tuple[Arrival, Iterator[Admitted | None]] | None = None
         self._part_size = PartSize()
         self._delay: float | None = None
 
@@ -104,6 +108,17 @@ class Admission:
         """Whether no rows wait and none are being read."""
         return not self.waiting and self._reading is None
 
+    def holds(self, sequence: Sequence) -> bool:
+        """Whether a row waits or is being read."""
+        arrivals = self.waiting if self._reading is None else [*self.waiting, self._reading[0]]
+        return any(sequence in arrival.sequences for arrival in arrivals)
+
+    def drop_ended(self) -> None:
+        """Forget calls all of whose rows have ended before they were read."""
+        self.waiting = [each for each in self.waiting if not each.ended]
+        if self._reading is not None and self._reading[0].ended:
+            self._reading = None
+
     def read(
         self,
         batch: KVCache | None,
@@ -125,9 +140,9 @@ class Admission:
         if self._reading is None:
             arrival = self.waiting.pop(0)
             announce(arrival)
-            self._reading = self._read(arrival, batch, early)
-        reading, self._reading = self._reading, None
-        admitted = next(reading)
+            self._reading = arrival, self._read(arrival, batch, early)
+        reading, self._reading = self._reading, None  # after an error these rows are gone
+        admitted = next(reading[1])
         if admitted is None:
             self._reading = reading
         return admitted
@@ -155,7 +170,8 @@ class Admission:
             began, num_read = perf_counter(), max(cache.lengths)
             with self._observer.phase("target_prefill"):
                 output = next(parts)
-            self._part_size.record(max(cache.lengths) - num_read, perf_counter() - began)
+            if num_read or prompt.namespace is None:  # the first part restores what was stored
+                self._part_size.record(max(cache.lengths) - num_read, perf_counter() - began)
             if output is None:
                 yield None
         with self._observer.phase("target_prefill"):
@@ -164,7 +180,8 @@ class Admission:
                 DraftTree.uniform(EMPTY, no_tokens), output.logits, sequences, batch_of(sequences)
             )
         self._collect_notes(sequences, output)
-        self.cached_tokens += sum(output.cached)
+        for sequence, cached in zip(sequences, output.cached, strict=False):
+            sequence.cached_tokens = cached
         yield Admitted(arrival, prompt, cache, output.readings, verdict)
 
     def _is_long(self, prompt: Prompt) -> bool:

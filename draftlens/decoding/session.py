@@ -136,17 +136,20 @@ class Session:
         return self._admission.add(prepared, seeds, draft_inputs, extras)
 
     def remove(self, sequence: Sequence) -> None:
-        """End a row between two rounds; the last row takes its place in the batch.
-
-        Raises:
-            InputError: the sequence is not in the batch: `start` has not read it yet, or it has
-                left.
-        """
-        if sequence not in self.sequences:
-            raise InputError("only a sequence that the session has started can be removed")
-        self._read_by_draft()
+        """End a row between two rounds, also one that waits or of whose prompt a part is read; the
+        last row takes its place in the batch. Raises InputError for a sequence that has left."""
+        if not self.holds(sequence):
+            raise InputError("only a sequence of the session can be removed")
         sequence.finished = True
-        self._drop([self.sequences.index(sequence)])
+        if sequence in self.sequences:
+            self._read_by_draft()
+            self._drop([self.sequences.index(sequence)])
+        else:
+            self._admission.drop_ended()
+
+    def holds(self, sequence: Sequence) -> bool:
+        """Whether a row is in the batch, or waits for it."""
+        return sequence in self.sequences or self._admission.holds(sequence)
 
     def _drop_ended(self) -> None:
         """Let rows that have ended leave, so that the next passes hold running rows only."""
@@ -203,7 +206,7 @@ class Session:
         self._join(sequences, rows.prompt, rows.cache)
         self._unread.append(rows)
         self.stats.draft_forwards = self.drafter.forwards
-        self.stats.cached_tokens = self._admission.cached_tokens
+        self.stats.cached_tokens += sum(sequence.cached_tokens for sequence in sequences)
         self._recorder.prefilled(emissions)
         return chunks
 

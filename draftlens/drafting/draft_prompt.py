@@ -36,6 +36,7 @@ class PromptBuilder(Protocol):
 
     backbone: Backbone
     readings: FeatureSpec  # of the target's prefill that `read` needs
+    may_wait: bool  # whether `read` may come rounds after the prefill
 
     def encode(self, inputs: Mapping[str, Any]) -> Any: ...
 
@@ -47,6 +48,8 @@ class PromptBuilder(Protocol):
 class DraftPromptBuilder:
     """A draft model with its own processor and vision encoder reads its own prompt: all visual
     tokens, or those that `pruning` keeps."""
+
+    may_wait = True
 
     def __init__(self, backbone: Backbone, pruning: Pruning | None = None) -> None:
         self.backbone = backbone
@@ -76,6 +79,8 @@ class SelfPromptBuilder:
     Raises:
         ConfigError: `kv` is unknown.
     """
+
+    may_wait = False  # slots of the target's cache move when rows leave
 
     def __init__(self, backbone: Backbone, pruning: Pruning, kv: str = "prefill") -> None:
         check_kv(kv)

@@ -22,6 +22,7 @@ from draftlens.drafting.disagreement import Disagreement
 from draftlens.drafting.draft_prompt import PromptBuilder
 from draftlens.drafting.draft_rows import DraftRows
 from draftlens.drafting.growth import Level, Nodes, levels
+from draftlens.drafting.unread_prompts import Arrivals, UnreadPrompts
 
 # Whether a tree grows below the level that was just grown, from the draft's probability of its
 # first choice there, one for each row.
@@ -213,7 +214,8 @@ class TreeDrafter:
 
 
 class ModelDrafter(TreeDrafter):
-    """Drafts with one model, which reads one prompt for each row."""
+    """Drafts with one model, which reads one prompt for each row: where a controller chooses the
+    trees, not before the prompt's own cost can pay within the answer."""
 
     def __init__(
         self,
@@ -226,12 +228,79 @@ class ModelDrafter(TreeDrafter):
         rows = DraftRows(prompts.backbone, vocab_size)
         super().__init__(rows, prompts.readings, topology, controllers, disagreement)
         self.prompts = prompts
+        self._unread = UnreadPrompts()
+
+    @property
+    def _may_read_late(self) -> bool:
+        """Whether prompts may wait: the trees are chosen, and no prompt has been read yet."""
+        is_chosen = self.controllers is not None
+        return is_chosen and self.prompts.may_wait and self.rows.cache is None
 
     def encode(self, inputs: Mapping[str, Any]) -> Any:
-        return self.prompts.encode(inputs)
+        return inputs if self._may_read_late else self.prompts.encode(inputs)
+
+    def begin(self, batch: Batch, encoded: Any, context: TargetContext) -> None:
+        if not self._may_read_late:
+            super().begin(batch, encoded, context)
+            return
+        assert self.controllers is not None
+        self._unread.add(Arrivals(batch, encoded, context))
+        self.controller = self.controller or self.controllers(context.prompt.kind)
+        if context.prompt.namespace is not None or self._unread.is_full:
+            self._read(batch)  # later turns begin with what is read
+
+    def propose(self, batch: Batch, budget: int) -> DraftTree:
+        if self._unread and not self._pays(batch, budget):
+            self._proposed, self._proposed_at = EMPTY, time.perf_counter()
+            return self._no_tree(batch)
+        if self._unread:
+            self._read(batch)
+        return super().propose(batch, budget)
+
+    def remove(self, row: int) -> None:
+        if self._unread:
+            self._unread.remove(row)
+        else:
+            super().remove(row)
+
+    def _pays(self, batch: Batch, budget: int) -> bool:
+        """Whether drafting can make up for reading the prompts."""
+        assert self.controller is not None
+        length = self._unread.length
+        context = max(len(h.prompt_ids) + h.length for h in batch.histories)
+        at = RoundState(
+            rows=len(batch),
+            context=context,
+            draft_context=length,
+            pending=length,
+            remaining=budget + 1,
+        )
+        return self.controller.may_read(at)
+
+    def _read(self, batch: Batch) -> None:
+        assert self.controller is not None
+        began, num_tokens = time.perf_counter(), 0
+
+        def join(arrivals: Arrivals) -> None:
+            nonlocal num_tokens
+            context = arrivals.context
+            num_tokens += sum(context.prompt.lengths)
+            with context.observer.phase("draft_prefill"):
+                encoded = self.prompts.encode(arrivals.inputs)
+                room = context.room + len(self.topology.inner) + 1
+                self._join(arrivals.batch, encoded, context, room)
+
+        self._unread.replay(join, self.rows.remove)
+        # What the rows have gained since they joined.
+        self.rows.pending = [list(history.tokens) for history in batch.histories]
+        self.controller.has_read(num_tokens, time.perf_counter() - began)
 
     def _join(self, batch: Batch, encoded: Any, context: TargetContext, room: int) -> None:
         self.rows.join(self.prompts.read(encoded, context), batch, room)
+
+    def _keep(self, verdict: Verdict, batch: Batch) -> None:
+        if not self._unread:
+            super()._keep(verdict, batch)
 
 
 def _agreement(logits: Tensor, tokens: list[list[int]]) -> tuple[int, int]:

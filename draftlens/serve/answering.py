@@ -15,9 +15,10 @@ from draftlens.async_answer import AsyncAnswer
 from draftlens.core.names import AUTO
 from draftlens.engine import Engine, Inputs
 from draftlens.media.conversation import Conversation
+from draftlens.models.prompt_cache import PromptCache, num_bytes
 from draftlens.models.prompt_checks import max_positions
 from draftlens.request import Request, checked_request
-from draftlens.scheduler import QueueFullError, check_joins
+from draftlens.scheduling import QueueFullError, check_joins
 from draftlens.serve.errors import ApiError
 from draftlens.serve.media import MediaRules
 from draftlens.serve.options import ServeOptions
@@ -66,6 +67,12 @@ class Answer:
         return sum(row.num_tokens for row in self.rows)
 
     @property
+    def num_cached(self) -> int:
+        """Tokens of the prompt that came from the prompt cache, for the first choice; further ones
+        find the whole prompt there."""
+        return self.stream.job.sequences[0].cached_tokens
+
+    @property
     def prediction(self) -> tuple[int, int] | None:
         """Accepted and rejected draft tokens, if the request had a prediction."""
         if not self.predicted:
@@ -80,13 +87,16 @@ class Answer:
         return {
             "lossless": not job.approximate,
             "approximate": list(job.approximate),
+            "cached_tokens": self.num_cached,
             "passes": stats.passes,
             "draft_tokens": stats.drafted,
             "accepted_tokens": stats.accepted,
             "mean_acceptance_length": round(stats.mean_acceptance_length, 3),
             "seconds": {
                 "waiting": round(max(job.admitted - job.arrived, 0.0), 4),
+                "prefill": round(max(job.read - job.admitted, 0.0), 4),
                 "first_token": round(stats.ttft, 4),
+                "decode": round(stats.decode, 4),
                 "total": round(stats.e2e, 4),
             },
         }
@@ -102,6 +112,7 @@ class Answering:
         self.options = options
         self.model = options.model or engine.target.name
         self.media = MediaRules(options)
+        self.prompt_cache = _prompt_cache(engine, options)
         self.scheduler = engine.schedule(options.batch)
         backbone = engine.target.backbone
         self.max_positions = max_positions(backbone.text_config)
@@ -122,7 +133,9 @@ class Answering:
         began = time.perf_counter()
         with self._Reading(self):
             conversation = await self.media.read(body.messages)
-            request = await self._in_processing(partial(self._chat_request, conversation, body))
+            request = await self._in_processing(
+                partial(self._chat_request, conversation, body, client)
+            )
         predicted = body.prediction is not None
         return self._submit([request], body, client, began, predicted)[0]
 
@@ -137,7 +150,7 @@ class Answering:
             raise ApiError(400, "the prompt is empty", "prompt")
         with self._Reading(self):
             requests = [
-                await self._in_processing(partial(self._text_request, prompt, body))
+                await self._in_processing(partial(self._text_request, prompt, body, client))
                 for prompt in prompts
             ]
         return self._submit(requests, body, client, began, False)
@@ -166,28 +179,32 @@ class Answering:
     async def _in_processing(self, work: Callable[[], Request]) -> Request:
         return await asyncio.get_running_loop().run_in_executor(self._processing, work)
 
-    def _chat_request(self, conversation: Conversation, body: ChatRequest) -> Request:
+    def _chat_request(self, conversation: Conversation, body: ChatRequest, client: str) -> Request:
         inputs = self.engine.process([conversation])
         references: dict[str, Any] = {}
         if body.prediction is not None and self._reads_references:
             references[REFERENCES] = [[body.prediction.text]]
-        return self._request(inputs, body, **references)
+        return self._request(inputs, body, client, **references)
 
-    def _text_request(self, prompt: str | list[int], body: CompletionRequest) -> Request:
+    def _text_request(
+        self, prompt: str | list[int], body: CompletionRequest, client: str
+    ) -> Request:
         if isinstance(prompt, str):
             ids = self.engine.target.processor.tokenizer(prompt, return_tensors="pt")["input_ids"]
         else:
             ids = torch.tensor([prompt])
         if ids.numel() == 0:
             raise ApiError(400, "the prompt is empty", "prompt")
-        return self._request(
-            Inputs({"input_ids": ids, "attention_mask": torch.ones_like(ids)}), body
-        )
+        inputs = Inputs({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+        return self._request(inputs, body, client)
 
-    def _request(self, inputs: Inputs, body: GenerationRequest, **extras: Any) -> Request:
+    def _request(
+        self, inputs: Inputs, body: GenerationRequest, client: str, **extras: Any
+    ) -> Request:
         length = int(inputs.target["input_ids"].shape[1])
         request = self.engine.request(
             inputs,
+            None if self.prompt_cache is None else client,
             max_new_tokens=self._max_new_tokens(length, body.length),
             seed=body.seed,
             stop=body.stop or None,
@@ -224,3 +241,12 @@ class Answering:
                 answer.stream.cancel()
             raise
         return answers
+
+
+def _prompt_cache(engine: Engine, options: ServeOptions) -> PromptCache | None:
+    """The cache of the engine's models, a new one if they have none; None if it is turned off."""
+    if num_bytes(options.prompt_cache) == 0:
+        return None
+    if engine.target.backbone.prompt_cache is None:
+        engine.attach(PromptCache(options.prompt_cache))
+    return engine.target.backbone.prompt_cache

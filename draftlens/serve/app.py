@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.resources import files
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ from draftlens.core.version import __version__
 from draftlens.engine import Engine
 from draftlens.models.known_pairs import EMBEDDED
 from draftlens.serve.answering import Answering
+from draftlens.serve.description import body_of, description
 from draftlens.serve.errors import ApiError, api_error
 from draftlens.serve.guard import Guard, ServerState
 from draftlens.serve.metrics import Metrics
@@ -46,7 +48,7 @@ def create_app(engine: Engine, options: ServeOptions | None = None) -> FastAPI:
     options = options or ServeOptions()
     answering = Answering(engine, options)
     state = ServerState()
-    metrics = Metrics(answering.scheduler)
+    metrics = Metrics(answering.scheduler, answering.prompt_cache)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -61,6 +63,7 @@ def create_app(engine: Engine, options: ServeOptions | None = None) -> FastAPI:
     app = FastAPI(
         title="draftlens", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None
     )
+    app.openapi = partial(description, app)  # type: ignore[method-assign]
     app.state.server = state
     app.state.answering = answering
     app.add_middleware(Guard, state=state, options=options, metrics=metrics)  # type: ignore[arg-type]
@@ -123,11 +126,7 @@ def _add_pages(
 def _add_answers(
     app: FastAPI, options: ServeOptions, answering: Answering, metrics: Metrics
 ) -> None:
-    def schema(kind: type[GenerationRequest]) -> dict[str, Any]:
-        content = {"application/json": {"schema": kind.model_json_schema()}}
-        return {"requestBody": {"content": content, "required": True}}
-
-    @app.post("/v1/chat/completions", openapi_extra=schema(ChatRequest))
+    @app.post("/v1/chat/completions", openapi_extra=body_of(ChatRequest))
     async def chat(request: Request) -> Response:
         async def answer(body: ChatRequest) -> Response:
             answers = [await answering.chat(body, request.state.client)]
@@ -136,7 +135,7 @@ def _add_answers(
 
         return await _answered(request, options, ChatRequest, answer)
 
-    @app.post("/v1/completions", openapi_extra=schema(CompletionRequest))
+    @app.post("/v1/completions", openapi_extra=body_of(CompletionRequest))
     async def complete(request: Request) -> Response:
         async def answer(body: CompletionRequest) -> Response:
             answers = await answering.complete(body, request.state.client)

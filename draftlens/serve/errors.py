@@ -7,7 +7,7 @@ from typing import Any
 from starlette.responses import JSONResponse
 
 from draftlens.core.errors import ConfigError, DraftlensError, InputError, MediaError
-from draftlens.scheduler import AnswerError, QueueFullError
+from draftlens.scheduling import AnswerError, QueueFullError
 
 RETRY_SECONDS = 2
 

@@ -9,7 +9,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from draftlens.scheduler import Scheduler
+from draftlens.models.prompt_cache import PromptCache
+from draftlens.scheduling import Scheduler
 
 if TYPE_CHECKING:
     from draftlens.serve.answering import Answer
@@ -21,9 +22,9 @@ _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
 class Metrics:
     """The figures of one server: those of its scheduler, and those of its responses."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, prompt_cache: PromptCache | None = None) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_SchedulerFigures(scheduler))
+        self._registry.register(_SchedulerFigures(scheduler, prompt_cache))
         self._requests = Counter(
             "draftlens_http_requests", "Requests.", ["status"], registry=self._registry
         )
@@ -73,24 +74,34 @@ class Metrics:
 class _SchedulerFigures(Collector):
     """Reads the counters of a scheduler whenever they are asked for."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, prompt_cache: PromptCache | None) -> None:
         self._scheduler = scheduler
+        self._prompt_cache = prompt_cache
 
     def collect(self) -> Iterator[Metric]:
         scheduler = self._scheduler
         counters = scheduler.counters
+        remembered = 0 if self._prompt_cache is None else self._prompt_cache.nbytes
         for name, help_text, value in (
             ("draftlens_requests_waiting", "Requests that wait.", scheduler.num_waiting),
             ("draftlens_rows_running", "Rows that are answered.", scheduler.num_rows),
             ("draftlens_rows_max", "Most rows at a time.", scheduler.limits.max_rows),
             ("draftlens_cache_bytes", "Keys and values.", counters.cache_bytes),
+            ("draftlens_prompt_cache_bytes", "Remembered prompts and media.", remembered),
         ):
             yield GaugeMetricFamily(name, help_text, value)
         for name, help_text, number in (
+            ("draftlens_prompt_tokens", "Tokens of prompts.", counters.prompt_tokens),
             (
-                "draftlens_prompt_tokens",
-                "Tokens of prompts that were read.",
-                counters.prompt_tokens,
+                "draftlens_prompt_cached_tokens",
+                "Tokens of prompts that came from the prompt cache.",
+                counters.cached_tokens,
+            ),
+            ("vllm:prefix_cache_queries", "Tokens of prompts.", counters.prompt_tokens),
+            (
+                "vllm:prefix_cache_hits",
+                "Tokens of prompts that came from the prompt cache.",
+                counters.cached_tokens,
             ),
             ("draftlens_generation_tokens", "Tokens of answers.", counters.tokens),
             ("draftlens_failed_rounds", "Rounds that ended with an error.", counters.failed_rounds),

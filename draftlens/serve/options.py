@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from draftlens.media import Limits
-from draftlens.scheduler import SchedulerLimits
+from draftlens.scheduling import SchedulerLimits
 
 STRANGERS = Limits(
     max_bytes=256 * 2**20,
@@ -21,6 +21,8 @@ STRANGERS = Limits(
 )
 """Limits on media that clients send or name. Hosts are those of `ServeOptions.media_hosts`."""
 
+PROMPT_CACHE = "2GB"
+
 
 @dataclass(frozen=True)
 class ServeOptions:
@@ -30,6 +32,9 @@ class ServeOptions:
         model: name under which clients address the model; None for that of the target.
         api_keys: keys of clients, all of them of equal right; empty for no key.
         batch: bounds on rows, waiting requests and memory.
+        prompt_cache: bound on what is remembered of prompts and media, in bytes or as a text such
+            as "4GB", shared by all clients; each key finds its own prompts only. 0 for none. A
+            cache that the engine has already is used instead.
         max_new_tokens: longest answer; longer ones that are asked for end there.
         max_samples: most answers to one request (`n`).
         frames: frames that are sampled from a clip.
@@ -48,6 +53,7 @@ class ServeOptions:
     model: str | None = None
     api_keys: tuple[str, ...] = ()
     batch: SchedulerLimits = field(default_factory=SchedulerLimits)
+    prompt_cache: int | str = PROMPT_CACHE
     max_new_tokens: int = 1024
     max_samples: int = 8
     frames: int = 8

@@ -36,6 +36,9 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 """Fields that are known and not supported, and values of them that change nothing."""
 
 
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+
+
 class Text(BaseModel):
     type: Literal["text"]
     text: str
@@ -158,7 +161,7 @@ class ChatRequest(GenerationRequest):
 
 
 class CompletionRequest(GenerationRequest):
-    prompt: str | list[str] | list[int]
+    prompt: str | list[str] | list[TokenId]
 
 
 def parse(kind: type[Model], body: Any) -> Model:
@@ -187,13 +190,16 @@ def _equal(value: Any, neutral: Any) -> bool:
     return bool(value == neutral) and isinstance(value, bool) == isinstance(neutral, bool)
 
 
-def usage(prompt: int, completion: int, prediction: tuple[int, int] | None) -> dict[str, Any]:
-    """`prediction` has the accepted and the rejected draft tokens, None without a prediction."""
+def usage(
+    prompt: int, cached: int, completion: int, prediction: tuple[int, int] | None
+) -> dict[str, Any]:
+    """`cached` tokens of the prompt came from the prompt cache; `prediction` has the accepted and
+    the rejected draft tokens, None without a prediction."""
     counts: dict[str, Any] = {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": 0},
+        "prompt_tokens_details": {"cached_tokens": cached},
     }
     if prediction is not None:
         counts["completion_tokens_details"] = {

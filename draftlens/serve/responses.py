@@ -218,6 +218,7 @@ class Responder:
         predictions = [answer.prediction for answer in self._answers]
         return usage(
             sum(answer.num_prompt for answer in self._answers),
+            sum(answer.num_cached for answer in self._answers),
             sum(answer.num_completion for answer in self._answers),
             predictions[0],
         )

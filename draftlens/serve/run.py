@@ -13,6 +13,8 @@ from draftlens.serve.app import create_app
 from draftlens.serve.guard import ServerState
 from draftlens.serve.options import ServeOptions
 
+SEND_SECONDS = 60.0
+
 
 class DrainingServer(uvicorn.Server):
     """After a signal, new requests get 503 until the open ones have ended or `grace` seconds have
@@ -37,10 +39,14 @@ class DrainingServer(uvicorn.Server):
         return ends or not self._state.num_open or time.monotonic() > self._deadline
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """The socket of the server; port 0 takes a free one. Raises OSError."""
+def bind(host: str, port: int, send_seconds: float = SEND_SECONDS) -> socket.socket:
+    """The socket of the server; port 0 takes a free one. The system closes a connection whose
+    client has read nothing of what was sent for `send_seconds`. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family)
+    bound = socket.create_server((host, port), family=family)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * send_seconds))
+    return bound
 
 
 def run(engine: Engine, options: ServeOptions, bound: socket.socket) -> None:

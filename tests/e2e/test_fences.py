@@ -32,7 +32,7 @@ ELSEWHERE = {
     ("parse.md", 1): "as the first one",
     ("parse.md", 2): "as the first one",
     ("parse.md", 3): "as the first one",
-    ("serve.md", 0): "needs a server; tests/e2e/test_serve.py asks one",
+    ("serve.md", 0): "needs a server; tests/e2e/serve asks one",
     ("structure.md", 0): "tests/e2e/test_docs.py runs it and looks at the result",
     ("training.md", 0): "tests/e2e/lab/test_train_draft.py runs all of the page",
     ("training.md", 1): "as the first one",

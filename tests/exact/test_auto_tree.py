@@ -18,13 +18,16 @@ from stock import LONG, draft, reference, staggered, stock, target
 
 import draftlens
 from draftlens.core.proposal import DraftTree, Verdict
+from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import EAGLE_PATHS, EMPTY, Topology, chain, cut, from_paths
+from draftlens.decoding import step
 from draftlens.decoding.session import Session
 from draftlens.drafting.adaptive import controller
 from draftlens.drafting.adaptive import history as records
 from draftlens.drafting.adaptive.controller import RoundState, TreeController
 from draftlens.drafting.adaptive.cost_curve import CostCurve
 from draftlens.drafting.adaptive.forward_costs import ForwardCosts
+from draftlens.methods.base import Models, from_dict
 from draftlens.models.adapter import Backbone
 from draftlens.models.model_state import Slot
 
@@ -109,6 +112,7 @@ def random_choices(checked: Checked, monkeypatch: pytest.MonkeyPatch) -> Checked
     def kept_depth(self: TreeController) -> int:
         return rng.randint(0, grown[0]) if rng.random() < 0.3 else grown[0]
 
+    monkeypatch.setattr(TreeController, "may_read", lambda self, at: rng.random() < 0.5)
     monkeypatch.setattr(TreeController, "tree", tree)
     monkeypatch.setattr(TreeController, "caught_up", caught_up)
     monkeypatch.setattr(TreeController, "grown", grow)
@@ -226,11 +230,61 @@ def test_rows_end_at_different_times(name: str, guesser: str, random_choices: Ch
         stream = open_stream(family, guesser, eos_token_id=eos)
         drafter: Any = stream.session.drafter
         for _ in stream:
-            if stream.session.stats.passes and not stream.session.done:
+            if drafter.rows.pending and not stream.session.done:  # the prompts have been read
                 rows = zip(drafter.rows.pending, stream.session.sequences, strict=True)
                 assert all(len(tokens) == 1 for tokens, row in rows if row.finished)
         assert stream.result.tokens == expected
     random_choices.assert_varied()
+
+
+@pytest.mark.parametrize("reads", [3, 8, None])
+def test_rows_join_and_leave_before_the_draft_has_read(
+    reads: int | None, random_choices: Checked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows end, are removed and join; the draft reads the prompts in a later round, or never."""
+    family = FAMILIES[0]
+    small, asked = Backbone.of(draft(family)), [0]
+    encoded: list[Any] = []
+    prepare = small.prepare_prompt
+
+    def may_read(self: TreeController, at: RoundState) -> bool:
+        asked[0] += 1
+        return reads is not None and asked[0] > reads
+
+    def read(inputs: Any) -> Any:
+        encoded.append(inputs)
+        return prepare(inputs)
+
+    monkeypatch.setattr(TreeController, "may_read", may_read)
+    monkeypatch.setattr(small, "prepare_prompt", read)
+    models = Models(Backbone.of(target(family)), small)
+    session = Session(models.target, from_dict({"tree": "auto"}).plan(models), Clock(Stats()))
+    lengths = (LONG, 2, 12, 6, 9)
+
+    def add(number: int) -> Any:
+        given = inputs(family, family.richest, (number % 3,))
+        return session.add(
+            session.target.prepare(given, max_new_tokens=lengths[number]), [0], given
+        )[0]
+
+    batch = inputs(family, family.richest)
+    prepared = session.target.prepare(batch, max_new_tokens=LONG, do_sample=False)
+    rows = session.add(prepared, [0] * 3, batch)
+    late: list[Any] = []
+    for number in range(60):
+        if number < len(lengths):
+            late.append(add(number))
+        if number == 2:
+            session.remove(rows[1])
+        step(session)
+    assert session.done
+    answers = reference(family, family.richest, LONG)
+    assert [row.tokens for row in (rows[0], rows[2])] == [answers[0], answers[2]]
+    assert rows[1].tokens == answers[1][: len(rows[1].tokens)]
+    assert [row.tokens for row in late] == [
+        answers[number % 3][:length] for number, length in enumerate(lengths)
+    ]
+    assert len(encoded) == (0 if reads is None else 1 + len(lengths))
 
 
 @every_family
@@ -263,6 +317,7 @@ def test_a_tuner_is_asked_about_what_the_draft_has_done(
         widths.append(list(given))
         drafted(self, given, seconds)
 
+    monkeypatch.setattr(TreeController, "may_read", lambda self, at: True)
     monkeypatch.setattr(TreeController, "tree", tree)
     monkeypatch.setattr(TreeController, "caught_up", lambda self, hits, misses: chain(2))
     monkeypatch.setattr(TreeController, "grown", lambda self, confidences: True)
@@ -286,6 +341,7 @@ def test_a_tuner_is_asked_about_what_the_draft_has_done(
 def test_trees_are_cut_to_the_room_for_them(
     checked: Checked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(TreeController, "may_read", lambda self, at: True)
     monkeypatch.setattr(TreeController, "tree", lambda self, at: chain(9))
     monkeypatch.setattr(TreeController, "caught_up", lambda self, hits, misses: chain(9))
     monkeypatch.setattr(TreeController, "grown", lambda self, confidences: True)

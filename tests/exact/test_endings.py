@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from families import FAMILIES, VOCAB, Family, inputs, tokenizer
+from fuzzing import check_caches
 from stock import LONG, METHODS, Divisible, draft, noisy, reference, stock, target
 from transformers import StoppingCriteria, StopStringCriteria
 
@@ -104,6 +105,26 @@ def test_a_custom_criterion(family: Family, method: str, guesser: str) -> None:
     )
     assert result.tokens == expected
     assert min(map(len, expected)) < LONG
+
+
+@pytest.mark.parametrize("method", ["chain5", "eagle"])
+def test_caches_hold_what_rows_in_step_have_emitted(method: str) -> None:
+    """Rows whose draft tokens were accepted beyond those of another row emit only as many."""
+    family = FAMILIES[2]
+    given = inputs(family, family.richest)
+    stream = draftlens.stream(
+        target(family),
+        given,
+        draft=draft(family),
+        method=METHODS[method],
+        max_new_tokens=LONG,
+        stopping_criteria=[Divisible(given["input_ids"].shape[1])],
+    )
+    shortened = 0
+    for chunk in stream:
+        check_caches(stream.session)
+        shortened += all(chunk.from_draft)
+    assert shortened > len(stream.result.tokens)  # not at the ends of answers alone
 
 
 class AtLengths(StoppingCriteria):

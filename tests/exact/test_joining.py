@@ -202,6 +202,21 @@ def test_a_row_that_leaves_before_its_draft_has_read_it(family: Family) -> None:
     assert len(rows[0].tokens) == 1
 
 
+@pytest.mark.parametrize("name", ["chain", "gather", "lookup"])
+def test_a_row_that_ends_before_its_draft_has_read_it(name: str) -> None:
+    """Prompts are read twice before a round, as by a scheduler with many requests."""
+    family = FAMILIES[0]
+    session = session_of(family, name)
+    rows = []
+    for row, new in ((0, 1), (1, 9), (2, 1), (0, 5)):
+        rows.append(add(session, family, row, {**GREEDY, "max_new_tokens": new}))
+        session.start()
+    finish(session)
+    answers = reference(family, family.richest, LONG)
+    expected = [answers[0][:1], answers[1][:9], answers[2][:1], answers[0][:5]]
+    assert [row.tokens for row in rows] == expected
+
+
 def test_a_consumer_that_removes_every_row_that_has_ended() -> None:
     """One after the other, although the next round would drop them."""
     family = FAMILIES[0]

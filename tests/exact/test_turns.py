@@ -26,10 +26,15 @@ from hypothesis import strategies as st
 from stock import target
 from test_fuzz import share
 
+from draftlens.core.stats import Clock, Stats
+from draftlens.decoding import Session, step
+from draftlens.decoding.admission import NAMESPACE
+from draftlens.decoding.part_size import PartSize
+from draftlens.methods.base import Models, from_dict
 from draftlens.models.adapter import Backbone
 from draftlens.models.attention.scores import AttentionProbe
 from draftlens.models.prompt_cache import PromptCache
-from draftlens.models.prompt_reading import PromptReading
+from draftlens.models.prompt_reading import READERS, PromptReading
 
 PLENTY = 1 << 28
 
@@ -139,6 +144,56 @@ def test_a_prefix_may_end_at_every_place_outside_of_media(name: str) -> None:
 
 def named(prompt: Any, namespace: str) -> Any:
     return replace(prompt, namespace=namespace)
+
+
+@pytest.mark.parametrize("part", [20, 1000], ids=["in parts", "at once"])
+def test_rows_that_end_one_after_the_other_are_stored_with_their_own_tokens(
+    part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows join when others run, and move when others have ended."""
+    monkeypatch.setattr(PartSize, "within", lambda self, seconds: part)
+    family = BY_NAME["llava_onevision"]
+    target_model, drafting = models_of(family, 0.05, PromptCache(PLENTY))
+    plan = from_dict(METHODS["chain"]).plan(Models(target_model, drafting))
+    session = Session(target_model, plan, Clock(Stats()))
+    rows: list[tuple[dict[str, Any], Any]] = []
+    for seed, new in enumerate((6, 25, 11, 17)):
+        given = inputs_of(family, [Conversation((Turn("i", 5),), seed=seed)], [[]], 1)
+        prepared = target_model.prepare(given, max_new_tokens=new)
+        rows += [(given, *session.add(prepared, [0], given, {NAMESPACE: ""}))]
+        step(session)
+    while not session.done:
+        step(session)
+    assert len(session.sequences) == 1  # the one that ended last
+    for given, sequence in rows:
+        for backbone in (target_model, drafting):
+            prompt = backbone.encode(backbone.prepare_prompt(given))
+            whole = backbone.followed_by(prompt, torch.tensor([[*sequence.tokens, 5]]))
+            fresh = PromptReading(backbone, whole, backbone.new_cache(whole, 8))
+            again = PromptReading(
+                backbone, named(whole, ""), backbone.new_cache(whole, 8), stores=False
+            )
+            held = again.cached[0] - prompt.lengths[0]
+            assert held == len(sequence.tokens) - 1 or (backbone is drafting and held > 0)
+            torch.testing.assert_close(again.read(), fresh.read(), rtol=1e-4, atol=1e-4)
+
+
+def test_tokens_whose_attention_guides_a_pruner_are_read_again() -> None:
+    """The last ones of a prompt, also where all of it is stored."""
+    family = BY_NAME["llava_onevision"]
+    backbone = models_of(family, None, PromptCache(PLENTY))[0]
+    given = inputs_of(family, [Conversation((Turn("i", 40),))], [[]], 1)
+    prompt = named(backbone.encode(backbone.prepare_prompt(given)), "")
+    expected = AttentionProbe(prompt.visual, prompt.lengths)
+    [length] = prompt.lengths
+    expected.readers = [torch.arange(length - READERS, length)]
+    backbone.prefill(prompt, backbone.new_cache(prompt, 8), expected)
+    PromptReading(backbone, prompt, backbone.new_cache(prompt, 8)).read()
+    probe = AttentionProbe(prompt.visual, prompt.lengths)
+    reading = PromptReading(backbone, prompt, backbone.new_cache(prompt, 8), probe)
+    reading.read()
+    assert reading.cached == [length - READERS]
+    torch.testing.assert_close(probe.result(), expected.result(), rtol=1e-4, atol=1e-4)
 
 
 def test_namespaces_share_nothing() -> None:

@@ -29,6 +29,7 @@ def _only(file: str, names: str) -> tuple[str, ...]:
 
 
 GREEDY_FUZZ = _only("tests/exact/test_fuzz.py", "greedy")
+OWN_DRAFT = _only("tests/exact/test_coupled.py", "always_right and onevision and chain5")
 DRAW_FUZZ = _only("tests/exact/test_fuzz.py", "draws")
 JOIN_FUZZ = _only("tests/exact/test_fuzz.py", "join")
 IN_BLOCKS = _only("tests/exact/test_spava.py", "it_is_approximate")
@@ -36,6 +37,7 @@ TABLES = _only("tests/exact/test_rules.py", "greedy_is_token_identical")
 REJECTION = ("tests/unit/core/test_verify.py",)
 SAMPLING = ("tests/unit/core/test_sampling.py",)
 BATCH = ("tests/unit/core/test_batch.py",)
+IN_STEP = _only("tests/exact/test_endings.py", "rows_in_step")
 STOPPING = ("tests/unit/core/test_stopping.py",)
 GROWTH = ("tests/unit/drafting/test_growth.py",)
 DRAFTER = ("tests/unit/drafting/test_model_drafter.py",)
@@ -59,7 +61,7 @@ SCHEDULE = ("tests/unit/methods/parallelvlm/test_schedule.py",)
 PACKED = ("tests/unit/methods/tabed/test_view_rows.py",)
 MIXTURE = _only("tests/unit/methods/tabed/test_ensemble.py", "every_node")
 WEIGHED = _only("tests/unit/methods/tabed/test_ensemble.py", "weighed_once")
-EQUAL_VIEWS = _only("tests/unit/methods/tabed/test_ensemble.py", "equal_prompts")
+EQUAL_VIEWS = _only("tests/unit/methods/tabed/test_ensemble.py", "row_without_pictures")
 MIXED_TABLES = _only("tests/exact/test_tabed.py", "rejection_keeps or equal_tables")
 PREFIXES = ("tests/unit/methods/lookup/test_prefix_tree.py",)
 MATCHING = ("tests/unit/methods/lookup/test_matching.py",)
@@ -81,6 +83,26 @@ VISION_SHARES = _only(
     "tests/unit/prefill/spava/test_vision_by_hosts.py", "onevision or qwen3 or smolvlm"
 )
 MEETING = ("tests/unit/prefill/spava/test_meeting.py",)
+PROMPT_TREE = ("tests/unit/models/test_prefix_tree.py",)
+PROMPT_CACHE = ("tests/unit/models/test_prompt_cache.py",)
+DIGESTS = ("tests/unit/models/test_token_digests.py",)
+WHOLE_MEDIA = _only("tests/exact/test_turns.py", "every_place and onevision")
+NAMESPACES = _only("tests/exact/test_turns.py", "namespaces_share")
+PROBED = _only("tests/exact/test_turns.py", "guides_a_pruner")
+IN_PARTS = _only("tests/exact/test_turns.py", "parts_of_any_size and (onevision or qwen3)")
+STORED = _only("tests/exact/test_turns.py", "their_own_tokens")
+PART_SIZE = ("tests/unit/decoding/test_part_size.py",)
+TURNS = _only("tests/exact/test_turns.py", "three_turns and plain and (onevision or qwen3)")
+PARTS = _only("tests/exact/test_parts.py", "llava_next and chain")
+LEAVING = _only("tests/unit/decoding/test_loop.py", "running_rows_only")
+UNREAD = _only("tests/exact/test_joining.py", "ends_before_its_draft")
+SCHEDULER = _only("tests/unit/scheduling/test_scheduler.py", "share_a_session")
+SAMPLES = _only("tests/unit/scheduling/test_scheduler.py", "samples_have_seeds")
+CANCELLED = _only("tests/unit/scheduling/test_scheduler.py", "leaves_within_a_round")
+WAITING = _only("tests/unit/scheduling/test_scheduler.py", "waiting_job")
+FAILING = _only("tests/unit/scheduling/test_scheduler.py", "an_error_in")
+ROOM = _only("tests/unit/scheduling/test_scheduler.py", "as_the_longest")
+CLIENTS = _only("tests/unit/scheduling/test_scheduler.py", "take_turns")
 
 FAULTS = (
     Fault(
@@ -214,7 +236,7 @@ FAULTS = (
         "draftlens/drafting/model_drafter.py",
         "steps = (first_step + depth)",
         "steps = (first_step + 0 * depth)",
-        DRAW_FUZZ,
+        OWN_DRAFT,
     ),
     Fault(
         "the draft keeps slots that were not accepted",
@@ -305,7 +327,7 @@ FAULTS = (
         "draftlens/decoding/session.py",
         "self.drafter.update(_emitted_part(verdict, emissions), self._batch)",
         "self.drafter.update(verdict, self._batch)",
-        GREEDY_FUZZ,
+        IN_STEP,
     ),
     Fault(
         "accepted tokens behind the end are counted",
@@ -345,8 +367,8 @@ FAULTS = (
     Fault(
         "the row that moves keeps the old length",
         "draftlens/models/kv_cache.py",
-        "            self.lengths[row] = self.lengths[last]\n",
-        "",
+        "replace_by_last(self.lengths, row)",
+        "self.lengths.pop()",
         CACHE,
     ),
     Fault(
@@ -443,8 +465,8 @@ FAULTS = (
     Fault(
         "a prefill with several logits returns those of the last token alone",
         "draftlens/models/adapter.py",
-        "last = ends - num_logits + ",
-        "last = ends - num_logits + 0 * ",
+        "last = ends - count + torch",
+        "last = ends - 1 + 0 * torch",
         LOSSY_STEPS,
     ),
     Fault(
@@ -1147,21 +1169,21 @@ FAULTS = (
     ),
     Fault(
         "vision by hosts: each share of a video ends with the token behind its features",
-        "draftlens.models.pixel_split.py",
+        "draftlens/models/pixel_split.py",
         "return int(last < self.units)",
         "return 0",
         VISION_SHARES,
     ),
     Fault(
         "vision by hosts: every host encodes the first patches",
-        "draftlens.models.pixel_split.py",
+        "draftlens/models/pixel_split.py",
         "begin = int(patches[:first].sum())",
         "begin = 0",
         VISION_SHARES,
     ),
     Fault(
         "vision by hosts: features of deeper layers are those of the first share",
-        "draftlens/prefill/spava/vision.py",
+        "draftlens/models/media_features.py",
         "    if len(levels) > 1:\n        output.deepstack_features = list(levels[1:])\n",
         "",
         VISION_SHARES,
@@ -1174,18 +1196,11 @@ FAULTS = (
         MEETING,
     ),
     Fault(
-        "prefill: values are passed on at the places of other keys",
-        "draftlens/prefill/spava/one_process_attention.py",
-        "taken(value[:, span], places)",
-        "taken(value[:, span], places.flip(1))",
-        GREEDY_FUZZ,
-    ),
-    Fault(
         "prefill: all rows are divided where the first one's pictures end",
         "draftlens/prefill/spava/rows.py",
         "prompt.visual[row].nonzero()",
         "prompt.visual[0].nonzero()",
-        DRAW_FUZZ,
+        BLOCK_ROWS,
     ),
     Fault(
         "prefill: a result does not say that blocks are approximate",
@@ -1221,5 +1236,404 @@ FAULTS = (
         "row + [prepared.pad_token_id] * (longest - len(row))",
         "[prepared.pad_token_id] * (longest - len(row)) + row",
         GREEDY_FUZZ,
+    ),
+    Fault(
+        "prompt tree: the second part of a split segment has the states of the first",
+        "draftlens/models/prefix_tree.py",
+        "(k[:, count:].clone(), v[:, count:].clone())",
+        "(k[:, :-count].clone(), v[:, :-count].clone())",
+        PROMPT_TREE,
+    ),
+    Fault(
+        "prompt tree: a part of a segment keeps the memory of the whole",
+        "draftlens/models/prefix_tree.py",
+        "(k[:, :count].clone(), v[:, :count].clone())",
+        "(k[:, :count], v[:, :count])",
+        PROMPT_TREE,
+    ),
+    Fault(
+        "prompt tree: a prompt that leaves a segment goes on after it",
+        "draftlens/models/prefix_tree.py",
+        "            if shared < len(child):\n",
+        "            if not shared:\n",
+        PROMPT_TREE,
+    ),
+    Fault(
+        "prompt tree: a split segment is no child of its first part",
+        "draftlens/models/prefix_tree.py",
+        "    head.children[segment.digests[0].tobytes()] = segment\n",
+        "",
+        PROMPT_TREE,
+    ),
+    Fault(
+        "prompt tree: a new segment begins one token too early",
+        "draftlens/models/prefix_tree.py",
+        "Segment(digests[start:].copy(), states(start, len(digests)), node, now)",
+        "Segment(digests[start:].copy(), states(max(start - 1, 0), len(digests)), node, now)",
+        PROMPT_TREE,
+    ),
+    Fault(
+        "prompt tree: digests are not counted",
+        "draftlens/models/prefix_tree.py",
+        "return self.digests.nbytes + sum(",
+        "return sum(",
+        PROMPT_TREE,
+    ),
+    Fault(
+        "prompt cache: features that are there are counted again",
+        "draftlens/models/prompt_cache.py",
+        "            if key not in self._features:\n",
+        "            if True:\n",
+        PROMPT_CACHE,
+    ),
+    Fault(
+        "prompt cache: the digests of what is new are not counted",
+        "draftlens/models/prefix_tree.py",
+        "        return new.nbytes\n",
+        "        return new.nbytes - new.digests.nbytes\n",
+        PROMPT_CACHE,
+    ),
+    Fault(
+        "prompt cache: models share their entries",
+        "draftlens/models/prompt_cache.py",
+        "return _NUMBER.get_or_make(model, lambda: next(_NUMBERS))",
+        "return 0",
+        PROMPT_CACHE,
+    ),
+    Fault(
+        "prompt cache: namespaces share their prompts",
+        "draftlens/models/prompt_cache.py",
+        "        with self._lock:\n            tree = self._trees.get((_number(model), held.namespace))\n            start = 0",
+        '        with self._lock:\n            tree = self._trees.get((_number(model), min((n for _, n in self._trees), default="")))\n            start = 0',
+        PROMPT_CACHE,
+    ),
+    Fault(
+        "prompt cache: a restored row is one token too long",
+        "draftlens/models/prompt_cache.py",
+        "cache.lengths[row] = start",
+        "cache.lengths[row] = start + 1",
+        PROMPT_CACHE,
+    ),
+    Fault(
+        "prompt cache: more is restored than may be",
+        "draftlens/models/prompt_cache.py",
+        "tree.match(held.digests[:most])",
+        "tree.match(held.digests)",
+        PROMPT_CACHE,
+    ),
+    Fault(
+        "prompt cache: segments are restored over each other",
+        "draftlens/models/prompt_cache.py",
+        "cache.put(row, start, segment.states, shared)",
+        "cache.put(row, 0, segment.states, shared)",
+        PROMPT_CACHE,
+    ),
+    Fault(
+        "prompt cache: restoring is no use of a prompt",
+        "draftlens/models/prompt_cache.py",
+        "segment.used = self._tick()\n",
+        "self._tick()\n",
+        PROMPT_CACHE,
+    ),
+    Fault(
+        "prompt cache: features are older than any prompt",
+        "draftlens/models/prompt_cache.py",
+        "return leaf is None or features.used < leaf[0].used",
+        "return True",
+        PROMPT_CACHE,
+    ),
+    Fault(
+        "digests: positions do not count",
+        "draftlens/models/token_digests.py",
+        "np.concatenate([_bytes(embeds), _bytes(places)], 1)",
+        "_bytes(embeds)",
+        DIGESTS,
+    ),
+    Fault(
+        "digests: features between layers are those of the first row",
+        "draftlens/models/token_digests.py",
+        "before = int(prompt.visual[:row].sum())",
+        "before = 0",
+        DIGESTS,
+    ),
+    Fault(
+        "digests: features between layers are those of the first visual token",
+        "draftlens/models/token_digests.py",
+        "            place += 1\n",
+        "",
+        DIGESTS,
+    ),
+    Fault(
+        "digests: the values of media do not count",
+        "draftlens/models/token_digests.py",
+        "            digest.update(_bytes(value.reshape(1, -1)).tobytes())\n",
+        "",
+        DIGESTS,
+    ),
+    Fault(
+        "prompt cache: all pictures have the features of the first",
+        "draftlens/models/media_features.py",
+        'content_digest([("modality", modality), *sorted(arguments.items())])',
+        'content_digest([("modality", modality)])',
+        TURNS,
+    ),
+    Fault(
+        "prompt cache: the features that it holds are changed",
+        "draftlens/models/media_features.py",
+        "return copy(output)",
+        "return output",
+        TURNS,
+    ),
+    Fault(
+        "parts: fast machines read small ones",
+        "draftlens/decoding/part_size.py",
+        "= seconds / num_tokens",
+        "= num_tokens / seconds",
+        PART_SIZE,
+    ),
+    Fault(
+        "digests: padding counts",
+        "draftlens/models/token_digests.py",
+        "length = prompt.lengths[row]",
+        "length = prompt.embeds.shape[1]",
+        DIGESTS,
+    ),
+    Fault(
+        "prompt cache: a prompt begins inside a picture",
+        "draftlens/models/prompt_reading.py",
+        "before_media(prompt.visual[row], most)",
+        "most",
+        WHOLE_MEDIA,
+    ),
+    Fault(
+        "prompt cache: a prompt begins at the last token before a picture's end",
+        "draftlens/models/prompt_reading.py",
+        "int(text[-1]) + 1 if",
+        "int(text[-1]) + 2 if",
+        WHOLE_MEDIA,
+    ),
+    Fault(
+        "prompt cache: all requests are of one namespace",
+        "draftlens/models/prompt_reading.py",
+        "HeldTokens(namespace,",
+        'HeldTokens("",',
+        NAMESPACES,
+    ),
+    Fault(
+        "prompt cache: nothing is left to read for the logits",
+        "draftlens/models/prompt_reading.py",
+        "1 if probe is None else READERS",
+        "0",
+        NAMESPACES,
+    ),
+    Fault(
+        "prompt cache: the attention of the last token alone guides the pruner",
+        "draftlens/models/prompt_reading.py",
+        "1 if probe is None else READERS",
+        "1",
+        PROBED,
+    ),
+    Fault(
+        "parts: a row that is read reads its last token again into its cache",
+        "draftlens/models/prompt_reading.py",
+        "        self._cache.truncate(ends)\n",
+        "",
+        IN_PARTS,
+    ),
+    Fault(
+        "parts: the logits of a row that was read are taken again",
+        "draftlens/models/prompt_reading.py",
+        "if end == length and self._logits[row] is None:",
+        "if end == length:",
+        IN_PARTS,
+    ),
+    Fault(
+        "parts: each begins with the probe's first tokens",
+        "draftlens/models/prompt_reading.py",
+        "self._probe.begin_part(starts, ends)",
+        "self._probe.begin_part([0] * len(starts), ends)",
+        IN_PARTS,
+    ),
+    Fault(
+        "parts: the scores of a part are those of the last",
+        "draftlens/models/attention/scores.py",
+        "self.by_layer[self._num_added] += scores",
+        "self.by_layer[self._num_added] = scores",
+        IN_PARTS,
+    ),
+    Fault(
+        "answers are stored at the positions after theirs",
+        "draftlens/models/prompt_reading.py",
+        "positions = next_position + torch.arange(",
+        "positions = next_position + 1 + torch.arange(",
+        STORED,
+    ),
+    Fault(
+        "answers are stored without the prompts before them",
+        "draftlens/models/held_tokens.py",
+        "np.concatenate([self.digests, digests])",
+        "digests",
+        STORED,
+    ),
+    Fault(
+        "answers are stored with the token that no pass has read",
+        "draftlens/decoding/session.py",
+        "count = self.cache.lengths[row] - self.prompt_lengths[row]",
+        "count = self.cache.lengths[row] - self.prompt_lengths[row] + 1",
+        STORED,
+    ),
+    Fault(
+        "a row that moves is stored with another one's tokens",
+        "draftlens/models/kv_cache.py",
+        "replace_by_last(self.held, row)",
+        "self.held.pop()",
+        STORED,
+    ),
+    Fault(
+        "a row that is read in parts is not stored",
+        "draftlens/models/kv_cache.py",
+        "        copy.held = list(rows.held)\n",
+        "",
+        STORED,
+    ),
+    Fault(
+        "prompt lengths of rows that move are those of others",
+        "draftlens/decoding/session.py",
+        "replace_by_last(self.prompt_lengths, row)",
+        "self.prompt_lengths.pop()",
+        STORED,
+    ),
+    Fault(
+        "parts: a row that joins has the cache of no row",
+        "draftlens/decoding/session.py",
+        "self.cache.join(cache if cache.shares(self.cache) else self.cache.copied(cache))",
+        "self.cache.join(cache)",
+        PARTS,
+    ),
+    Fault(
+        "parts: rows are read into places of which others may leave",
+        "draftlens/decoding/admission.py",
+        "if batch is not None and not in_parts:",
+        "if batch is not None:",
+        PARTS,
+    ),
+    Fault(
+        "parts: rows that run wait for the whole prompt",
+        "draftlens/decoding/session.py",
+        "            if rows is None:\n                break\n",
+        "            if rows is None:\n                continue\n",
+        PARTS,
+    ),
+    Fault(
+        "parts: they stay small where no row runs",
+        "draftlens/decoding/admission.py",
+        "self._delay = delay\n",
+        "self._delay = self._delay or delay\n",
+        PARTS,
+    ),
+    Fault(
+        "parts: another call is read before the rest",
+        "draftlens/decoding/admission.py",
+        "        if admitted is None:\n            self._reading = reading\n",
+        "",
+        PARTS,
+    ),
+    Fault(
+        "rows that end leave in an order in which others take their places",
+        "draftlens/decoding/session.py",
+        "in sorted(rows, reverse=True):",
+        "in sorted(rows):",
+        LEAVING,
+    ),
+    Fault(
+        "a row that moves has the position of the row that left",
+        "draftlens/decoding/session.py",
+        "without_row(self._next_position, row)",
+        "self._next_position[..., :-1, :]",
+        LEAVING,
+    ),
+    Fault(
+        "the sequences of rows that leave stay in their order",
+        "draftlens/decoding/session.py",
+        "replace_by_last(self.sequences, row)",
+        "del self.sequences[row]",
+        LEAVING,
+    ),
+    Fault(
+        "rows that the draft has not read leave it",
+        "draftlens/decoding/session.py",
+        "        if not self._unread:\n            self._drop_ended()",
+        "        self._drop_ended()",
+        UNREAD,
+    ),
+    Fault(
+        "scheduler: all samples of a job are its first row",
+        "draftlens/scheduling/batch.py",
+        "(job, len(job.sequences))",
+        "(job, 0)",
+        SAMPLES,
+    ),
+    Fault(
+        "scheduler: samples share their seed",
+        "draftlens/scheduling/batch.py",
+        "for seed in row_seeds(seeds[0], job.samples)]",
+        "for seed in seeds[:1] * job.samples]",
+        SAMPLES,
+    ),
+    Fault(
+        "scheduler: a request gets the method of another one",
+        "draftlens/scheduling/scheduler.py",
+        "if batch.method == request.method:",
+        "if True:",
+        SCHEDULER,
+    ),
+    Fault(
+        "scheduler: rows of a job that is cancelled stay in the batch",
+        "draftlens/scheduling/batch.py",
+        "                self.session.remove(sequence)\n        self.jobs",
+        "                pass\n        self.jobs",
+        CANCELLED,
+    ),
+    Fault(
+        "scheduler: a job that is cancelled keeps its place",
+        "draftlens/scheduling/batch.py",
+        "            self.rows.pop(sequence.number, None)\n",
+        "",
+        CANCELLED,
+    ),
+    Fault(
+        "scheduler: a job that waits cannot be cancelled",
+        "draftlens/scheduling/scheduler.py",
+        "        if job in self._waiting:\n            self._stop_waiting(job)\n        for",
+        "        for",
+        WAITING,
+    ),
+    Fault(
+        "scheduler: a batch whose round failed goes on",
+        "draftlens/scheduling/scheduler.py",
+        "            self._batches.remove(batch)\n            for job in batch.jobs:",
+        "            for job in batch.jobs:",
+        FAILING,
+    ),
+    Fault(
+        "scheduler: an error in a prompt leaves the job's first rows",
+        "draftlens/scheduling/scheduler.py",
+        "        for batch in list(self._batches):\n            self._leave(batch, job)\n        job.notify",
+        "        job.notify",
+        FAILING,
+    ),
+    Fault(
+        "scheduler: a long job counts as the others",
+        "draftlens/scheduling/scheduler.py",
+        "longest = max(each.length for each in [*running, job])",
+        "longest = job.length",
+        ROOM,
+    ),
+    Fault(
+        "scheduler: the client that came first goes first",
+        "draftlens/scheduling/scheduler.py",
+        "key=lambda head: (rows[head.client], self._turns[head.client])",
+        "key=lambda head: 0",
+        CLIENTS,
     ),
 )

@@ -106,6 +106,7 @@ class PairHistory:
     Attributes:
         rates: of the latest answer.
         savings: what earlier answers have left for rounds that do not pay, in plain rounds.
+        seconds_per_prompt_token: of the draft's latest prompt, with its vision; None before one.
     """
 
     def __init__(self, costs: Costs, lock: AbstractContextManager[Any] | None = None) -> None:
@@ -113,6 +114,13 @@ class PairHistory:
         self.rates = AcceptanceRates()
         self.lock = lock or ForkLock()
         self.savings = 0.0
+        self.seconds_per_prompt_token: float | None = None
+
+    def reading_seconds(self, at: RoundState) -> float:
+        """Seconds in which the draft reads `at.pending` tokens in each row."""
+        if self.seconds_per_prompt_token is None:
+            return self.costs.level(at.pending, at)
+        return self.seconds_per_prompt_token * at.rows * at.pending
 
 
 class TreeController:
@@ -156,11 +164,35 @@ class TreeController:
         self._probe_at = FIRST_PROBE
         self._is_probe = False
         self._times_plain = False
+        self._read_at = 0.0  # tokens at which reading the draft's prompt is considered again
 
     @property
     def kept_depth(self) -> int:
         """How many of the grown levels are verified."""
         return self._grown
+
+    def may_read(self, at: RoundState) -> bool:
+        """Whether the draft shall read its prompt, of `at.pending` tokens: where costs are known,
+        only if that can pay within the expected rest of the answer, should draft tokens be accepted
+        as often as they may be. The question is open again `PLAN_EVERY` tokens later."""
+        with self.history.lock:
+            costs = self.history.costs
+            if not (costs.target.is_measured and costs.draft.is_measured):
+                return True
+            self._at = at
+            if not self.rounds:
+                self._usual_length = min(USUAL_LENGTH, at.remaining)
+            if self.emitted < self._read_at:
+                return False
+            self._read_at = self.emitted + PLAN_EVERY
+            expected = max(self._usual_length - self.emitted, self.emitted)
+            seconds = self.history.reading_seconds(at)
+            return seconds < min(expected, at.remaining) * self._hoped_gain()
+
+    def has_read(self, num_tokens: int, seconds: float) -> None:
+        """Record how long the draft took to read this number of prompt tokens."""
+        with self.history.lock:
+            self.history.seconds_per_prompt_token = seconds / num_tokens
 
     def tree(self, at: RoundState) -> Topology:
         """The largest tree of the next round; `grown` may end its growth earlier."""
@@ -295,11 +327,17 @@ class TreeController:
 
     def _is_hopeful(self) -> bool:
         """Whether a chain would pay at the upper bound of the rate of first choices."""
+        return self._hoped_gain() > 0
+
+    def _hoped_gain(self) -> float:
+        """Seconds by which a token of a chain would be cheaper than a plain one at that bound, at
+        most; below zero if it would not."""
         costs = self.history.costs
         check, level = partial(costs.check, at=self._at), partial(costs.level, at=self._at)
         plan = RoundPlan.of(TREES[0], self.rates, check, level)
         depths = range(1, plan.tree.depth + 1)
-        return any(plan.rate(depth, self.rates.hope) > plan.rate(0) for depth in depths)
+        best = max(plan.rate(depth, self.rates.hope) for depth in depths)
+        return 1 / plan.rate(0) - 1 / best
 
     def _allowance(self) -> float:
         """Seconds that the answer may still lose."""

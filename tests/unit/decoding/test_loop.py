@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 from families import FAMILIES, inputs
 from stock import LONG, METHODS, draft, reference, target
 
+from draftlens import InputError
 from draftlens.core.batch import Batch
 from draftlens.core.proposal import DraftTree
 from draftlens.core.stats import Clock, Stats
 from draftlens.decoding import Session, decode, step
+from draftlens.decoding.part_size import PartSize
 from draftlens.methods.base import Models, from_dict
 from draftlens.models.adapter import Backbone
 
@@ -129,3 +132,28 @@ def test_a_scheduler_that_calls_steps(name: str) -> None:
             streamed[chunk.row] += chunk.tokens
     assert step(session) == []
     assert [row.tokens for row in rows] == list(streamed.values()) == expected()
+
+
+@pytest.mark.parametrize("parts", [0, 1])
+def test_rows_leave_before_they_are_read(parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of two rows of a call, and then the call; `parts` of its prompt have been read."""
+    monkeypatch.setattr(PartSize, "within", lambda *_: 4)
+    session = session_of(PASSES["chain"])
+    first = add(session, 2)
+    step(session)
+    given = inputs(FAMILY, FAMILY.richest, (0, 1))
+    prepared = session.target.prepare(given, max_new_tokens=5)
+    left, kept = session.add(prepared, [0, 0], given)
+    gone = session.add(prepared, [0, 0], given)
+    for _ in range(parts):
+        assert session.start() == []
+    for row in (left, *gone):
+        session.remove(row)
+        with pytest.raises(InputError) if row is gone[1] else nullcontext():
+            session.remove(row)
+    while not session.done:
+        step(session)
+    answers = reference(FAMILY, FAMILY.richest, LONG)
+    assert first.tokens == answers[2][:23]
+    assert kept.tokens == answers[1][:5]
+    assert all(row.tokens == [] for row in (left, *gone))

@@ -259,6 +259,11 @@ class ScriptedController:
     def kept_depth(self) -> int:
         return min(len(self.confidences), self.levels)
 
+    def may_read(self, at: RoundState) -> bool:
+        return True
+
+    def has_read(self, num_tokens: int, seconds: float) -> None: ...
+
     def tree(self, at: RoundState) -> Topology:
         self.told = [at]
         self.confidences = []

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from draftlens.core.errors import ConfigError, InputError, MediaError
-from draftlens.scheduler import AnswerError, QueueFullError
+from draftlens.scheduling import AnswerError, QueueFullError
 from draftlens.serve.errors import ApiError, api_error
 from draftlens.serve.protocol import NEUTRAL, ChatRequest, CompletionRequest, parse
 
@@ -51,6 +51,9 @@ def test_values_are_those_of_openai() -> None:
     assert chat(prediction=prediction).prediction.text == "aa"  # type: ignore[union-attr]
     assert parse(CompletionRequest, {"prompt": [1, 2]}).prompt == [1, 2]
     assert parse(CompletionRequest, {"prompt": ["a", "b"]}).prompt == ["a", "b"]
+    for token in (-1, 2**63):
+        with pytest.raises(ApiError):
+            parse(CompletionRequest, {"prompt": [token]})
 
 
 @pytest.mark.parametrize("name", NEUTRAL)

@@ -282,3 +282,36 @@ def test_large_gains_are_not_spent_on_explorations() -> None:
         controller.judged(chain(2), [(0, 1)], 1.0)
     assert controller._gained > 50
     assert controller._allowance() < MAX_SAVINGS + EXPLORED_SHARE * 200
+
+
+@pytest.mark.parametrize(
+    ("ratio", "length", "remaining", "reads"),
+    [
+        (0.1, 3000, 200, True),
+        (0.1, 3000, 3, False),  # the answer ends before that pays
+        (0.1, 100_000, 200, False),  # a long prompt, a short answer
+        (1.2, 1, 200, False),  # nothing pays, however often draft tokens are accepted
+    ],
+)
+def test_a_prompt_is_read_if_that_can_pay(
+    ratio: float, length: int, remaining: int, reads: bool
+) -> None:
+    controller = TreeController(history(FLAT, scaled(FLAT, ratio)))
+    at = RoundState(pending=length, remaining=remaining)
+    assert controller.may_read(at) is reads
+
+
+def test_reading_is_considered_again_as_the_answer_grows() -> None:
+    """By the time that the last prompt took; the longer an answer, the longer its expected rest."""
+    kept = history(FLAT, scaled(FLAT, 0.1))
+    at = RoundState(pending=1000, remaining=1 << 20)
+    first = TreeController(kept)
+    assert first.may_read(at)
+    first.has_read(1000, 100.0)
+    second = TreeController(kept)
+    answers = []
+    for _ in range(200):
+        answers.append(second.may_read(at))
+        second.judged(EMPTY, [()], 1.0)
+    assert not any(answers[:64])
+    assert any(answers[64:])

@@ -33,6 +33,7 @@ from draftlens.methods.parallelvlm.messages import (
     Open,
 )
 from draftlens.methods.parallelvlm.schedule import Schedule
+from draftlens.methods.parallelvlm.target_rows import DraftForward, Row
 from draftlens.methods.parallelvlm.target_side import ParallelDrafter
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
@@ -316,15 +317,24 @@ def test_forwards_whose_tokens_are_all_rejected_are_marked(monkeypatch: pytest.M
     assert sorted(outcomes) == [0.0, 1.0, *rejected]
 
 
-def test_tokens_of_an_old_epoch_are_dropped() -> None:
+@pytest.mark.parametrize("most", [1, 9], ids=["one by one", "at once"])
+def test_tokens_of_an_old_epoch_are_dropped(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether they come with those of the new epoch or before them."""
     target = begun(Schedule(2), [FIRST, 41])
-    assert target.link is not None
+    link = target.link
+    assert link is not None
+
+    def receive(answer: int, timeout: float) -> list[Any]:
+        messages, link.inbox = link.inbox[:most], link.inbox[most:]
+        return messages
+
+    monkeypatch.setattr(link, "receive", receive)
     assert target.propose() == [[41]]
-    target.link.guess(0, 2, [42, 43])
+    link.guess(0, 2, [42, 43])
     target.gain([50])
     assert target.propose() == [[]]
-    target.link.guess(0, 4, [44])  # written before the worker knew
-    target.link.guess(0, 2, [51, 52], epoch=1)
+    link.guess(0, 4, [44])  # written before the worker knew
+    link.guess(0, 2, [51, 52], epoch=1)
     target.gain([51])
     assert target.propose() == [[52]]
 
@@ -453,6 +463,28 @@ def test_next_guesses_stand_behind_the_checked_ones() -> None:
     link.lost = "killed"
     assert target.drafter.next_guesses(tree) is None
     assert target.drafter.propose(batch_of(target.rows), 20).probs is None
+
+
+def test_a_token_that_has_not_come_is_no_next_guess() -> None:
+    """Also if one of a rejected hypothesis had come at its position."""
+    [sequence] = sequences(torch.ones(1, 4).long(), [[FIRST]])
+    row = Row(0, room=50, limit=9, answer=sequence.history.answer)
+
+    def take(epoch: int, position: int, *tokens: int) -> None:
+        for index, token in enumerate(tokens, position):
+            made = Guess(0, epoch, index, token, torch.full((VOCAB,), float(token)))
+            row.take(made, DraftForward(Span("draft", "draft", 0.0, 0.1), 1))
+
+    take(0, 0, FIRST, 41, 42, 43)
+    row.advance(sequence.history)
+    sequence.tokens.append(50)  # 41 is rejected
+    row.advance(sequence.history)
+    assert row.next_guess(0) is None
+    take(1, 2, 51)
+    made = row.next_guess(0)
+    assert made is not None
+    assert (made.token, float(made.probs[0])) == (51, 51.0)
+    assert row.next_guess(1) is None
 
 
 def test_rows_that_leave() -> None:

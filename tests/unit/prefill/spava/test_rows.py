@@ -18,14 +18,21 @@ from draftlens.prefill.spava.rows import Division, PromptRow, prompt_rows
 DIVISION = Division(blocks=4, anchor="n/64", passing="n/32")
 
 
+def rows(*parts: tuple[int, int, int], division: Division = DIVISION) -> list[PromptRow]:
+    """Rows of a prompt, each with text, visual tokens, and text behind them."""
+    lengths = list(map(sum, parts))
+    longest = max(lengths)
+    is_visual = torch.zeros(len(parts), longest, dtype=torch.bool)
+    for number, (before, visual, _) in enumerate(parts):
+        is_visual[number, before : before + visual] = True
+    ids = torch.arange(longest).expand(len(parts), -1)
+    ends = torch.tensor(lengths)[:, None]
+    prompt = Prompt(torch.zeros(len(parts), longest, 1), ids, lengths, ends, is_visual, {})
+    return prompt_rows(prompt, division)
+
+
 def row(before: int, visual: int, behind: int, division: Division = DIVISION) -> PromptRow:
-    """The row of a prompt with text, visual tokens, and text behind them."""
-    length = before + visual + behind
-    is_visual = torch.zeros(1, length, dtype=torch.bool)
-    is_visual[0, before : before + visual] = True
-    ids = torch.arange(length)[None]
-    prompt = Prompt(torch.zeros(1, length, 1), ids, [length], ids[:, -1:] + 1, is_visual, {})
-    return prompt_rows(prompt, division)[0]
+    return rows((before, visual, behind), division=division)[0]
 
 
 def test_the_context_ends_with_the_last_visual_token() -> None:
@@ -34,6 +41,13 @@ def test_the_context_ends_with_the_last_visual_token() -> None:
     assert (blocks.context, blocks.length) == (133, 138)
     assert (blocks.anchor, blocks.passing, blocks.count) == (2, 4, 4)
     assert [blocks.size(block) for block in range(4)] == [33, 33, 33, 32]
+
+
+def test_each_row_is_divided_behind_its_own_pictures() -> None:
+    together = rows((3, 130, 5), (20, 0, 0), (1, 70, 30))
+    assert together == [row(3, 130, 5), row(20, 0, 0), row(1, 70, 30)]
+    contexts = [one.blocks and one.blocks.context for one in together]
+    assert contexts == [133, None, 71]
 
 
 def test_a_prompt_may_end_with_a_picture() -> None:

@@ -12,25 +12,28 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
-from threading import Lock, Thread
+from threading import Lock, Thread, current_thread
 
 import psutil
 import torch
 
 from draftlens.core.errors import ConfigError, DraftlensError, InputError
 from draftlens.core.result import Chunk
-from draftlens.core.sampling import row_seeds
-from draftlens.core.sequence import Sequence
-from draftlens.core.stats import Clock, Stats
 from draftlens.decoding.loop import decode
 from draftlens.decoding.plan import Plan
-from draftlens.decoding.session import Session
-from draftlens.methods.base import MethodLike, Models
+from draftlens.methods.base import Models
 from draftlens.models.adapter import Backbone
-from draftlens.models.prompt import Prepared
-from draftlens.request import Call, Request, add_rows, plan_of, prepare, seeds_of
+from draftlens.request import Call, Request, plan_of, prepare
+from draftlens.scheduling.batch import Batch
+from draftlens.scheduling.jobs import (
+    AnswerError,
+    Counters,
+    Job,
+    QueueFullError,
+    SchedulerLimits,
+    Update,
+)
 from draftlens.streaming import approximations
 
 _log = logging.getLogger("draftlens")
@@ -41,132 +44,12 @@ FAILED = "the answer failed in this round of the batch"
 CLOSED = "the scheduler is closed"
 
 
-class QueueFullError(DraftlensError):
-    """As many requests wait as may."""
-
-
-class AnswerError(DraftlensError):
-    """An answer ended before its last token for a reason that is not the request's."""
-
-
-@dataclass(frozen=True)
-class SchedulerLimits:
-    """Bounds on the batch.
-
-    Args:
-        max_rows: rows that are answered together.
-        max_waiting: requests that wait; further ones are refused.
-        max_cache_bytes: memory of keys and values; None for half of what is free at the start.
-    """
-
-    max_rows: int = 16
-    max_waiting: int = 64
-    max_cache_bytes: int | None = None
-
-
-@dataclass(frozen=True)
-class Update:
-    """What a job gained in a round. `Chunk.row` counts the rows of the job; with `error` or `done`
-    nothing follows."""
-
-    chunks: tuple[Chunk, ...] = ()
-    done: bool = False
-    error: Exception | None = None
-
-
-@dataclass(eq=False)
-class Job:
-    """A request from its arrival to its last token.
-
-    Args:
-        request: holds the processors' output; the models read it when the job is admitted.
-        notify: receives each `Update` on the scheduler's thread; it must return at once.
-        samples: answers to the request, with seeds derived from its own.
-        client: jobs of different clients take turns.
-
-    Attributes:
-        sequences: the rows of all samples, once they are admitted.
-        lossless, approximate, notes: as in `Result`, at the end.
-    """
-
-    request: Request
-    notify: Callable[[Update], None]
-    samples: int = 1
-    client: str = ""
-    sequences: list[Sequence] = field(default_factory=list)
-    approximate: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    arrived: float = field(default_factory=time.perf_counter)
-    admitted: float = 0.0
-
-    @property
-    def prompt_length(self) -> int:
-        """With padding, in tokens."""
-        return int(self.request.inputs["input_ids"].shape[1])
-
-    @property
-    def num_rows(self) -> int:
-        return self.samples * len(self.request.inputs["input_ids"])
-
-    @property
-    def length(self) -> int:
-        """Most tokens of a row, prompt and answer."""
-        return self.prompt_length + int(self.request.options.get("max_new_tokens") or 1024)
-
-
-@dataclass
-class Counters:
-    """Counts since the start.
-
-    Attributes:
-        drafts: proposals that were verified, per row.
-        accepted_by_position: how often the draft token at this depth was accepted, from 0.
-        stall_seconds: seconds in which running rows waited for the prompt of another one.
-        failed_rounds: rounds that ended with an error.
-    """
-
-    drafts: int = 0
-    draft_tokens: int = 0
-    accepted: int = 0
-    accepted_by_position: Counter[int] = field(default_factory=Counter)
-    tokens: int = 0
-    prompt_tokens: int = 0
-    stall_seconds: float = 0.0
-    failed_rounds: int = 0
-    cache_bytes: int = 0
-
-
-class _Batch:
-    """A session with the rows of one method, and the jobs they belong to."""
-
-    def __init__(self, method: MethodLike, plan: Plan, target: Backbone) -> None:
-        self.method = method
-        self.plan = plan
-        self.session = Session(target, plan, Clock(Stats()))
-        self.rows: dict[int, tuple[Job, int]] = {}  # by number: the job, and the row in it
-        self.jobs: dict[Job, None] = {}  # in order of admission
-
-    def add(self, job: Job, request: Request, prepared: Prepared) -> None:
-        for sequence in add_rows(self.session, self.plan, prepared, request):
-            self.rows[sequence.number] = (job, len(job.sequences))
-            job.sequences.append(sequence)
-        self.jobs[job] = None
-
-    def drop(self, job: Job) -> None:
-        """Remove all rows of a job that the session has read."""
-        for sequence in job.sequences:
-            self.rows.pop(sequence.number, None)
-            if sequence in self.session.sequences:
-                self.session.remove(sequence)
-        self.jobs.pop(job, None)
-
-
 class Scheduler:
     """Answers jobs on a thread of its own, which starts at once and ends with `close`."""
 
-    def __init__(self, models: Models, limits: SchedulerLimits = SchedulerLimits()) -> None:
+    def __init__(self, models: Models, limits: SchedulerLimits | None = None) -> None:
         self.models = models
-        self.limits = limits
+        self.limits = limits = limits or SchedulerLimits()
         self.counters = Counters()
         self.alive = True
         self._max_cache = limits.max_cache_bytes or _free_bytes(models.target) * CACHE_SHARE
@@ -175,7 +58,7 @@ class Scheduler:
         )
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._waiting: list[Job] = []
-        self._batches: list[_Batch] = []
+        self._batches: list[Batch] = []
         self._num_turns = 0
         self._turns: Counter[str] = Counter()  # by client, the number of its last turn
         self._lock = Lock()
@@ -221,7 +104,7 @@ class Scheduler:
         with self._lock:
             self._closing = True
         self._inbox.put(lambda: None)
-        if wait:
+        if wait and current_thread() is not self._thread:
             self._thread.join()
 
     def _run(self) -> None:
@@ -230,6 +113,7 @@ class Scheduler:
                 self._receive()
                 self._admit()
                 for batch in list(self._batches):
+                    self._read(batch)
                     self._advance(batch)
         except BaseException:
             _log.exception("the scheduler has ended")
@@ -266,32 +150,53 @@ class Scheduler:
             self._num_waiting -= 1
 
     def _admit(self) -> None:
-        """Let the target read the prompt of at most one job."""
+        """Let the next job be read, if no other one is."""
+        if any(batch.reading for batch in self._batches):
+            return
         job = self._next()
         if job is None:
             return
         self._stop_waiting(job)
         self._num_turns += 1
         self._turns[job.client] = self._num_turns
-        stalls = bool(self._batches)
         job.admitted = time.perf_counter()
         try:
-            batch = self._batch_of(job.request)
-            prepared = prepare(self.models.target, job.request)
-            chunks: list[Chunk] = []
-            for request in _samples(job, seeds_of(job.request.seed, prepared)):
-                batch.add(job, request, prepared)
-                while batch.session.waiting:
-                    chunks += batch.session.start()
+            with self._stalling():
+                batch = self._batch_of(job.request)
+                prepared = prepare(self.models.target, job.request)
+                batch.add(job, prepared)
         except Exception as error:
             self._refuse(job, error)
             return
-        if stalls:
-            self.counters.stall_seconds += time.perf_counter() - job.admitted
-        self.counters.prompt_tokens += job.prompt_length * job.num_rows
         job.notes = prepared.notes
+
+    def _read(self, batch: Batch) -> None:
+        """Let the target read the prompt of a job, beside running rows a part of it."""
+        job = batch.reading
+        if job is None:
+            return
+        try:
+            with self._stalling():
+                chunks = batch.read()
+        except Exception as error:
+            self._refuse(job, error)
+            return
+        if batch.reading is None:
+            job.read = time.perf_counter()
+            self.counters.count_read(job)
         with self._failing_together(batch):
             self._deliver(batch, chunks)
+
+    @contextmanager
+    def _stalling(self) -> Iterator[None]:
+        """Count the time inside, if rows are running."""
+        stalls = any(batch.session.running for batch in self._batches)
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            if stalls:
+                self.counters.stall_seconds += time.perf_counter() - began
 
     def _refuse(self, job: Job, error: Exception) -> None:
         """End a job that could not begin; the rows of the others go on."""
@@ -326,29 +231,25 @@ class Scheduler:
         """Memory of the caches, whose rows are as long as the longest one."""
         return num_rows * length * self._token_bytes
 
-    def _batch_of(self, request: Request) -> _Batch:
+    def _batch_of(self, request: Request) -> Batch:
         """The batch of a request's method; a new one if the method has no rows."""
         for batch in self._batches:
             if batch.method == request.method:
                 return batch
         plan = plan_of(self.models, request)
         check_joins(plan)
-        batch = _Batch(request.method, plan, self.models.target)
+        batch = Batch(request.method, plan, self.models.target)
         self._batches.append(batch)
         return batch
 
-    def _advance(self, batch: _Batch) -> None:
+    def _advance(self, batch: Batch) -> None:
         """Run one round and hand on what the rows have gained."""
-        session = batch.session
-        passes, drafted = session.stats.passes, session.stats.drafted
-        with self._failing_together(batch):
-            session.begin()
-            chunks = session.accept(session.check(session.propose()))
-            self._count(session, chunks, session.stats.passes - passes, drafted)
-            self._deliver(batch, chunks)
+        if batch in self._batches and batch.session.running:
+            with self._failing_together(batch):
+                self._deliver(batch, batch.round(self.counters))
 
     @contextmanager
-    def _failing_together(self, batch: _Batch) -> Iterator[None]:
+    def _failing_together(self, batch: Batch) -> Iterator[None]:
         """After an error in a round, the caches of a session may not fit its rows: all rows fail,
         and the next request gets a new session."""
         try:
@@ -360,29 +261,12 @@ class Scheduler:
             for job in batch.jobs:
                 job.notify(Update(error=AnswerError(FAILED)))
 
-    def _count(self, session: Session, chunks: Seq[Chunk], passes: int, drafted: int) -> None:
-        counters = self.counters
-        if session.stats.drafted > drafted:
-            counters.drafts += passes
-            counters.draft_tokens += session.stats.drafted - drafted
-        for chunk in chunks:
-            accepted = sum(chunk.from_draft)
-            counters.accepted += accepted
-            counters.accepted_by_position.update(range(accepted))
-        if session.cache is not None:
-            counters.cache_bytes = session.cache.nbytes + session.drafter.cache_bytes
-
-    def _deliver(self, batch: _Batch, chunks: Seq[Chunk]) -> None:
+    def _deliver(self, batch: Batch, chunks: Seq[Chunk]) -> None:
         """Hand the chunks of a round to their jobs, and remove the rows that have ended."""
-        gained: dict[Job, list[Chunk]] = {}
-        for chunk in chunks:
-            job, row = batch.rows[chunk.row]
-            gained.setdefault(job, []).append(replace(chunk, row=row))
-            self.counters.tokens += len(chunk.tokens)
-        for sequence in [each for each in batch.session.sequences if each.finished]:
-            batch.session.remove(sequence)
-            del batch.rows[sequence.number]
+        gained = batch.by_job(chunks)
+        batch.drop_ended()
         for job, own in gained.items():
+            self.counters.tokens += sum(len(chunk.tokens) for chunk in own)
             done = all(sequence.finished for sequence in job.sequences)
             if done:
                 call = Call(batch.plan, batch.session, job.sequences, self.models.target.dtype)
@@ -391,14 +275,14 @@ class Scheduler:
             job.notify(Update(tuple(own), done))
         self._discard_if_empty(batch)
 
-    def _leave(self, batch: _Batch, job: Job) -> None:
+    def _leave(self, batch: Batch, job: Job) -> None:
         """Remove a job, if it is in this batch, between two rounds."""
         if job in batch.jobs:
             with self._failing_together(batch):
                 batch.drop(job)
         self._discard_if_empty(batch)
 
-    def _discard_if_empty(self, batch: _Batch) -> None:
+    def _discard_if_empty(self, batch: Batch) -> None:
         """A session without rows ends, and its cache with it."""
         if not batch.rows and batch in self._batches:
             self._batches.remove(batch)
@@ -409,13 +293,6 @@ def check_joins(plan: Plan) -> None:
     """Raise ConfigError for a method whose rows cannot join and leave between rounds."""
     if plan.schedule is not decode:
         raise ConfigError("rows that join and leave need the schedule 'serial'")
-
-
-def _samples(job: Job, seeds: list[int]) -> list[Request]:
-    """The request of each sample, with the seeds of its rows."""
-    if job.samples == 1:
-        return [replace(job.request, seed=seeds)]
-    return [replace(job.request, seed=[seed]) for seed in row_seeds(seeds[0], job.samples)]
 
 
 def _token_bytes(model: Backbone) -> int:

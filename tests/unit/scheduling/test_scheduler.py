@@ -3,140 +3,41 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from queue import Queue
 from typing import Any
 
 import pytest
 import torch
-from families import FAMILIES, inputs
-from stock import NEW, draft, reference, target
+from stock import NEW, reference
 
-import draftlens
 from draftlens import ConfigError, InputError
 from draftlens.core.sampling import row_seeds
-from draftlens.decoding.admission import Admission
 from draftlens.decoding.session import Session
-from draftlens.methods.base import Models, from_dict
+from draftlens.methods.base import from_dict
 from draftlens.models.adapter import Backbone
-from draftlens.request import Request
-from draftlens.scheduler import (
-    AnswerError,
-    Job,
-    QueueFullError,
-    Scheduler,
-    SchedulerLimits,
-    Update,
+from draftlens.models.prompt_cache import PromptCache
+from draftlens.scheduling import AnswerError, QueueFullError, Update
+from tests.unit.scheduling.callers import (
+    FAMILY,
+    METHOD,
+    SAMPLED,
+    WAIT,
+    Caller,
+    Gate,
+    Start,
+    alone,
 )
-
-FAMILY = next(family for family in FAMILIES if family.name == "llava_onevision")
-METHOD = from_dict({"method": "speculative", "num_speculative_tokens": 3})
-SAMPLED = {"do_sample": True, "top_k": 40, "temperature": 1.3}
-WAIT = 30.0
-
-Start = Callable[..., Scheduler]
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    """Makes schedulers of the family's pair, and closes them."""
-    made: list[Scheduler] = []
-
-    def make(**limits: Any) -> Scheduler:
-        models = Models(Backbone.of(target(FAMILY)), Backbone.of(draft(FAMILY)))
-        made.append(Scheduler(models, SchedulerLimits(**limits)))
-        return made[-1]
-
-    yield make
-    for scheduler in made:
-        scheduler.close()
-        assert not scheduler._thread.is_alive()
-
-
-class Caller:
-    """A job about one row of the family's richest input, and its updates."""
-
-    def __init__(
-        self,
-        row: int,
-        *,
-        new: int = NEW,
-        seed: int = 0,
-        samples: int = 1,
-        client: str = "",
-        method: Any = METHOD,
-        **options: Any,
-    ) -> None:
-        given = inputs(FAMILY, FAMILY.richest, (row,))
-        options = {"max_new_tokens": new, "do_sample": False, **options}
-        request = Request(given, method=method, seed=seed, options=options)
-        self.updates: Queue[Update] = Queue()
-        self.job = Job(request, self.updates.put, samples=samples, client=client)
-
-    def heard(self) -> list[list[int]]:
-        """The tokens of each row, once all have ended; raises the job's error."""
-        rows: list[list[int]] = [[] for _ in range(self.job.num_rows)]
-        while True:
-            update = self.updates.get(timeout=WAIT)
-            if update.error is not None:
-                raise update.error
-            for chunk in update.chunks:
-                rows[chunk.row] += chunk.tokens
-            if update.done:
-                assert rows == [sequence.tokens for sequence in self.job.sequences]
-                return rows
-
-
-def alone(row: int, seed: int) -> list[int]:
-    """What a row draws by itself."""
-    given = inputs(FAMILY, FAMILY.richest, (row,))
-    result = draftlens.generate(
-        target(FAMILY), given, method="plain", seed=seed, max_new_tokens=NEW, **SAMPLED
-    )
-    return result.tokens[0]
-
-
-class Gate:
-    """Lets a scheduler run round by round."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._permits = threading.Semaphore(0)
-        self.is_open = False
-        self.reached = threading.Event()
-        check = Session.check
-
-        def wait(session: Session, tree: Any) -> Any:
-            self.reached.set()
-            if not self.is_open:
-                assert self._permits.acquire(timeout=WAIT)
-            return check(session, tree)
-
-        monkeypatch.setattr(Session, "check", wait)
-
-    def let(self, rounds: int) -> None:
-        for _ in range(rounds):
-            self._permits.release()
-
-    def open(self) -> None:
-        self.is_open = True
-        self._permits.release()
-
-
-@pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
-    return Gate(monkeypatch)
 
 
 def test_greedy_and_sampled_rows_join_and_leave(start: Start) -> None:
     """More jobs than rows, greedy ones and seeded ones, of different lengths."""
     scheduler = start(max_rows=3)
     answers = reference(FAMILY, FAMILY.richest)
-    callers = [Caller(row % 3, new=NEW - 5 * (row % 4)) for row in range(8)]
+    callers = [Caller(row % 3, new=NEW - 3 * (row % 4)) for row in range(8)]
     drawn = [Caller(row, seed=11 + row, **SAMPLED) for row in range(3)]
     for caller in [*callers[:4], *drawn, *callers[4:]]:
         scheduler.submit(caller.job)
     for number, caller in enumerate(callers):
-        count = NEW - 5 * (number % 4)
+        count = NEW - 3 * (number % 4)
         assert caller.heard() == [answers[number % 3][:count]]
     for row, caller in enumerate(drawn):
         assert caller.heard() == [alone(row, 11 + row)]
@@ -152,6 +53,31 @@ def test_samples_have_seeds_of_their_own(start: Start) -> None:
     assert caller.heard() == [alone(0, seed) for seed in row_seeds(5, 3)]
 
 
+@pytest.mark.parametrize("beside", [False, True])
+def test_samples_read_the_prompt_once(start: Start, gate: Gate, beside: bool) -> None:
+    """The further ones restore it from the prompt cache, also beside a running row."""
+    scheduler = start()
+    for model in (scheduler.models.target, scheduler.models.draft):
+        model.prompt_cache = PromptCache("10MB")
+    other, caller = Caller(1), Caller(0, seed=5, samples=3, namespace="a", **SAMPLED)
+    if beside:
+        scheduler.submit(other.job)
+        assert gate.reached.wait(WAIT)
+    scheduler.submit(caller.job)
+    gate.open()
+    assert caller.heard() == [alone(0, seed) for seed in row_seeds(5, 3)]
+    cached = [sequence.cached_tokens for sequence in caller.job.sequences]
+    length = caller.job.prompt_length
+    assert cached[0] == 0
+    assert length - 8 < cached[1] == cached[2] < length
+    assert scheduler.counters.cached_tokens == sum(cached)
+    again, stranger = Caller(0, namespace="a"), Caller(0, namespace="b")
+    for one, expected in ((again, cached[1]), (stranger, 0)):
+        scheduler.submit(one.job)
+        assert one.heard() == [reference(FAMILY, FAMILY.richest)[0]]
+        assert one.job.sequences[0].cached_tokens == expected
+
+
 def test_methods_have_sessions_of_their_own(start: Start) -> None:
     scheduler = start()
     answers = reference(FAMILY, FAMILY.richest)
@@ -161,6 +87,24 @@ def test_methods_have_sessions_of_their_own(start: Start) -> None:
         scheduler.submit(caller.job)
     for number, caller in enumerate(callers):
         assert caller.heard() == [answers[number // 2]]
+
+
+def test_equal_methods_alone_share_a_session(start: Start, gate: Gate) -> None:
+    """A row that is drawn by rejection sampling does not change how others are drawn."""
+    scheduler = start()
+    method = from_dict(
+        {"method": "speculative", "num_speculative_tokens": 3, "sampling_rule": "rejection"}
+    )
+    rejection = Caller(1, method=method, **SAMPLED)
+    scheduler.submit(rejection.job)
+    assert gate.reached.wait(WAIT)
+    coupled = [Caller(row, seed=11 + row, **SAMPLED) for row in (0, 2)]
+    for caller in coupled:
+        scheduler.submit(caller.job)
+    gate.open()
+    for row, caller in zip((0, 2), coupled, strict=True):
+        assert caller.heard() == [alone(row, 11 + row)]
+    rejection.heard()
 
 
 def test_a_cancelled_job_leaves_within_a_round(start: Start, gate: Gate) -> None:
@@ -227,6 +171,8 @@ def test_an_error_in_a_round_fails_its_rows_and_no_later_ones(
             caller.heard()
         assert "secret" not in str(raised.value)
     assert callers[2].heard() == [reference(FAMILY, FAMILY.richest)[2]]
+    assert callers[0].updates.empty()
+    assert callers[1].updates.empty()
     assert scheduler.counters.failed_rounds == 1
     assert scheduler.alive
 
@@ -239,8 +185,8 @@ def test_an_error_in_a_prompt_fails_its_job_alone(
     other = Caller(1)
     scheduler.submit(other.job)
     assert gate.reached.wait(WAIT)
-    owner, name = (Backbone, "prepare") if place == "prepare" else (Admission, "read")
-    before = getattr(owner, name)
+    name = "prepare" if place == "prepare" else "encode"
+    before = getattr(Backbone, name)
     calls: list[None] = []
 
     def fail(*arguments: Any, **named: Any) -> Any:
@@ -249,19 +195,20 @@ def test_an_error_in_a_prompt_fails_its_job_alone(
             raise RuntimeError("a secret of the device")
         return before(*arguments, **named)
 
-    monkeypatch.setattr(owner, name, fail)
+    monkeypatch.setattr(Backbone, name, fail)
     bad = Caller(0, samples=2)
     scheduler.submit(bad.job)
     gate.let(2)
     with pytest.raises(AnswerError, match="could not be read"):
         bad.heard()
-    monkeypatch.setattr(owner, name, before)
+    monkeypatch.setattr(Backbone, name, before)
     late = Caller(2)
     scheduler.submit(late.job)
     gate.open()
     assert other.heard() == [reference(FAMILY, FAMILY.richest)[1]]
     assert late.heard() == [reference(FAMILY, FAMILY.richest)[2]]
     assert scheduler.num_rows == 0
+    assert bad.updates.empty()
 
 
 def test_a_refusal_is_passed_on(start: Start) -> None:
@@ -317,6 +264,27 @@ def test_rows_and_memory_are_bounded(start: Start, gate: Gate) -> None:
         assert caller.heard() == [reference(FAMILY, FAMILY.richest)[0]]
 
 
+def test_rows_count_as_long_as_the_longest_of_them(start: Start) -> None:
+    """A short job waits for another one's end, although three short ones would have room."""
+    long = Caller(0, new=300)
+    scheduler = start(max_cache_bytes=start()._bytes(2, long.job.length) + 1)
+    events: list[tuple[int, bool]] = []
+    callers = [Caller(row) for row in range(2)]
+    for number, caller in enumerate(callers):
+
+        def notify(update: Update, number: int = number, caller: Caller = caller) -> None:
+            events.append((number, update.done))
+            caller.updates.put(update)
+
+        caller.job.notify = notify
+    for caller in (long, *callers):
+        scheduler.submit(caller.job)
+    callers[1].heard()
+    scheduler.cancel(long.job)
+    assert events == sorted(events)
+    assert not any(chunk.done for chunk in long.updates.queue)
+
+
 def test_clients_take_turns(start: Start, gate: Gate) -> None:
     scheduler = start(max_rows=2)
     order: list[str] = []
@@ -359,6 +327,21 @@ def test_the_end_of_a_scheduler_ends_its_jobs(start: Start, gate: Gate) -> None:
     with pytest.raises(AnswerError):
         scheduler.submit(Caller(0).job)
     assert not scheduler.alive or scheduler._thread.join(WAIT) is None
+
+
+def test_a_scheduler_can_be_closed_on_its_own_thread(start: Start) -> None:
+    scheduler = start()
+    caller = Caller(0)
+    put = caller.updates.put
+
+    def close(update: Update) -> None:
+        scheduler.close()
+        put(update)
+
+    caller.job.notify = close
+    scheduler.submit(caller.job)
+    with pytest.raises(AnswerError, match="closed"):
+        caller.heard()
 
 
 def test_passes_run_on_one_thread(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

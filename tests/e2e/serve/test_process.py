@@ -1,0 +1,81 @@
+"""`draftlens serve` as a process of its own, which is told to end."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from tests.e2e.serve.running import ask, until
+
+START = 120.0
+GRACE = 60.0
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A server, and its address."""
+    words = ["serve", "--port", "0", "--no-calibrate", "--grace", str(GRACE), "--max-rows", "3"]
+    said = tmp_path / "stderr"
+    with said.open("w") as file:
+        started = subprocess.Popen([sys.executable, "-m", "draftlens", *words], stderr=file)
+    try:
+        until(lambda: started.poll() is not None or "answers at" in said.read_text(), START)
+        (url,) = re.findall(r"answers at (http://[\d.:]+)", said.read_text())
+        until(lambda: is_ready(url), START)
+        yield started, url
+    finally:
+        started.kill()
+        started.wait()
+
+
+def is_ready(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def test_running_answers_end_after_sigterm(process: tuple[subprocess.Popen[bytes], str]) -> None:
+    """They and those that wait; new requests are refused, and the process ends in time."""
+    started, url = process
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+    given = {"stream": True, "max_tokens": 150, "extra_body": {"repetition_penalty": 1.3}}
+    first = [ask(client, "words", **given) for _ in range(3)]
+    reasons: list[str | None] = []
+
+    def read(chunks: openai.Stream) -> None:
+        reasons.append([chunk.choices[0].finish_reason for chunk in chunks][-1])
+
+    def wait() -> None:
+        answer = ask(client, "picture", max_tokens=5)
+        reasons.append(answer.choices[0].finish_reason)
+
+    for chunks in first:
+        next(chunks)
+    threads = [threading.Thread(target=read, args=[chunks]) for chunks in first]
+    threads.append(threading.Thread(target=wait))
+    for thread in threads:
+        thread.start()
+    until(lambda: "draftlens_requests_waiting 1.0" in httpx.get(f"{url}/metrics").text)
+    started.send_signal(signal.SIGTERM)
+    told = time.monotonic()
+    until(lambda: not is_ready(url))
+    with pytest.raises(openai.InternalServerError) as refused:
+        ask(client, "words")
+    assert refused.value.status_code == 503
+    for thread in threads:
+        thread.join(GRACE)
+    assert len(reasons) == 4
+    assert set(reasons) <= {"length", "stop"}
+    assert started.wait(GRACE) in (0, -signal.SIGTERM)
+    assert time.monotonic() - told < GRACE + 5
