@@ -4,7 +4,8 @@ which a draft pays.
 
     python benchmarks/batches.py --out benchmarks/results/batches [--parts joining,one,sizes]
 
-Times are seconds of whole answers, processor excluded, with all ways interleaved within a repeat.
+Times are seconds of whole answers, of `sizes` those of the processor, without the reading of clips;
+all ways are interleaved within a repeat.
 Every answer is compared with stock `generate`. Writes OUT.json and OUT.md after every part.
 """
 
@@ -149,7 +150,8 @@ def one(engine: Engine, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def sizes(engine: Engine, args: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
-    """Seconds of batches by number of rows and method; tokens are compared with each other."""
+    """Seconds of the processor, which other programs hardly change, of batches by number of rows
+    and method; tokens are compared with each other."""
     options = {"max_new_tokens": args.max_new_tokens, "do_sample": False}
     ways = ("plain", "speculative")
     found: dict[str, dict[str, list[float]]] = {}
@@ -159,11 +161,11 @@ def sizes(engine: Engine, args: argparse.Namespace) -> dict[str, dict[str, list[
         for repeat in range(-1, args.repeats):
             answers = {}
             for way in rotated(list(ways), repeat):
-                began = time.perf_counter()
+                began = time.process_time()
                 result = engine.answer(inputs, method=way, **options).run()
                 answers[way] = result.tokens
                 if repeat >= 0:
-                    seconds[way].append(time.perf_counter() - began)
+                    seconds[way].append(time.process_time() - began)
             assert answers["plain"] == answers["speculative"], size
         found[str(size)] = seconds
     return found

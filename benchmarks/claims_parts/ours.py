@@ -11,7 +11,11 @@ from .claim import Check, Claim, Paper, Report
 from .figures import Figure, at, share, times
 
 OUT = "--out benchmarks/results"
-BATCHES = f"python benchmarks/batches.py --rows 30 --clips 6 --repeats 3 {OUT}/batches"
+BATCHES = (
+    "python benchmarks/batches.py --parts joining,one --rows 30 --clips 6 --repeats 3 "
+    f"{OUT}/batches"
+)
+SIZES = f"python benchmarks/batches.py --parts sizes --repeats 5 --max-new-tokens 48 {OUT}/batches"
 ENGINE = f"python benchmarks/engine.py {OUT}/engine"
 SERVE = f"python benchmarks/serve.py --repeats 2 {OUT}/serve"
 SMALL = "python benchmarks/batches.py --rows 6 --clips 2 --repeats 2 --sizes 1 8 "
@@ -153,7 +157,7 @@ CLAIMS = (
         "[methods](methods.md)",
         "A draft pays in batches, too: the break-even batch size is above 16 rows.",
         "",
-        BATCHES,
+        SIZES,
         tuple(
             faster(
                 f"gain of the draft, {size} rows",
