@@ -167,7 +167,7 @@ CLAIMS = (
             )
             for size in (1, 4, 16)
         ),
-        "the embedded pair, whose forward over many rows is cheap; other programs ran beside it",
+        "the processor's time; `benchmarks/results/batches.md` has all sizes and the break-even",
         code="draftlens/methods/speculative.py",
     ),
     Claim(
