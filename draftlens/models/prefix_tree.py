@@ -70,9 +70,9 @@ class PrefixTree:
         node = self._root
         start = 0
         for segment, shared in path:
-            segment.used = now
             start += shared
             node = segment if shared == len(segment) else _split(segment, shared)
+            node.used = now
         if start == len(digests):
             return 0
         new = Segment(digests[start:].copy(), states(start, len(digests)), node, now)

@@ -85,6 +85,7 @@ class PromptCache:
             return entry.value
 
     def store_features(self, model: Any, digest: bytes, value: Any, nbytes: int) -> None:
+        """Keep a value of this size in bytes under a digest."""
         with self._lock:
             key = (_number(model), digest)
             if key not in self._features:

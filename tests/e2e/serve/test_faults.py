@@ -77,7 +77,9 @@ def test_hang_ups_leave_nothing(server: Running) -> None:
             for _ in range(chance.randrange(3) if number % 3 else 0):
                 client.recv(200)
     until(lambda: is_idle(server))
-    until(lambda: process.num_threads() <= threads and process.num_fds() <= descriptors)
+    few = 2  # of a reader of media that has started meanwhile
+    until(lambda: process.num_threads() <= threads + few)
+    until(lambda: process.num_fds() <= descriptors + few)
 
 
 def test_a_client_that_does_not_read(engine: draftlens.Engine) -> None:
