@@ -18,6 +18,7 @@ from shared import (
     backbones,
     caption_sample,
     encoded_prompt,
+    interleaved_seconds,
     median_seconds,
     rotated,
     sample_inputs,
@@ -111,9 +112,9 @@ def _profiled_peak_bytes(call: Callable[[], Any]) -> int:
     return peak
 
 
-def step(engine: Engine, args: argparse.Namespace) -> dict[str, float]:
-    """Milliseconds of a draft step by visual tokens of the prompt, with all of them and with
-    `NUM_KEPT` of them: the axes of figure 2(a)."""
+def step(engine: Engine, args: argparse.Namespace) -> dict[str, list[float]]:
+    """Milliseconds of the processor for draft steps by visual tokens of the prompt, with all of
+    them and with `NUM_KEPT` of them: the axes of figure 2(a)."""
     _, draft = backbones(engine)
     cases: dict[str, Case] = {}
     for frames in STEP_FRAMES:
@@ -122,7 +123,8 @@ def step(engine: Engine, args: argparse.Namespace) -> dict[str, float]:
         visual = int(whole.visual.sum())
         for name, prompt in (("all", whole), (f"{NUM_KEPT} kept", pruned_evenly(whole, NUM_KEPT))):
             cases[f"{name} {visual}"] = PrefilledPrompt.of(draft, prompt).chain_case(1)
-    return milliseconds(cases, 12 * args.repeats)
+    times = interleaved_seconds(cases, 12 * args.repeats, time.process_time)
+    return {name: [1e3 * value for value in seconds] for name, seconds in times.items()}
 
 
 def pruned_evenly(prompt: Prompt, keep: int) -> Prompt:
@@ -206,11 +208,15 @@ def report_probe(figures: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def report_step(figures: Mapping[str, float]) -> list[str]:
-    """A table of draft steps."""
+def report_step(figures: Mapping[str, float | list[float]]) -> list[str]:
+    """A table of medians of draft steps; older results have only these."""
     sizes = sorted({int(name.split()[-1]) for name in figures})
+    medians = {
+        name: found if isinstance(found, float) else statistics.median(found)
+        for name, found in figures.items()
+    }
     rows = [
-        (str(size), f"{figures[f'all {size}']:.2f}", f"{figures[f'{NUM_KEPT} kept {size}']:.2f}")
+        (str(size), f"{medians[f'all {size}']:.2f}", f"{medians[f'{NUM_KEPT} kept {size}']:.2f}")
         for size in sizes
     ]
     columns = ("visual tokens", "all, ms", f"{NUM_KEPT} kept, ms")

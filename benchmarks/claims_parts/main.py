@@ -1,0 +1,41 @@
+"""The command line of `python -m benchmarks.claims`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from . import quick
+from .page import page, without_marks
+
+PAGE = Path("docs/claims.md")
+
+
+def main() -> int:
+    """Write the page, or check it."""
+    parser = argparse.ArgumentParser(description="Write docs/claims.md from the result files.")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="write nothing; exit with 1 if the page is out of date with the results",
+    )
+    parser.add_argument(
+        "--quick",
+        type=Path,
+        nargs="?",
+        const=Path("runs/claims"),
+        metavar="FOLDER",
+        help="run small versions of the commands into this folder (%(const)s), go on with those "
+        "that are missing there, and print the rows that disagree",
+    )
+    args = parser.parse_args()
+    if args.quick is not None:
+        return quick.run(args.quick)
+    text = page()
+    if not args.check:
+        PAGE.write_text(text)
+        return 0
+    if without_marks(PAGE.read_text()) == without_marks(text):
+        return 0
+    print(f"{PAGE} is out of date; run: python -m benchmarks.claims")
+    return 1

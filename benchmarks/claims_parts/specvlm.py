@@ -1,0 +1,427 @@
+"""The claims of SpecVLM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from .claim import Check, Claim, Paper, Report
+from .figures import Figure, at, difference, grows, growth, mean, once, share_of, times
+
+OUT = "--out benchmarks/results"
+CAPTIONS = f"python benchmarks/specvlm.py --parts acceptance {OUT}/specvlm"
+LARGE = f"--clips 12 --checked 2 --frames 64 {OUT}/specvlm_polish_64"
+FOCUS = f"python benchmarks/specvlm.py --parts focus {LARGE}"
+CHAT = f"python benchmarks/specvlm.py --parts chat {LARGE}"
+LONG = f"python benchmarks/specvlm.py --parts long --repeats 6 {OUT}/specvlm"
+STEPS = f"{OUT}/specvlm_steps"
+SMALL = "--clips 2 --checked 1 --frames 64 --max-new-tokens 120 --out OUT"
+
+PARTS = {
+    "captions": ("specvlm", "acceptance", CAPTIONS),
+    "focus": ("specvlm_polish_64", "focus", FOCUS),
+    "chat": ("specvlm_polish_64", "chat", CHAT),
+}
+"""What is asked about 64 frames: result file, part and command."""
+
+TITLES = {"captions": "captions", "focus": "focus questions", "chat": "second questions"}
+CHAIN, TREE = 1, 2
+"""Columns of passes in the counts; tokens are in front of them."""
+
+Reader = Callable[[Report], Figure]
+
+
+def margin(part: str, case: str, baseline: str, report: Report) -> Figure:
+    """Tokens a forward of a case minus those of another one, as a share of the unpruned draft's."""
+    counts = at(report, part, "found", "64", "counts")
+    return difference(counts[case], counts[baseline], 0, TREE, counts["all"])
+
+
+def kept(part: str, case: str, report: Report) -> Figure:
+    """Tokens a forward of a case as a share of the unpruned draft's."""
+    counts = at(report, part, "found", "64", "counts")
+    return share_of(counts[case], counts["all"], 0, TREE)
+
+
+def wider(part: str, report: Report) -> Figure:
+    """How much the margin over random grows from r = 0.5 to 0.97."""
+    counts = at(report, part, "found", "64", "counts")
+    low, high = [
+        (counts[f"specvlm {share}"], counts[f"random {share}"]) for share in ("0.5", "0.97")
+    ]
+    return growth(low, high, counts["all"], TREE)
+
+
+def chain_and_tree(case: str, report: Report) -> Figure:
+    """Tokens a forward of EAGLE's tree, times those of a chain of 5."""
+    rows = at(report, "acceptance", "found", "64", "counts", case)
+    return share_of(rows, rows, 0, TREE, CHAIN)
+
+
+def decode(slow: str, fast: str, report: Report) -> Figure:
+    """How many times as fast one way decodes at 16,001 visual tokens, over repeats of one clip."""
+    runs = at(report, "long", "found", "runs")
+    return times(*([run["decode"] for run in runs[way]] for way in (slow, fast)))
+
+
+def overhead(report: Report) -> Figure:
+    """Seconds of pruning and of the draft's reading, as a share of an answer's."""
+    runs = at(report, "long", "found", "runs", "specvlm")
+    return mean(
+        [(run["phases"]["prune"] + run["phases"]["draft_prefill"]) / run["e2e"] for run in runs]
+    )
+
+
+def probe(report: Report) -> Figure:
+    """The target's prefill with the probe of attention, over that without."""
+    seconds = at(report, "probe", "found", "times")
+    return times(seconds["with"], seconds["without"])
+
+
+def step_growth(name: str, report: Report) -> Figure:
+    """A draft step at 16,001 visual tokens over one at 1,025."""
+    found = at(report, "step", "found")
+    return grows(found[f"{name} 1025"], found[f"{name} 16001"])
+
+
+def first_steps(report: Report) -> Figure:
+    """Accepted length of the first ten decoding steps over that of all."""
+    clips = at(report, "steps", "found", "64")
+    first = [[sum(clip[:10]), len(clip[:10])] for clip in clips]
+    return share_of(first, [[sum(clip), len(clip)] for clip in clips], 0, 1)
+
+
+def self_drafting(way: str, report: Report) -> Figure:
+    """Decode seconds of plain decoding over those of a target that drafts for itself."""
+    seconds = at(report, "self", "found", "256", "seconds")
+    return times(seconds["plain"], seconds[way])
+
+
+def tenth(report: Report) -> Figure:
+    """The share of the prompt's attention that the most attended tenth holds."""
+    return once(at(report, "guidance", "found", "focus", "top_tenth", "the prompt, target"))
+
+
+def by_attention(report: Report) -> Figure:
+    """Second questions: the tenth by the new question's attention, minus a random tenth."""
+    counts = at(report, "turns", "found", "64", "counts")
+    rows = [counts[f"{name} 0.9"] for name in ("most by the new question, target", "random")]
+    return difference(rows[0], rows[1], 1, 3, counts["all of it 0.9"])
+
+
+def check(
+    kind: str, label: str, read: Reader, above: float | None = 0.0, form: str = "+.1%"
+) -> Check:
+    file, part, _ = PARTS[kind]
+    return Check(label, file, read, above=above, form=form, part=part)
+
+
+def versus(kind: str, case: str, *baselines: str, share: str = " 0.9") -> tuple[Check, ...]:
+    """The case beats each of the others at r = 0.9."""
+    part = PARTS[kind][1]
+    return tuple(
+        check(kind, f"{case} - {other}", partial(margin, part, case + share, other + share))
+        for other in baselines
+    )
+
+
+def rows(number: str, place: str, says: str, paper: str, *checks: tuple[str, str]) -> list[Claim]:
+    """The same claim on captions, focus questions and second questions: (case, baselines)."""
+    found = []
+    for letter, kind in zip("abc", PARTS, strict=True):
+        file, part, command = PARTS[kind]
+        own = [one for case, others in checks for one in versus(kind, case, *others.split(", "))]
+        small = f"python benchmarks/specvlm.py --parts {part} {SMALL}/{file}"
+        found.append(
+            Claim(
+                f"{number}{letter}",
+                place,
+                f"{says} ({TITLES[kind]}).",
+                paper,
+                command,
+                tuple(own),
+                quick=small,
+            )
+        )
+    return found
+
+
+CLAIMS = (
+    Claim(
+        "1",
+        "Tables 1, 2",
+        "With a pruned draft decoding is faster than with the same draft unpruned, for long "
+        "videos.",
+        "1.29 and 1.43 times SD-Tree",
+        LONG,
+        (
+            Check(
+                "chain of 5 at 16,001 visual tokens, decoding",
+                "specvlm",
+                partial(decode, "chain, unpruned", "specvlm, chain"),
+                above=1.0,
+                part="long",
+            ),
+        ),
+        "one clip, six runs",
+    ),
+    Claim(
+        "2",
+        "Tables 1, 2",
+        "SpecVLM decodes faster than plain decoding.",
+        "up to 2.68 times (72B), 2.11 times (32B)",
+        LONG,
+        (
+            Check(
+                "EAGLE's tree at 16,001 visual tokens, over stock",
+                "specvlm",
+                partial(decode, "hf-generate", "specvlm"),
+                above=1.0,
+                part="long",
+            ),
+        ),
+        "one clip, six runs",
+    ),
+    Claim(
+        "3",
+        "Tables 1, 2",
+        "A target that drafts for itself from a pruned cache decodes faster than plainly.",
+        "1.26 to 1.59 times",
+        f"python benchmarks/specvlm.py --parts self --clips 1 --repeats 4 --frames 256 "
+        f"--max-new-tokens 60 {STEPS}",
+        (
+            Check(
+                "EAGLE's tree at 4,097 visual tokens, over plain",
+                "specvlm_steps",
+                partial(self_drafting, "self, gather"),
+                above=1.0,
+                part="self",
+            ),
+        ),
+        "one clip, four repeats, other programs beside them",
+    ),
+    *(
+        Claim(
+            f"4{letter}",
+            "Section 4.1",
+            f"With a tenth of the visual tokens the accepted length falls by 5% only "
+            f"({TITLES[kind]}).",
+            "-5% (7B draft, captions)",
+            PARTS[kind][2],
+            (
+                check(
+                    kind,
+                    "share of the unpruned length",
+                    partial(kept, PARTS[kind][1], "specvlm 0.9"),
+                    0.95,
+                    ".1%",
+                ),
+            ),
+        )
+        for letter, kind in zip("abc", PARTS, strict=True)
+    ),
+    Claim(
+        "5a",
+        "Fig. 2(b)",
+        "Random pruning of half of the tokens does not lower the accepted length much.",
+        "none at r <= 0.5",
+        CAPTIONS,
+        (
+            check(
+                "captions",
+                "random, r = 0.5, of the unpruned length",
+                partial(kept, "acceptance", "random 0.5"),
+                0.95,
+                ".1%",
+            ),
+        ),
+    ),
+    Claim(
+        "5b",
+        "Fig. 2(b)",
+        "Without any visual token the accepted length falls.",
+        "a significant drop",
+        CAPTIONS,
+        (
+            Check(
+                "no visual tokens, of the unpruned length",
+                "specvlm",
+                partial(kept, "acceptance", "none"),
+                below=1.0,
+                form=".1%",
+                part="acceptance",
+            ),
+        ),
+    ),
+    *rows(
+        "6",
+        "Fig. 6",
+        "At r = 0.9 SpecVLM's choice of tokens beats a random one",
+        "above 0 at every r",
+        ("specvlm", "random"),
+    ),
+    *(
+        Claim(
+            f"7{letter}",
+            "Fig. 6",
+            f"The margin over random pruning grows with r ({TITLES[kind]}).",
+            "widens gradually",
+            PARTS[kind][2],
+            (check(kind, "margin at 0.97 - at 0.5", partial(wider, PARTS[kind][1])),),
+        )
+        for letter, kind in zip("abc", PARTS, strict=True)
+    ),
+    *rows(
+        "8",
+        "Fig. 7(a)",
+        "Choice by attention beats a window at the front, in the middle and at the end",
+        "above each",
+        ("attention", "window front, window middle, window end"),
+    ),
+    *rows(
+        "9",
+        "Fig. 7(b)",
+        "An even spread in space beats dropping by time",
+        "above each",
+        ("uniform", "fastvid, dycoke"),
+    ),
+    *rows(
+        "10",
+        "Fig. 8",
+        "Stage I (the tokens with most attention) helps",
+        "above 0 in most cases",
+        ("specvlm", "uniform"),
+    ),
+    *rows(
+        "11",
+        "Fig. 8",
+        "Stage II (an even spread of the rest) helps",
+        "above 0",
+        ("specvlm", "attention"),
+    ),
+    Claim(
+        "12",
+        "Fig. 2(a), Table 6",
+        "A draft step becomes at least twice as slow with a longer prompt, and hardly so with a "
+        "pruned one.",
+        "4.5 times from 1k to 48k tokens (0.5B)",
+        f"python benchmarks/specvlm.py --parts step {STEPS}",
+        tuple(
+            Check(label, "specvlm_steps", partial(step_growth, name), above, below, part="step")
+            for label, name, above, below in (
+                ("all tokens, 16,001 over 1,025", "all", 2.0, None),
+                ("500 kept, the same", "500 kept", None, 1.2),
+            )
+        ),
+        "the processor's time, other programs beside it; on a quiet machine 3.9 and 1.1 (from the "
+        "record, 85b2000, 2026-11-21, first edition, no interval)",
+    ),
+    Claim(
+        "13",
+        "Table 3",
+        "The accepted length of the first ten decoding steps is that of all steps.",
+        "3.39 beside 3.48 (0.97); within 10%",
+        f"python benchmarks/specvlm.py --parts steps --clips 8 --frames 64 --max-new-tokens 160 "
+        f"{STEPS}",
+        (
+            Check(
+                "first ten steps over all, captions",
+                "specvlm_steps",
+                first_steps,
+                0.9,
+                1.1,
+                part="steps",
+            ),
+        ),
+        "eight clips",
+    ),
+    Claim(
+        "14",
+        "Table 4",
+        "A tree accepts more than a chain, with and without pruning.",
+        "3.68 / 3.12 = 1.18, 3.48 / 2.79 = 1.25",
+        CAPTIONS,
+        tuple(
+            Check(
+                f"{label}, tree over chain of 5",
+                "specvlm",
+                partial(chain_and_tree, case),
+                above=1.0,
+                part="acceptance",
+            )
+            for label, case in (("unpruned", "all"), ("r = 0.9", "specvlm 0.9"))
+        ),
+        quick=f"python benchmarks/specvlm.py --parts acceptance {SMALL}/specvlm",
+    ),
+    Claim(
+        "15a",
+        "Table 5",
+        "Pruning and the draft's reading take a negligible share of an answer.",
+        "0.88 of 57.4 s (1.5%)",
+        LONG,
+        (
+            Check(
+                "share of the seconds, 16,001 visual tokens",
+                "specvlm",
+                overhead,
+                below=0.03,
+                form=".1%",
+                part="long",
+            ),
+        ),
+        "one clip, six runs",
+    ),
+    Claim(
+        "15b",
+        "Table 5",
+        "Reading the attention does not slow the target's prefill.",
+        "24.01 s with and without",
+        f"python benchmarks/specvlm.py --parts probe --repeats 9 {OUT}/specvlm",
+        (Check("with the probe over without", "specvlm", probe, below=1.05, part="probe"),),
+        "nine pairs of one prompt of 8,001 visual tokens",
+    ),
+    Claim(
+        "16",
+        "Fig. 5",
+        "A tenth of the visual tokens holds most of the attention to them.",
+        "10% hold over 50%",
+        f"python benchmarks/specvlm.py --parts guidance {LARGE}",
+        (
+            Check(
+                "share of the top tenth, focus questions",
+                "specvlm_polish_64",
+                tenth,
+                above=0.5,
+                form=".0%",
+                part="guidance",
+            ),
+        ),
+    ),
+    Claim(
+        "17",
+        "not in the paper",
+        "In a chat the attention of the new question alone guides the draft better than chance.",
+        "",
+        f"python benchmarks/specvlm.py --parts turns --clips 30 {OUT}/specvlm_turns",
+        (
+            Check(
+                "new question - random, 64 frames",
+                "specvlm_turns",
+                by_attention,
+                above=0.0,
+                form="+.1%",
+                part="turns",
+            ),
+        ),
+        quick=f"python benchmarks/specvlm.py --parts turns {SMALL}/specvlm_turns",
+    ),
+)
+
+PAPER = Paper(
+    "SpecVLM",
+    "draftlens/methods/specvlm",
+    "draftlens/embedded/target/model.safetensors",
+    CLAIMS,
+    "The embedded pair, 64 frames (1,025 visual tokens); differences are shares of the accepted "
+    "length of the unpruned draft.",
+)

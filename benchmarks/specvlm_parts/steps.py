@@ -1,0 +1,100 @@
+"""Accepted lengths by decoding step (table 3 of the paper), and seconds of targets that draft for
+themselves (the rows Self-SD of tables 1 and 2)."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+from draftlens_lab.measure.rounds import accepted_per_pass
+from draftlens_lab.measure.tables import markdown_table
+from shared import caption_sample, engine_answerer, rotated, sample_inputs
+
+from draftlens.engine import Engine
+from specvlm_parts.scenes import TREES, pruning_of, ranks, read_scene, samples_of
+
+FIRST = 10
+"""Decoding steps in the paper's table."""
+
+WAYS: dict[str, Any] = {
+    "plain": "plain",
+    "self, gather": {"method": "specvlm", "draft": "self", "kv": "gather", "tree": "eagle"},
+    "self, prefill": {"method": "specvlm", "draft": "self", "kv": "prefill", "tree": "eagle"},
+    "self, gather, automatic tree": {"method": "specvlm", "draft": "self", "kv": "gather"},
+}
+
+
+def measure(engine: Engine, args: argparse.Namespace) -> dict[str, list[list[int]]]:
+    """Tokens of each pass of EAGLE's tree over captions at r = 0.9, by number of frames and
+    clip."""
+    found = {}
+    for frames in args.frames:
+        found[str(frames)] = [
+            [
+                1 + depth
+                for depth in accepted_per_pass(
+                    ranks(
+                        engine,
+                        read_scene(engine, sample, frames, args.max_new_tokens),
+                        pruning_of({"prune_ratio": 0.9}),
+                    ),
+                    TREES["tree"],
+                )
+            ]
+            for sample in samples_of("caption", args.clips, frames)
+        ]
+    return found
+
+
+def report(figures: Mapping[str, list[list[int]]]) -> list[str]:
+    """The means of the first steps and of all as lines of Markdown."""
+    rows = []
+    for frames, clips in figures.items():
+        by_step = [[clip[step] for clip in clips if len(clip) > step] for step in range(FIRST)]
+        means = [f"{statistics.mean(values):.2f}" if values else "" for values in by_step]
+        every = statistics.mean(length for clip in clips for length in clip)
+        rows.append([frames, *means, f"{every:.2f}"])
+    columns = ["frames", *map(str, range(FIRST)), "all steps"]
+    return ["## Accepted length by decoding step", "", *markdown_table(columns, rows)]
+
+
+def measure_self(engine: Engine, args: argparse.Namespace) -> dict[str, Any]:
+    """Decode seconds for each token by way, clip and repeat, by number of frames."""
+    options = {"max_new_tokens": args.max_new_tokens, "do_sample": False}
+    ways = {name: engine_answerer(engine, method) for name, method in WAYS.items()}
+    found: dict[str, Any] = {}
+    for frames in args.frames:
+        seconds: dict[str, list[float]] = {name: [] for name in ways}
+        lengths: dict[str, list[float]] = {name: [] for name in ways}
+        for seed in range(args.clips):
+            inputs = sample_inputs(engine, caption_sample(seed), frames)
+            for repeat in range(args.repeats):
+                tokens = None
+                for name in rotated(list(ways), repeat + seed):
+                    run = ways[name](inputs, options)
+                    tokens = tokens or run["tokens"]
+                    assert run["tokens"] == tokens, name
+                    seconds[name].append(run["decode"] / len(run["tokens"][0]))
+                    lengths[name].append(run["mean_acceptance_length"])
+        found[str(frames)] = {"seconds": seconds, "lengths": lengths}
+    return found
+
+
+def report_self(figures: Mapping[str, Any]) -> list[str]:
+    """Medians as lines of Markdown."""
+    rows = []
+    for frames, found in figures.items():
+        plain = found["seconds"]["plain"]
+        for name, seconds in found["seconds"].items():
+            gain = statistics.median(a / b for a, b in zip(plain, seconds, strict=True))
+            length = statistics.mean(found["lengths"][name])
+            median = 1e3 * statistics.median(seconds)
+            rows.append([frames, name, f"{median:.1f}", f"{gain:.2f}", f"{length:.2f}"])
+    columns = ("frames", "way", "decoding, ms a token", "of plain", "tokens a forward")
+    return [
+        "## Targets that draft for themselves, r = 0.9",
+        "",
+        *markdown_table(columns, rows, text_columns=(0, 1)),
+    ]

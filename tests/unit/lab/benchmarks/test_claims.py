@@ -1,0 +1,186 @@
+"""The page of claims follows from the result files, and its commands exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.claims_parts import quick
+from benchmarks.claims_parts.claim import (
+    FAILS,
+    HOLDS,
+    MISSING,
+    OPEN,
+    Check,
+    Claim,
+    Paper,
+    judge,
+    load,
+)
+from benchmarks.claims_parts.figures import Figure, computed, grows, mean, once, paired, times
+from benchmarks.claims_parts.page import PAPERS, page, row, without_marks
+
+ROOT = Path(__file__).resolve().parents[4]
+CLAIMS = [(paper, claim) for paper in PAPERS for claim in paper.claims]
+PENDING = {"turns"}
+"""Result files of claims that are not measured yet."""
+
+every_claim = pytest.mark.parametrize(
+    "claim",
+    [claim for _, claim in CLAIMS],
+    ids=[f"{paper.title}-{claim.number}" for paper, claim in CLAIMS],
+)
+
+
+@pytest.fixture(autouse=True)
+def in_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def test_the_page_is_that_of_the_results() -> None:
+    """What git says of a result's age is left out, since a clone may be shallow."""
+    written = without_marks(Path("docs/claims.md").read_text())
+    assert written == without_marks(page()), "run: python -m benchmarks.claims"
+
+
+def sources_of(words: list[str]) -> tuple[str, list[str]]:
+    """Text of the files whose options a command takes, and the words behind the script."""
+    assert words[0] == "python"
+    script = Path(words[1])
+    text = script.read_text()
+    rest = words[2:]
+    for part, module in re.findall(r'^    "([\w-]+)": "(\w+_parts\.\w+)",$', text, re.MULTILINE):
+        if part == rest[0]:
+            text = Path("benchmarks", *module.split(".")).with_suffix(".py").read_text()
+            return text + Path("benchmarks/shared.py").read_text(), rest[1:]
+    assert "run_part(" not in text, f"{script} has no part {rest[0]}"
+    return text + Path("benchmarks/shared.py").read_text(), rest
+
+
+COMMANDS = {claim.command for _, claim in CLAIMS if claim.command} | set(quick.commands())
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_every_command_exists(command: str) -> None:
+    """Script, part and options; values of `--parts` are parts of the script."""
+    text, rest = sources_of(shlex.split(command))
+    for option in [word for word in rest if word.startswith("--")]:
+        assert f'"{option}"' in text, option
+    if "--parts" in rest:
+        for part in rest[rest.index("--parts") + 1].split(","):
+            assert f'"{part}": ' in text, part
+
+
+@every_claim
+def test_every_result_file_exists(claim: Claim) -> None:
+    for check in claim.checks:
+        exists = load(Path("benchmarks/results"), check.file) is not None
+        assert exists or check.file in PENDING, check.file
+
+
+@every_claim
+def test_a_verdict_follows_from_intervals_or_says_why(claim: Claim) -> None:
+    judged = judge(claim)
+    if judged.verdict != HOLDS:
+        assert judged.reason or judged.verdict == FAILS
+        return
+    assert claim.checks
+    for check, figure in zip(claim.checks, judged.seen, strict=True):
+        assert figure is not None
+        assert figure.interval is not None
+        low, high = figure.interval
+        assert low <= figure.value <= high
+        assert check.above is not None or check.below is not None
+        assert check.above is None or low > check.above
+        assert check.below is None or high < check.below
+
+
+def test_numbers_are_unique_and_complete() -> None:
+    numbers = {paper.title: [claim.number for claim in paper.claims] for paper in PAPERS}
+    for title, count in {"ParallelVLM": 19, "TABED": 16, "HSD": 15, "SPAVA": 9}.items():
+        assert len(set(numbers[title])) == len(numbers[title])
+        stems = {re.sub(r"[a-d]$", "", number) for number in numbers[title]}
+        assert {str(number) for number in range(1, count + 1)} <= stems
+    assert {"M1", "M2", "M3", "M4", "R"} <= set(numbers["SPAVA"])
+
+
+@pytest.mark.parametrize(
+    ("figure", "verdict"),
+    [
+        (Figure(1.5, (1.1, 1.9)), HOLDS),
+        (Figure(1.5, (0.9, 1.9)), OPEN),
+        (Figure(1.5, (1.1, 2.1)), OPEN),
+        (Figure(0.5, (0.1, 0.9)), FAILS),
+        (Figure(2.5, (2.1, 2.9)), FAILS),
+        (computed(1.0), OPEN),
+        (computed(1.2), HOLDS),
+        (once(1.5), OPEN),
+    ],
+)
+def test_verdicts(figure: Figure, verdict: str, tmp_path: Path) -> None:
+    (tmp_path / "there.json").write_text("{}")
+    check = Check("figure", "there", lambda report: figure, above=1.0, below=2.0)
+    assert judge(Claim("1", "", "", checks=(check,)), tmp_path).verdict == verdict
+
+
+def test_one_figure_that_fails_decides(tmp_path: Path) -> None:
+    (tmp_path / "both.json").write_text("{}")
+    checks = [
+        Check("figure", "both", lambda report, value=value: computed(value), above=1.0)
+        for value in (2.0, 0.5)
+    ]
+    assert judge(Claim("1", "", "", checks=tuple(checks)), tmp_path).verdict == FAILS
+    missing = Check("figure", "missing", lambda report: computed(2.0), above=1.0)
+    assert judge(Claim("1", "", "", checks=(*checks, missing)), tmp_path).verdict == MISSING
+
+
+def test_intervals_hold_their_estimates_and_shrink() -> None:
+    few, many = times([2.0, 2.2], [1.0, 1.0]), times([2.0, 2.2] * 20, [1.0] * 40)
+    assert few.value == pytest.approx(many.value)
+    assert few.interval is not None
+    assert many.interval is not None
+    assert few.interval[0] < many.interval[0] < many.value < many.interval[1] < few.interval[1]
+    assert mean([3.0]).interval is None
+    assert grows([1.0, 1.1], [2.0, 2.2]).value == pytest.approx(2.0)
+    same = paired([1] * 50, [1] * 50)
+    assert same.value == 0
+    assert same.interval is not None
+    assert same.interval[0] < -0.03, "no difference in 50 answers does not show that there is none"
+
+
+def test_every_row_has_as_many_cells_as_columns() -> None:
+    for paper, claim in CLAIMS:
+        cells = row(paper, judge(claim))
+        assert not any("|" in cell or "\n" in cell for cell in cells), claim.number
+
+
+@pytest.mark.parametrize(("small", "status"), [(0.0, 0), (0.9, 1)])
+def test_small_runs_resume_and_name_rows_that_disagree(
+    small: float,
+    status: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """On the page no answer over HTTP differs; a small run in which most differ disagrees."""
+    code = (
+        "import json, pathlib; out = pathlib.Path('OUT');"
+        f"assert not (out / 'serve.json').exists(); report = {{'share': {small}}};"
+        "(out / 'serve.json').write_text(json.dumps(report))"
+    )
+
+    def read(report: Mapping[str, Any]) -> Figure:
+        return computed(report.get("share", 0.0))
+
+    check = Check("answers that differ", "serve", read, below=0.05)
+    claim = Claim("1", "", "", checks=(check,), quick=f'python -c "{code}"')
+    monkeypatch.setattr(quick, "PAPERS", (Paper("one", "", "", (claim,)),))
+    assert quick.run(tmp_path) == status
+    assert ("DISAGREES" in capsys.readouterr().out) == bool(status)
+    assert quick.run(tmp_path) == status, "the command fails if it runs twice"
+    assert "exit status" not in capsys.readouterr().out
