@@ -246,11 +246,9 @@ class ModelDrafter(TreeDrafter):
         assert self.controllers is not None
         self._unread.add(Arrivals(batch, encoded, context))
         self.controller = self.controller or self.controllers(context.prompt.kind)
-        if context.prompt.namespace is not None or self._unread.is_full:
-            self._read(batch)  # later turns begin with what is read
 
     def propose(self, batch: Batch, budget: int) -> DraftTree:
-        if self._unread and not self._pays(batch, budget):
+        if self._unread and not self._unread.are_wanted and not self._pays(batch, budget):
             self._proposed, self._proposed_at = EMPTY, time.perf_counter()
             return self._no_tree(batch)
         if self._unread:

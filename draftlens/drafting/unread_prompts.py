@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,15 +32,18 @@ class UnreadPrompts:
         return bool(self._events)
 
     @property
-    def is_full(self) -> bool:
-        """Whether the prompts are to be read now, so that the list does not grow for ever."""
-        return len(self._events) >= MOST_EVENTS
+    def are_wanted(self) -> bool:
+        """Whether the prompts are to be read now, whether or not that pays: later turns begin with
+        what is read, explanations draw it, and the list must not grow for ever."""
+        return len(self._events) >= MOST_EVENTS or any(
+            each.context.prompt.namespace is not None or each.context.observer.wants_choices
+            for each in self._arrivals()
+        )
 
     @property
     def length(self) -> int:
         """Tokens of the longest of the target's prompts."""
-        arrivals = (event for event in self._events if isinstance(event, Arrivals))
-        return max(max(each.context.prompt.lengths) for each in arrivals)
+        return max(max(each.context.prompt.lengths) for each in self._arrivals())
 
     def add(self, arrivals: Arrivals) -> None:
         self._events.append(arrivals)
@@ -52,6 +55,9 @@ class UnreadPrompts:
         self._num_rows -= 1
         if not self._num_rows:
             self._events.clear()
+
+    def _arrivals(self) -> Iterator[Arrivals]:
+        return (event for event in self._events if isinstance(event, Arrivals))
 
     def replay(self, join: Callable[[Arrivals], None], remove: Callable[[int], None]) -> None:
         """Let the rows join and leave in the order in which they did, and forget them."""
