@@ -67,9 +67,9 @@ WAYS = ("stock generate", "stock assisted", "plain", "default", "chat, plain", "
 
 @dataclass(frozen=True)
 class Turn:
-    """One answer: seconds to its first token and to its last, and its tokens."""
+    """One answer: seconds to its first token, None if that was not noted, and to its last."""
 
-    first: float
+    first: float | None
     whole: float
     tokens: list[int]
     cached: int = 0
@@ -152,7 +152,7 @@ def askers(engine: Engine, options: Mapping[str, Any]) -> dict[str, Asker]:
         began = time.process_time()
         run = assisted(engine.process([conversation]), dict(options))
         ended = time.process_time()
-        return Turn(float("nan"), ended - began, run["tokens"][0])
+        return Turn(None, ended - began, run["tokens"][0])
 
     def whole(method: Any) -> Asker:
         def ask(conversation: Conversation) -> Turn:
@@ -247,18 +247,21 @@ def report_turns(figures: Mapping[str, Any]) -> list[str]:
         if "failed" in own:
             rows.append([way, own["failed"], "", "", "", ""])
             continue
-        firsts = [statistics.median(turn) for turn in zip(*own["first"], strict=True)]
-        later = [statistics.median(run[1:]) for run in own["first"]]
-        gains = [
-            statistics.median(run[1:]) / now for run, now in zip(stock["first"], later, strict=True)
-        ]
+        firsts, gains = "", ""
+        if own["first"][0][0] is not None:
+            turns = zip(*own["first"], strict=True)
+            firsts = " ".join(f"{1e3 * statistics.median(turn):.0f}" for turn in turns)
+            pairs = zip(stock["first"], own["first"], strict=True)
+            gains = spread(
+                [statistics.median(one[1:]) / statistics.median(two[1:]) for one, two in pairs]
+            )
         whole = [sum(run) for run in own["whole"]]
         speedups = [sum(run) / now for run, now in zip(stock["whole"], whole, strict=True)]
         rows.append(
             [
                 way,
-                " ".join(f"{1e3 * value:.0f}" for value in firsts),
-                spread(gains),
+                firsts,
+                gains,
                 f"{statistics.median(whole):.2f}",
                 spread(speedups),
                 " ".join(
