@@ -435,17 +435,20 @@ def test_a_long_row_joins_a_short_one(amount: float) -> None:
     assert second.tokens == stock(target(family), long, max_new_tokens=LONG)[0]
 
 
-def test_only_started_rows_can_be_removed() -> None:
+def test_rows_are_removed_once() -> None:
+    """Also one that waits, which is then never read."""
     family = FAMILIES[0]
     session = session_of(family, "chain")
-    waiting = add(session, family, 0, GREEDY)
-    with pytest.raises(InputError, match="only a sequence that the session has started"):
+    row, waiting = add(session, family, 0, GREEDY), add(session, family, 1, GREEDY)
+    session.remove(waiting)
+    with pytest.raises(InputError, match="only a sequence of the session"):
         session.remove(waiting)
     finish(session)
-    assert waiting.tokens == reference(family, family.richest, LONG)[0]
-    session.remove(waiting)
-    with pytest.raises(InputError, match="only a sequence that the session has started"):
-        session.remove(waiting)
+    assert row.tokens == reference(family, family.richest, LONG)[0]
+    assert waiting.tokens == []
+    session.remove(row)
+    with pytest.raises(InputError, match="only a sequence of the session"):
+        session.remove(row)
     assert session.done
 
 
