@@ -112,7 +112,7 @@ class Watch:
         refusal = fault = None
         before = self._peak = _memory()
         highest = _highest()
-        faulthandler.dump_traceback_later(4 * self.seconds, exit=True, file=sys.__stderr__)
+        faulthandler.dump_traceback_later(max(60, 4 * self.seconds), exit=True, file=sys.__stderr__)
         signal.setitimer(signal.ITIMER_REAL, self.seconds)
         began = time.monotonic()
         try:
