@@ -109,9 +109,9 @@ def _remembered(cache: PromptCache, model: Any, modality: str, arguments: Mappin
 
 def _slim(output: Any) -> Any:
     """The output without hidden states and attention weights, of which the model reads none."""
-    for name in ("hidden_states", "attentions"):
-        if getattr(output, name, None) is not None:
-            setattr(output, name, None)
+    # A new one: setting an attribute to None leaves the tensors among the items of the old one.
+    unread = ("hidden_states", "attentions")
+    output = type(output)(**{name: value for name, value in output.items() if name not in unread})
     states = getattr(output, "last_hidden_state", None)
     if states is not None:
         output.last_hidden_state = states.new_zeros(()).expand(states.shape)

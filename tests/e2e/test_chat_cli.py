@@ -11,11 +11,12 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 import draftlens
 from draftlens.cli import chat_loop
@@ -50,6 +51,37 @@ def test_each_line_is_a_turn(
     assert status == 0, err
     assert out.split() == " ".join(result.text for result in expected).split()
     assert "cached" not in err
+
+
+def test_bytes_of_the_cache_are_those_of_its_tensors() -> None:
+    """Features of media, too, of which nothing is held that is not counted."""
+    engine = draftlens.load(device="cpu", calibrate=False, prompt_cache="1GB")
+    cache = engine.prompt_cache
+    assert cache is not None
+    chat = engine.chat(video=SHAPES, images=str(CLIPS / "shapes.png"))
+    for question in QUESTIONS:
+        chat.ask(question, max_new_tokens=4)
+    held: dict[int, int] = {}
+    seen, pending = set[int](), [cache._trees, cache._features]
+    while pending:
+        value: Any = pending.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, torch.Tensor):
+            held[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
+        elif isinstance(value, Mapping):
+            pending += [*value.values(), *vars_of(value).values()]
+        elif isinstance(value, (list, tuple)):
+            pending += value
+        else:
+            pending += vars_of(value).values()
+    assert cache.counted() == cache.nbytes
+    assert sum(held.values()) == pytest.approx(cache.nbytes, rel=0.02)
+
+
+def vars_of(value: Any) -> dict[str, Any]:
+    return getattr(value, "__dict__", {})
 
 
 @pytest.mark.parametrize(
