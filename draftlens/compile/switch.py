@@ -167,7 +167,8 @@ def _new_openvino_passes(backbone: Backbone, quantization: str) -> Passes:
         try:
             passes = OpenVinoPasses(backbone, position_axes(backbone), quantization)
         except Exception as error:  # conversion raises whatever its parts raise
-            reason = f"{type(error).__name__}: {str(error).strip().splitlines()[-1:]}"
+            last_line = "".join(str(error).strip().splitlines()[-1:])
+            reason = f"{type(error).__name__}: {last_line}"
         else:
             _log.info(
                 "passes of %s run by OpenVINO%s (%s, compiled and checked in %.1f s)",

@@ -25,6 +25,10 @@ from draftlens.request import Request
 from draftlens.streaming import Stream
 
 pytest.importorskip("openvino")
+pytestmark = pytest.mark.skipif(
+    torch.backends.cpu.get_cpu_capability() == "DEFAULT",
+    reason="OpenVINO's attention needs AVX2: models keep their modules",
+)
 
 INT8 = "<Type: 'int8_t'>"
 
