@@ -1,10 +1,13 @@
-"""The server under load, beside stock `generate` that answers one request after another.
+"""The server under load, beside `transformers serve` and stock `generate`, single and in batches.
 
     python benchmarks/serve.py --out benchmarks/results/serve
 
 Each of several clients sends one request after the other, with pauses of exponential length between
-them, for the embedded pair. `stock` answers the same requests in this process, first come first
-served; the servers are processes of their own. Writes OUT.json and OUT.md.
+them, for the embedded pair. `stock` and `static` answer the same requests in this process, first
+come first served, `static` up to 16 together; the servers are processes of their own. Requests have
+pictures or words only: `transformers serve` reads the sound of each clip for models that may take
+clips, and refuses clips without. Writes OUT.json and OUT.md; `--resume` takes the finished runs of
+OUT.runs.json.
 """
 
 from __future__ import annotations
@@ -12,35 +15,54 @@ from __future__ import annotations
 import argparse
 import asyncio
 import base64
+import io
 import json
+import os
 import random
 import socket
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import httpx
+import torch
 from draftlens_lab.measure.tables import markdown_table
+from PIL import Image
 from shared import argument_parser, configure, environment, environment_line, save
-from transformers import TextStreamer
+from transformers import StoppingCriteria
 
 import draftlens
+from draftlens.core.files import write_json
+from draftlens.media import conversation, load_video
 from draftlens.models.known_pairs import path_of
 
 PREDICTION = """Written before the first run: with one client the server with a draft is 1.8 times
 as fast as stock generate, and plain decoding 1.1 times; with 16 clients it reaches 4 times, and
 plain decoding 3 times, since a round of 16 rows of this small model costs about as much as 3 of one
-row. No load is slower with the draft than without."""
+row. No load is slower with the draft than without. Written before the first run with `transformers
+serve` and static batches: the former is as fast as stock generate or a tenth slower, at any load;
+batches are 1.5 times as fast with 16 and 64 clients, and their first tokens come later than those
+of this server at every load."""
 
 CLIPS = Path(path_of("embedded", "target")).parent / "clips"
 PAUSE = 0.2
 """Mean of the pauses between an answer and the next request of its client, in seconds."""
+
+ROWS = 16
+"""Of a static batch, and those of the server by default."""
+
+TRANSFORMERS = "transformers serve"
+STOCK = {"stock": 1, "static": ROWS}
+"""Ways of answering in this process, with the requests that are answered together."""
+
+WAYS = (*STOCK, TRANSFORMERS, "plain", "speculative")
 
 
 @dataclass(frozen=True)
@@ -63,32 +85,46 @@ class Told:
 Answer = Callable[[Ask], Awaitable[Told]]
 
 
+@cache
+def pictures() -> list[str]:
+    """Addresses of the picture of the package and of a frame of each of its clips."""
+    contents = [(CLIPS / "shapes.png").read_bytes()]
+    for name in ("shapes.mp4", "drift.mp4", "bunny.mp4"):
+        file = io.BytesIO()
+        Image.fromarray(load_video(CLIPS / name, num_frames=1).frames[0]).save(file, "PNG")
+        contents.append(file.getvalue())
+    return [f"data:image/png;base64,{base64.b64encode(each).decode()}" for each in contents]
+
+
 def questions(count: int, seed: int) -> list[Ask]:
-    """Pictures, clips and words in turn, with answers of 8 to 160 tokens."""
+    """Pictures and words in turn, with answers of 8 to 160 tokens."""
     chance = random.Random(seed)
     asks = []
     for number in range(count):
-        name = ("shapes.png", "shapes.mp4", "drift.mp4", "bunny.mp4", "")[number % 5]
-        words = {"type": "text", "text": "Describe the image." if "png" in name else "Describe it."}
-        content: list[dict[str, Any]] = [words]
-        if name:
-            kind = "image" if name.endswith("png") else "video"
-            encoded = base64.b64encode((CLIPS / name).read_bytes()).decode()
-            url = f"data:{kind}/any;base64,{encoded}"
-            content.insert(0, {"type": f"{kind}_url", f"{kind}_url": {"url": url}})
+        content: list[dict[str, Any]] = [{"type": "text", "text": "Describe the image."}]
+        if number % 5:
+            url = pictures()[number % 5 - 1]
+            content.insert(0, {"type": "image_url", "image_url": {"url": url}})
         messages = [{"role": "user", "content": content}]
         asks.append(Ask(messages, chance.randint(8, 160), chance.expovariate(1 / PAUSE)))
     return asks
 
 
 @contextmanager
-def server(method: str) -> Iterator[str]:
+def server(way: str, threads: int) -> Iterator[str]:
     """The address of a server in a process of its own."""
     with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    words = ["-m", "draftlens", "-q", "serve", "--method", method, "--port", str(port)]
-    words += ["--prompt-cache", "0"]  # the same questions come again in every run
-    process = subprocess.Popen([sys.executable, *words])
+        port = str(free.getsockname()[1])
+    if way == TRANSFORMERS:
+        program = str(Path(sys.executable).with_name("transformers"))
+        words = [program, "serve", path_of("embedded", "target"), "--device", "cpu"]
+        words += ["--host", "127.0.0.1", "--log-level", "error"]
+    else:
+        words = [sys.executable, "-m", "draftlens", "-q", "serve", "--method", way]
+        words += ["--prompt-cache", "0"]  # the same questions come again in every run
+    variables = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    # transformers prints each request.
+    process = subprocess.Popen([*words, "--port", port], env=variables, stdout=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
     try:
         while True:
@@ -104,9 +140,10 @@ def server(method: str) -> Iterator[str]:
         process.wait()
 
 
-def over_http(client: httpx.AsyncClient, url: str) -> Answer:
+def over_http(client: httpx.AsyncClient, url: str, model: str | None) -> Answer:
     async def answer(ask: Ask) -> Told:
         body = {
+            "model": model,
             "messages": ask.messages,
             "max_tokens": ask.max_tokens,
             "stream": True,
@@ -120,50 +157,63 @@ def over_http(client: httpx.AsyncClient, url: str) -> Answer:
                 if not line.startswith("data: {"):
                     continue
                 event = json.loads(line[6:])
-                first = first or time.perf_counter() - began
                 for choice in event["choices"]:
                     text += choice["delta"].get("content") or ""
-                if event["usage"]:
+                if text:  # an event with the role may come at once
+                    first = first or time.perf_counter() - began
+                if event.get("usage"):
                     tokens = event["usage"]["completion_tokens"]
-        return Told(first, time.perf_counter() - began, tokens, text)
+        whole = time.perf_counter() - began
+        return Told(first or whole, whole, tokens, text)
 
     return answer
 
 
-class _FirstToken(TextStreamer):  # type: ignore[misc]
-    """Notes when the first token comes; the prompt comes before it."""
+class _FirstStep(StoppingCriteria):  # type: ignore[misc]
+    """Stops nothing; notes when the first tokens come."""
 
     def __init__(self) -> None:
-        self.times: list[float] = []
+        self.at = 0.0
 
-    def put(self, value: Any) -> None:
-        self.times.append(time.perf_counter())
-
-    def end(self) -> None:
-        pass
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        self.at = self.at or time.perf_counter()
+        return torch.zeros(len(input_ids), dtype=torch.bool)
 
 
-def by_stock(engine: draftlens.Engine) -> Answer:
-    """Stock `generate`, one request after another."""
+def by_stock(engine: draftlens.Engine, rows: int) -> Answer:
+    """Stock `generate` for up to so many requests that wait; they end with the longest of them."""
     lock = asyncio.Lock()
+    waiting: list[tuple[Ask, float, asyncio.Future[Told]]] = []
     model = engine.target.backbone.model
     tokenizer = engine.target.processor.tokenizer
+    eos = model.generation_config.eos_token_id
 
-    def run(ask: Ask, began: float) -> Told:
-        inputs = engine.read(messages=ask.messages).target
-        streamer = _FirstToken()
-        length = inputs["input_ids"].shape[1]
+    def run(asks: Sequence[tuple[Ask, float]]) -> list[Told]:
+        inputs = engine.process([conversation.read(ask.messages, 8) for ask, _ in asks]).target
+        first = _FirstStep()
+        most = max(ask.max_tokens for ask, _ in asks)
         ids = model.generate(
-            **inputs, do_sample=False, max_new_tokens=ask.max_tokens, streamer=streamer
-        )[0, length:]
-        text = tokenizer.decode(ids, skip_special_tokens=True)
-        whole = time.perf_counter() - began
-        return Told(streamer.times[1] - began, whole, len(ids), text)
+            **inputs, do_sample=False, max_new_tokens=most, stopping_criteria=[first]
+        )[:, inputs["input_ids"].shape[1] :]
+        ended = time.perf_counter()
+        told = []
+        for (ask, began), row in zip(asks, ids.tolist(), strict=True):
+            own = row[: ask.max_tokens]
+            own = own[: own.index(eos) + 1] if eos in own else own
+            text = tokenizer.decode(own, skip_special_tokens=True)
+            told.append(Told(first.at - began, ended - began, len(own), text))
+        return told
 
     async def answer(ask: Ask) -> Told:
-        began = time.perf_counter()
-        async with lock:
-            return await asyncio.to_thread(run, ask, began)
+        future = asyncio.get_running_loop().create_future()
+        waiting.append((ask, time.perf_counter(), future))
+        async with lock:  # in the order of coming, so that one without an answer is the first
+            if not future.done():
+                batch = [waiting.pop(0) for _ in range(min(rows, len(waiting)))]
+                told = await asyncio.to_thread(run, [(ask, began) for ask, began, _ in batch])
+                for (_, _, one), each in zip(batch, told, strict=True):
+                    one.set_result(each)
+        return await future
 
     return answer
 
@@ -200,46 +250,98 @@ def figures(seconds: float, told: list[Told]) -> dict[str, float]:
     }
 
 
-async def measure(args: argparse.Namespace, engine: draftlens.Engine) -> list[dict[str, Any]]:
-    """One row for each load and each way to answer, which take turns: noise of the machine affects
-    all of them."""
-    rows: list[dict[str, Any]] = []
-    async with httpx.AsyncClient(timeout=600) as client:
-        with server("plain") as plain, server("speculative") as speculative:
-            ways = {
-                "stock": by_stock(engine),
-                "plain": over_http(client, plain),
-                "speculative": over_http(client, speculative),
-            }
-            for answer in ways.values():
-                await load(answer, questions(5, seed=0), 1)  # fills caches
+class Ways:
+    """Answers in each way; a server starts when it is first needed."""
+
+    def __init__(self, engine: draftlens.Engine, client: httpx.AsyncClient, threads: int) -> None:
+        self._engine = engine
+        self._client = client
+        self._threads = threads
+        self._made: dict[str, Answer] = {}
+        self.servers = ExitStack()
+
+    async def of(self, way: str) -> Answer:
+        if way not in self._made:
+            if way in STOCK:
+                self._made[way] = by_stock(self._engine, STOCK[way])
+            else:
+                url = self.servers.enter_context(server(way, self._threads))
+                model = path_of("embedded", "target") if way == TRANSFORMERS else None
+                self._made[way] = over_http(self._client, url, model)
+            await load(self._made[way], questions(5, seed=0), 1)  # fills caches
+        return self._made[way]
+
+
+Runs = dict[str, dict[str, Any]]
+"""By clients, way and number of a repeat: `seconds`, and `told` as lists of fields."""
+
+
+async def measure(args: argparse.Namespace, engine: draftlens.Engine, runs: Runs) -> None:
+    """Run what `runs` lacks. The ways take turns: noise of the machine affects all of them."""
+    async with httpx.AsyncClient(timeout=1800, limits=httpx.Limits(max_connections=None)) as client:
+        ways = Ways(engine, client, args.threads)
+        with ways.servers:
             for clients in args.clients:
-                asks = questions(max(8, 3 * clients), seed=clients)
-                runs: dict[str, list[tuple[float, list[Told]]]] = {name: [] for name in ways}
-                for _ in range(args.repeats):
-                    for name, answer in ways.items():
-                        runs[name].append(await load(answer, asks, clients))
-                expected = [each.text for each in runs["stock"][0][1]]
-                for name, own in runs.items():
-                    differ = sum(
-                        each.text != text
-                        for _, told in own
-                        for each, text in zip(told, expected, strict=True)
-                    )
-                    each_run = [figures(*run) for run in own]
-                    medians = {
-                        key: statistics.median(run[key] for run in each_run) for key in each_run[0]
-                    }
-                    rows.append({"who": name, "clients": clients, **medians, "differ": differ})
+                asks = questions(num_asks(args, clients), seed=clients)
+                for repeat in range(args.repeats):
+                    for way in args.ways:
+                        key = f"{clients} {way} {repeat}"
+                        if key in runs:
+                            continue
+                        seconds, told = await load(await ways.of(way), asks, clients)
+                        runs[key] = {"seconds": seconds, "told": [asdict(each) for each in told]}
+                        write_json(runs_of(args), runs, indent=None)
+                        print(f"{key}: {figures(seconds, told)}", flush=True)
+
+
+def num_asks(args: argparse.Namespace, clients: int) -> int:
+    return int(args.requests or max(8, 3 * clients))
+
+
+def runs_of(args: argparse.Namespace) -> Path:
+    return Path(args.out).with_suffix(".runs.json")
+
+
+def rows_of(args: argparse.Namespace, runs: Runs) -> list[dict[str, Any]]:
+    """Medians over repeats, and how many answers differ from those of stock `generate`."""
+    rows = []
+    for clients in args.clients:
+        stock = runs.get(f"{clients} stock 0")
+        for way in args.ways:
+            own = [runs[f"{clients} {way} {repeat}"] for repeat in range(args.repeats)]
+            told = [[Told(**each) for each in run["told"]] for run in own]
+            each_run = [figures(run["seconds"], each) for run, each in zip(own, told, strict=True)]
+            medians = {key: statistics.median(run[key] for run in each_run) for key in each_run[0]}
+            differ = None
+            if stock is not None:
+                differ = sum(
+                    each.text != expected["text"]
+                    for answers in told
+                    for each, expected in zip(answers, stock["told"], strict=True)
+                )
+            counts = {"answers": sum(map(len, told)), "differ": differ}
+            rows.append({"who": way, "clients": clients, **medians, **counts})
     return rows
 
 
+def _factor(rate: float, stock: float | None) -> str:
+    return "" if stock is None else f"{rate / stock:.2f}"
+
+
 def main() -> None:
-    parser = argument_parser(__doc__, "serve", 3)
-    parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16])
+    parser = argument_parser(__doc__, "serve", 2)
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16, 64])
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--requests", type=int, help="of each run [default: 8, or 3 for a client]")
+    parser.add_argument("--resume", action="store_true", help="keep the runs of OUT.runs.json")
     args = parser.parse_args()
     configure(args.threads)
-    rows = asyncio.run(measure(args, draftlens.load(device="cpu")))
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    runs: Runs = {}
+    if args.resume and runs_of(args).exists():
+        runs = json.loads(runs_of(args).read_text())
+    asyncio.run(measure(args, draftlens.load(device="cpu"), runs))
+    rows = rows_of(args, runs)
     facts = environment(args)
     by_stock_rate = {
         row["clients"]: row["tokens_per_second"] for row in rows if row["who"] == "stock"
@@ -259,10 +361,10 @@ def main() -> None:
                 str(row["clients"]),
                 row["who"],
                 f"{row['tokens_per_second']:.0f}",
-                f"{row['tokens_per_second'] / by_stock_rate[row['clients']]:.2f}",
+                _factor(row["tokens_per_second"], by_stock_rate.get(row["clients"])),
                 f"{row['first_p50']:.2f}, {row['first_p99']:.2f}",
                 f"{1000 * row['token_p50']:.0f}, {1000 * row['token_p99']:.0f}",
-                str(row["differ"]),
+                "" if row["differ"] is None else str(row["differ"]),
             )
             for row in sorted(rows, key=lambda row: row["clients"])
         ],

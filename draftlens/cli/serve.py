@@ -112,7 +112,12 @@ class ClientOptions:
         ),
     ] = 8
     max_images: Annotated[
-        int, typer.Option(min=0, help="Pictures of one request.", rich_help_panel=CLIENTS)
+        int,
+        typer.Option(
+            min=0,
+            help="Pictures of one request, with the pages of PDF files.",
+            rich_help_panel=CLIENTS,
+        ),
     ] = 16
     max_videos: Annotated[
         int, typer.Option(min=0, help="Clips of one request.", rich_help_panel=CLIENTS)

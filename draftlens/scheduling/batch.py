@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from draftlens.core.sampling import row_seeds
 from draftlens.core.stats import Clock, Stats
 from draftlens.decoding.plan import Plan
 from draftlens.decoding.session import Session
+from draftlens.drafting.adaptive.history import costs_of
 from draftlens.methods.base import MethodLike
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prepared
@@ -54,18 +56,37 @@ class Batch:
         """Propose, verify and accept once."""
         session = self.session
         passes, drafted = session.stats.passes, session.stats.drafted
+        verifying = session.stats.phases["verify"]
+        began = time.perf_counter()
         session.begin()
         chunks = session.accept(session.check(session.propose()))
         if session.stats.drafted > drafted:
             counters.drafts += session.stats.passes - passes
             counters.draft_tokens += session.stats.drafted - drafted
+        seconds = time.perf_counter() - began
+        verifying = session.stats.phases["verify"] - verifying
+        plain = verifying * self._plain_share(session.stats.drafted - drafted)
         for chunk in chunks:
             accepted = sum(chunk.from_draft)
             counters.accepted += accepted
             counters.accepted_by_position.update(range(accepted))
+            job = self.rows[chunk.row][0]
+            job.round_seconds += seconds
+            job.plain_seconds += plain * len(chunk.tokens)
         if session.cache is not None:
             counters.cache_bytes = session.cache.nbytes + session.drafter.cache_bytes
         return chunks
+
+    def _plain_share(self, num_drafted: int) -> float:
+        """What a pass over the rows alone costs / what it costs with these draft tokens of all
+        rows, as measured; 0 if unknown. The speed of the machine cancels out."""
+        costs, lock = costs_of(self.session.target)
+        with lock:
+            if self.session.cache is None or not costs.is_measured:
+                return 0.0
+            rows, context = len(self.session.sequences), max(self.session.cache.lengths)
+            width = rows + num_drafted
+            return costs.cost(rows, rows, context) / costs.cost(width, rows, context)
 
     def drop(self, job: Job) -> None:
         """Remove all rows of a job."""

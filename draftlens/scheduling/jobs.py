@@ -61,6 +61,10 @@ class Job:
         lossless, approximate, notes: as in `Result`, at the end.
         arrived, admitted, read: seconds of `time.perf_counter`; 0 before. `admitted` is when the
             target began to read the prompt, and `read` when it had read it for all samples.
+        round_seconds: of the rounds that brought its tokens, summed over its rows.
+        plain_seconds: estimate for plain decoding of these tokens in the same batch: the time of
+            the verification passes times the share that a pass without draft tokens costs; 0 if
+            costs were not measured.
     """
 
     request: Request
@@ -73,6 +77,8 @@ class Job:
     arrived: float = field(default_factory=time.perf_counter)
     admitted: float = 0.0
     read: float = 0.0
+    round_seconds: float = 0.0
+    plain_seconds: float = 0.0
 
     @property
     def prompt_length(self) -> int:

@@ -80,6 +80,15 @@ class Answer:
         stats = self.stream.stats
         return stats.accepted, stats.drafted - stats.accepted
 
+    @property
+    def speedup(self) -> float | None:
+        """Estimated seconds of plain decoding in the same batch / seconds of these rounds; None if
+        the costs of passes were not measured, or nothing was drafted."""
+        job = self.stream.job
+        if not (job.plain_seconds and self.stream.stats.drafted):
+            return None
+        return round(job.plain_seconds / job.round_seconds, 2)
+
     def details(self) -> dict[str, Any]:
         """The block `draftlens` of a response."""
         stats = self.stream.stats
@@ -92,6 +101,8 @@ class Answer:
             "draft_tokens": stats.drafted,
             "accepted_tokens": stats.accepted,
             "mean_acceptance_length": round(stats.mean_acceptance_length, 3),
+            "decode_tokens_per_second": round(stats.decode_tokens_per_second, 1),
+            "speedup_estimate": self.speedup,
             "seconds": {
                 "waiting": round(max(job.admitted - job.arrived, 0.0), 4),
                 "prefill": round(max(job.read - job.admitted, 0.0), 4),

@@ -1,8 +1,9 @@
-"""Pictures and clips of strangers: where they may come from, and processes that decode them."""
+"""Media of strangers: where they may come from, and processes that decode them."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -11,24 +12,40 @@ from queue import SimpleQueue
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from PIL.Image import Image
+
 from draftlens.core.errors import MediaError
+from draftlens.documents.reading.pdf import check_installed
 from draftlens.media.conversation import Conversation
 from draftlens.media.names import is_data, is_url
-from draftlens.media.reader import MediaReader, ReadRequest
+from draftlens.media.reader import MediaReader, MediaRequest, ReadRequest
 from draftlens.serve.errors import ApiError
 from draftlens.serve.options import ServeOptions
-from draftlens.serve.protocol import Message, Text
+from draftlens.serve.protocol import Message, Part, Text
 
 
 @dataclass(frozen=True)
 class _Medium:
-    kind: str
+    kind: str  # image, video or file
     source: str
     param: str  # its place in the request
 
     def refusal(self, cause: str, status: int = 422) -> ApiError:
-        name = {"video": "clip", "image": "picture"}[self.kind]
+        name = {"video": "clip", "image": "picture", "file": "PDF file"}[self.kind]
         return ApiError(status, f"{self.param}: the {name} {cause}", self.param, "invalid_media")
+
+
+@dataclass
+class _Room:
+    """What a request may still hold.
+
+    Args:
+        num_bytes: of pixels.
+        num_pages: of PDF files, which count as pictures.
+    """
+
+    num_bytes: int
+    num_pages: int
 
 
 class MediaRules:
@@ -42,23 +59,25 @@ class MediaRules:
     async def read(self, messages: Sequence[Message]) -> Conversation:
         """A conversation with its media; raises `ApiError` with the place of what is refused."""
         media = self._checked(messages)
+        num_images = sum(medium.kind == "image" for medium in media.values())
+        room = _Room(self._limits.max_output_bytes, self._options.max_images - num_images)
         conversation = Conversation()
-        left = self._limits.max_output_bytes
         for number, message in enumerate(messages):
-            conversation.messages.append(_plain(message))
-            for place, _ in enumerate(message.content):
-                medium = media.get((number, place))
-                if medium is None:
+            content: list[dict[str, Any]] = []  # as chat templates take it
+            for place, part in enumerate(_parts(message)):
+                if isinstance(part, Text):
+                    content.append({"type": "text", "text": part.text})
                     continue
-                loaded = await self._load(medium, left)
-                if medium.kind == "image":
-                    conversation.images.append(loaded)
-                    left -= loaded.width * loaded.height * 3
+                medium = media[number, place]
+                loaded = await self._load(medium, room)
+                if medium.kind == "video":
+                    conversation.videos += loaded
+                    content.append({"type": "video"})
                 else:
-                    conversation.videos.append(loaded)
-                    left -= loaded.frames.nbytes
-                if left <= 0:
-                    raise medium.refusal("has too many pixels, with those before it")
+                    conversation.images += loaded
+                    content += [{"type": "image"}] * len(loaded)
+            role = "system" if message.role == "developer" else message.role
+            conversation.messages.append({"role": role, "content": content})
         return conversation
 
     def close(self) -> None:
@@ -68,22 +87,21 @@ class MediaRules:
         """The media by message and place, before any of them is read."""
         media: dict[tuple[int, int], _Medium] = {}
         for number, message in enumerate(messages):
-            if isinstance(message.content, str):
-                continue
-            for place, part in enumerate(message.content):
+            for place, part in enumerate(_parts(message)):
                 if not isinstance(part, Text):
                     kind = part.type.removesuffix("_url")
                     param = f"messages.{number}.content.{place}"
                     media[number, place] = self._allowed(_Medium(kind, part.url, param))
-        for kind, most in (
-            ("image", self._options.max_images),
-            ("video", self._options.max_videos),
+        counts = Counter(medium.kind for medium in media.values())
+        images, videos = counts["image"] + counts["file"], counts["video"]
+        for count, most, name in (
+            (images, self._options.max_images, "pictures"),
+            (videos, self._options.max_videos, "clips"),
         ):
-            count = sum(medium.kind == kind for medium in media.values())
             if count > most:
-                raise ApiError(
-                    400, f"{count} media of kind {kind} are more than {most}", "messages"
-                )
+                raise ApiError(400, f"{count} {name} are more than {most}", "messages")
+        if counts["file"]:
+            check_installed()
         return media
 
     def _allowed(self, medium: _Medium) -> _Medium:
@@ -113,32 +131,46 @@ class MediaRules:
             raise medium.refusal("is not a file that this server reads", 400)
         return str(path)
 
-    async def _load(self, medium: _Medium, left: int) -> Any:
-        """A medium of at most `left` bytes of pixels."""
-        most = min(self._limits.max_pixels, max(left // 3, 1))
-        limits = replace(self._limits, max_output_bytes=left, max_pixels=most)
-        request = ReadRequest(medium.kind, medium.source, self._options.frames, limits)
+    async def _load(self, medium: _Medium, room: _Room) -> list[Any]:
+        """The clip, the picture, or the pictures of the pages, which are subtracted from `room`."""
+        most = min(self._limits.max_pixels, max(room.num_bytes // 3, 1))
+        limits = replace(self._limits, max_output_bytes=room.num_bytes, max_pixels=most)
+        request: MediaRequest
+        if medium.kind == "file":
+            # It needs pypdfium2, which may be absent.
+            from draftlens.documents.reading.pdf_pages import PdfPages
+
+            request = PdfPages(medium.source, limits, room.num_pages)
+        else:
+            request = ReadRequest(medium.kind, medium.source, self._options.frames, limits)
         try:
-            return await self._readers.read(request)
+            loaded = await self._readers.read(request)
         except MediaError:
             raise medium.refusal(
                 "cannot be read: it is damaged, of an unknown format, too large or not available"
             ) from None
+        if isinstance(loaded, str):
+            raise medium.refusal(loaded)
+        found = loaded if isinstance(loaded, list) else [loaded]
+        room.num_bytes -= sum(map(_num_bytes, found))
+        if room.num_bytes <= 0:
+            raise medium.refusal("has too many pixels, with those before it")
+        if medium.kind == "file":
+            room.num_pages -= len(found)
+        return found
 
 
-def _plain(message: Message) -> dict[str, Any]:
-    """A message as chat templates take it; media are in lists of their own."""
-    role = "system" if message.role == "developer" else message.role
+def _parts(message: Message) -> Sequence[Part]:
     if isinstance(message.content, str):
-        content = [{"type": "text", "text": message.content}]
-    else:
-        content = [
-            {"type": "text", "text": part.text}
-            if isinstance(part, Text)
-            else {"type": part.type.removesuffix("_url")}
-            for part in message.content
-        ]
-    return {"role": role, "content": content}
+        return [Text(type="text", text=message.content)]
+    return message.content
+
+
+def _num_bytes(medium: Any) -> int:
+    """Of the pixels of a picture or clip."""
+    if isinstance(medium, Image):
+        return 3 * medium.width * medium.height
+    return int(medium.frames.nbytes)
 
 
 class _Readers:
@@ -151,10 +183,10 @@ class _Readers:
             self._idle.put(reader)
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="draftlens-media")
 
-    async def read(self, request: ReadRequest) -> Any:
+    async def read(self, request: MediaRequest) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._read, request)
 
-    def _read(self, request: ReadRequest) -> Any:
+    def _read(self, request: MediaRequest) -> Any:
         reader = self._idle.get()
         try:
             return reader.read(request)

@@ -38,7 +38,7 @@ class ServeOptions:
         max_new_tokens: longest answer; longer ones that are asked for end there.
         max_samples: most answers to one request (`n`).
         frames: frames that are sampled from a clip.
-        max_images, max_videos: most media of one request.
+        max_images, max_videos: most media of one request; pages of PDF files are pictures.
         media_hosts: hosts of addresses that clients may name, exactly; empty for `data:` only.
         media_path: folder whose files clients may name by `file:`; None for none.
         limits: bounds on each medium; `max_output_bytes` bounds all pixels of a request.

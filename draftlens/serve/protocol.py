@@ -66,7 +66,23 @@ class Clip(BaseModel):
         return self.video_url if isinstance(self.video_url, str) else self.video_url.url
 
 
-Part = Annotated[Text | Picture | Clip, Field(discriminator="type")]
+class FileData(BaseModel):
+    file_data: str
+    filename: str | None = None
+
+
+class Pdf(BaseModel):
+    """A PDF file, whose pages become pictures."""
+
+    type: Literal["file"]
+    file: FileData
+
+    @property
+    def url(self) -> str:
+        return self.file.file_data
+
+
+Part = Annotated[Text | Picture | Clip | Pdf, Field(discriminator="type")]
 
 
 class Message(BaseModel):

@@ -192,9 +192,12 @@ class Responder:
         if pieces:
             event = self._form.gained(index, "".join(text for text, _ in pieces))
             if self._body.draftlens:
-                passes = answer.stream.stats.passes
-                tokens = answer.num_completion
-                event["draftlens"] = {"pieces": pieces, "tokens": tokens, "passes": passes}
+                event["draftlens"] = {
+                    "pieces": pieces,
+                    "tokens": answer.num_completion,
+                    "passes": answer.stream.stats.passes,
+                    "speedup_estimate": answer.speedup,
+                }
             events.append(event)
         reason = answer.rows[row].finish_reason
         if reason is not None:

@@ -1,11 +1,13 @@
-"""A server under thousands of requests of every kind, and what they leave behind.
+"""A server under thousands of requests of 64 clients, and what they leave behind.
 
-    python -m tests.faults.serve_soak --requests 10000
+    python -m tests.faults.serve_soak --requests 10000 --compare 2000
 
-Sixteen clients send chats with pictures, clips and words, greedy and seeded ones, streams that they
-read or leave, malformed bodies and pictures that are none. Every greedy answer is compared with
-that of stock `generate`, every seeded one with the same request before. Rows, threads, descriptors
-and objects of an answer must be what they were after the first tenth.
+First come requests until so many answers are compared: greedy ones, whole, streamed or up to a stop
+text, with those of stock `generate`, and seeded ones with those that they have alone, all among
+clients that leave. The other requests are short, and many of them are malformed, have pictures that
+are none, or come from clients that leave or never read, while processes that decode media are
+killed. At the end come more requests at once than may wait. Rows, threads, descriptors, processes
+and objects of an answer must be what they were after the first part.
 """
 
 from __future__ import annotations
@@ -15,12 +17,16 @@ import asyncio
 import json
 import os
 import random
+import socket
 import statistics
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count, product, takewhile
 from typing import Any
 
 import httpx
@@ -29,81 +35,185 @@ import torch
 import draftlens
 from draftlens.scheduling import SchedulerLimits
 from draftlens.serve.options import ServeOptions
-from tests.e2e.serve.running import CHATS, Running, data_url, image, said, serving, until
+from tests.e2e.serve.running import CHATS, Running, data_url, image, png, said, serving, text, until
 from tests.faults.soak import Held
 
-CLIENTS = 16
+CLIENTS = 64
+ROWS = 16
 PATH = "/v1/chat/completions"
-LONGEST = 12
+LONGEST = 24
 LONG = {"max_tokens": 60, "repetition_penalty": 1.3, "stream": True}
+PROMPTS = {
+    **CHATS,
+    **{
+        f"picture {seed}": said(image(data_url(png(seed=seed), "image/png")), text("What is it?"))
+        for seed in range(6)
+    },
+}
+SEEDS = range(4)
+NUM_SLOW = 8
+"""Clients that send a request and read nothing."""
+
+SEND_SECONDS = 5.0
 
 
 @dataclass
 class Load:
-    """The requests of all clients, and what became of them."""
+    """The requests of all clients, and what became of them.
+
+    Attributes:
+        num_lost: answers to good requests that are an error, since a decoding process was killed.
+    """
 
     engine: draftlens.Engine
     server: Running
     chance: random.Random = field(default_factory=lambda: random.Random(0))
     statuses: Counter[int] = field(default_factory=Counter)
     seconds: list[float] = field(default_factory=list)
-    seeded: dict[str, str] = field(default_factory=dict)
+    seeded: dict[tuple[str, int], list[str]] = field(default_factory=dict)
+    kinds: Counter[str] = field(default_factory=Counter)
     num_compared: int = 0
     num_different: int = 0
+    num_kills: int = 0
+    num_lost: int = 0
 
     def __post_init__(self) -> None:
-        self.expected = {name: self._by_stock(name) for name in CHATS}
+        self.expected = {name: self._by_stock(name) for name in PROMPTS}
 
     def _by_stock(self, name: str) -> list[str]:
         """The text of the answer after each number of tokens."""
-        inputs = self.engine.read(messages=CHATS[name]).target
+        inputs = self.engine.read(messages=PROMPTS[name]).target
         model = self.engine.target.backbone.model
         ids = model.generate(**inputs, do_sample=False, max_new_tokens=LONGEST)
         tokens = ids[0, inputs["input_ids"].shape[1] :].tolist()
         decode = self.engine.target.processor.tokenizer.decode
         return [decode(tokens[:end], skip_special_tokens=True) for end in range(LONGEST + 1)]
 
-    async def send(self, requests: int) -> None:
-        numbers = iter(range(requests))
+    async def draw_alone(self) -> None:
+        """The seeded answers, one after the other."""
+        async with self._client() as http:
+            for name, seed in product(CHATS, SEEDS):
+                self.seeded[name, seed] = await self._post(http, _drawn(name, seed))
+
+    async def compare(self, answers: int) -> int:
+        """Send requests until so many answers are compared; returns their number."""
+        return await self._send(
+            self._exact, takewhile(lambda _: self.num_compared < answers, count())
+        )
+
+    async def strain(self, requests: int, kills: int) -> None:
+        every = max(requests // kills, 1) if kills else requests + 1
+
+        async def one(http: httpx.AsyncClient, number: int) -> None:
+            if number % every == every - 1:
+                self._kill()
+            await self._faulty(http, number)
+
+        with self._slow_clients():
+            await self._send(one, iter(range(requests)))
+
+    async def overfill(self) -> Counter[int]:
+        """The statuses of more requests at once than may wait."""
+        statuses: Counter[int] = Counter()
+        async with self._client(httpx.Limits(max_connections=None)) as http:
+
+            async def one() -> None:
+                body = {"messages": PROMPTS["words"], "max_tokens": 8}
+                statuses[(await http.post(PATH, json=body)).status_code] += 1
+
+            await asyncio.gather(*(one() for _ in range(4 * CLIENTS)))
+        return statuses
+
+    async def _send(
+        self, one: Callable[[httpx.AsyncClient, int], Awaitable[None]], numbers: Iterator[int]
+    ) -> int:
+        """One request of a client after the other; returns their number."""
+        num_sent = 0
 
         async def client() -> None:
-            async with httpx.AsyncClient(base_url=self.server.url, timeout=300) as http:
+            nonlocal num_sent
+            async with self._client() as http:
                 for number in numbers:  # shared: each takes the next one
-                    await self._one(http, number)
+                    num_sent += 1
+                    await one(http, number)
 
         await asyncio.gather(*(client() for _ in range(CLIENTS)))
+        return num_sent
 
-    async def _one(self, http: httpx.AsyncClient, number: int) -> None:
-        name = self.chance.choice(sorted(CHATS))
-        body: dict[str, Any] = {"messages": CHATS[name], "max_tokens": 1 + number % LONGEST}
-        began = time.monotonic()
-        match number % 10:
+    def _client(self, limits: httpx.Limits | None = None) -> httpx.AsyncClient:
+        limits = limits or httpx.Limits()
+        return httpx.AsyncClient(base_url=self.server.url, timeout=300, limits=limits)
+
+    async def _exact(self, http: httpx.AsyncClient, number: int) -> None:
+        """A request whose answer is compared, or a client that leaves."""
+        name = self.chance.choice(sorted(PROMPTS))
+        length = self.chance.randint(1, LONGEST)
+        body: dict[str, Any] = {"messages": PROMPTS[name], "max_tokens": length}
+        match number % 8:
             case 0:
-                await self._leave(http, {"messages": CHATS[name], **LONG})
-            case 1:
-                await self._post(http, self._malformed(body))
-            case 2:
-                part = image(data_url(self.chance.randbytes(60), "image/png"))
-                await self._post(http, json.dumps({"messages": said(part)}))
-            case 3 | 4:
-                body |= {"temperature": 1.5, "seed": number % 7, "n": 1 + number % 2}
-                key = json.dumps([name, body["max_tokens"], number % 7, body["n"]])
-                texts = json.dumps(await self._post(http, json.dumps(body)))
-                self._compare(texts, self.seeded.setdefault(key, texts))
-            case _:
-                texts = await self._post(http, json.dumps(body))
-                self._compare(texts[0], self.expected[name][body["max_tokens"]])
+                await self._leave(http, {"messages": PROMPTS[name], **LONG})
+            case 1 | 2:
+                name, seed = self.chance.choice(sorted(self.seeded))
+                texts = await self._post(http, _drawn(name, seed))
+                self._check("seeded", texts, self.seeded[name, seed])
+            case 3:
+                stop = " ".join(self.expected[name][length].split(" ")[-2:])
+                expected = self.expected[name][LONGEST]
+                if stop.strip():
+                    body |= {"stop": stop, "max_tokens": LONGEST}
+                    expected = expected[: expected.index(stop)]
+                else:
+                    expected = self.expected[name][length]
+                self._check("stopped", await self._post(http, body), [expected])
+            case 4 | 5:
+                began = time.monotonic()
+                texts = await self._post(http, body)
                 self.seconds.append(time.monotonic() - began)
+                self._check("greedy", texts, [self.expected[name][length]])
+            case _:
+                texts = [await self._stream(http, body)]
+                self._check("streamed", texts, [self.expected[name][length]])
 
-    async def _post(self, http: httpx.AsyncClient, body: str) -> list[str]:
+    async def _faulty(self, http: httpx.AsyncClient, number: int) -> None:
+        """A short request, often one that fails."""
+        name = self.chance.choice(sorted(PROMPTS))
+        length = 1 + number % 4
+        body: dict[str, Any] = {"messages": PROMPTS[name], "max_tokens": length}
+        match number % 8:
+            case 0:
+                await self._leave(http, {"messages": PROMPTS[name], **LONG})
+            case 1 | 2:
+                self.kinds["malformed"] += 1
+                await self._post(http, self._malformed(body))
+            case 3:
+                self.kinds["no picture"] += 1
+                part = image(data_url(self.chance.randbytes(60), "image/png"))
+                await self._post(http, {"messages": said(part)})
+            case _:
+                texts = await self._post(http, body)
+                self._check("short", texts, [self.expected[name][length]])
+
+    async def _post(self, http: httpx.AsyncClient, body: dict[str, Any] | str) -> list[str]:
+        content = body if isinstance(body, str) else json.dumps(body)
         headers = {"content-type": "application/json"}
-        response = await http.post(PATH, content=body, headers=headers)
+        response = await http.post(PATH, content=content, headers=headers)
         self.statuses[response.status_code] += 1
         choices = response.json().get("choices", [])
         return [choice["message"]["content"] for choice in choices]
 
+    async def _stream(self, http: httpx.AsyncClient, body: dict[str, Any]) -> str:
+        text = ""
+        async with http.stream("POST", PATH, json={**body, "stream": True}) as response:
+            self.statuses[response.status_code] += 1
+            async for line in response.aiter_lines():
+                if line.startswith("data: {"):
+                    for choice in json.loads(line[6:])["choices"]:
+                        text += choice["delta"].get("content") or ""
+        return text
+
     async def _leave(self, http: httpx.AsyncClient, body: dict[str, Any]) -> None:
         """Read a few lines of a stream."""
+        self.kinds["left"] += 1
         async with http.stream("POST", PATH, json=body) as response:
             lines = response.aiter_lines()
             for _ in range(self.chance.randrange(4)):
@@ -115,9 +225,44 @@ class Load:
         place = self.chance.randrange(len(content))
         return self.chance.choice([content, content[:place], content[:place] + "{" + content])
 
-    def _compare(self, text: str, expected: str) -> None:
+    def _check(self, kind: str, texts: Sequence[str], expected: Sequence[str]) -> None:
+        if not texts:
+            self.num_lost += 1
+            return
+        self.kinds[kind] += 1
         self.num_compared += 1
-        self.num_different += text != expected
+        self.num_different += texts != expected
+
+    def _kill(self) -> None:
+        """End one of the processes that decode media."""
+        readers = self.server.app.state.answering.media._readers._all
+        processes = [each._process for each in readers if each._process is not None]
+        alive = [process for process in processes if process.poll() is None]
+        if alive:
+            self.chance.choice(alive).kill()
+            self.num_kills += 1
+
+    @contextmanager
+    def _slow_clients(self) -> Iterator[None]:
+        content = json.dumps({"messages": PROMPTS["words"], **LONG, "max_tokens": 400}).encode()
+        head = f"POST {PATH} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        request = f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content
+        host, port = self.server.url.removeprefix("http://").split(":")
+        clients = []
+        for _ in range(NUM_SLOW):
+            client = socket.socket()
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect((host, int(port)))
+            client.sendall(request)
+            clients.append(client)
+        yield
+        for client in clients:
+            client.close()
+
+
+def _drawn(name: str, seed: int) -> dict[str, Any]:
+    sampling = {"temperature": 1.5, "seed": seed, "n": 1 + seed % 2, "max_tokens": 8}
+    return {"messages": PROMPTS[name], **sampling}
 
 
 def is_idle(server: Running) -> bool:
@@ -127,33 +272,43 @@ def is_idle(server: Running) -> bool:
 def main() -> int:
     """The command; returns its exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--requests", type=int, default=10_000)
-    requests = parser.parse_args().requests
+    parser.add_argument("--requests", type=int, default=10_000, help="of both parts")
+    parser.add_argument("--compare", type=int, default=2_000, help="answers of the first part")
+    parser.add_argument("--kills", type=int, default=20, help="of decoding processes")
+    args = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = folder
         engine = draftlens.load(device="cpu")
-        options = ServeOptions(batch=SchedulerLimits(max_rows=CLIENTS), prompt_cache="20MB")
-        with serving(engine, options) as server:
+        batch = SchedulerLimits(max_rows=ROWS, max_waiting=2 * CLIENTS)
+        options = ServeOptions(batch=batch, prompt_cache="20MB")
+        with serving(engine, options, SEND_SECONDS) as server:
             load = Load(engine, server)
-            asyncio.run(load.send(requests // 10))
-            until(lambda: is_idle(server))
-            before, began = Held.now(), time.monotonic()
-            asyncio.run(load.send(requests - requests // 10))
-            took = time.monotonic() - began
-            until(lambda: is_idle(server))
+            asyncio.run(load.draw_alone())
+            began = time.monotonic()
+            num_sent = asyncio.run(load.compare(args.compare))
+            until(lambda: is_idle(server), 120.0)
+            middle, before = time.monotonic(), Held.now()
+            num_short = max(args.requests - num_sent, 0)
+            asyncio.run(load.strain(num_short, args.kills))
+            took = time.monotonic() - middle
+            burst = asyncio.run(load.overfill())
+            until(lambda: is_idle(server), 120.0)
             after = Held.now()
     grown = after.grown(before)
     load.seconds.sort()
-    print(f"{requests} requests, {0.9 * requests / took:.1f}/s; statuses {dict(load.statuses)}")
+    print(f"{num_sent} requests, {num_sent / (middle - began):.1f}/s; then {num_short}, ", end="")
+    print(f"{num_short / took:.1f}/s; statuses {dict(load.statuses)}; {dict(load.kinds)}")
     print(f"{load.num_compared} answers compared, {load.num_different} differ")
+    print(f"{load.num_kills} kills, {load.num_lost} answers lost; a burst: {dict(burst)}")
     p99 = load.seconds[int(0.99 * len(load.seconds))]
     longest = load.seconds[-1]
     print(f"greedy: p50 {statistics.median(load.seconds):.2f} s, p99 {p99:.2f} s, {longest:.2f} s")
     print(f"memory {before.memory >> 20} MiB before, {after.memory >> 20} MiB after")
     print("\n".join(grown) or "nothing is left")
-    failed = load.statuses.keys() - {200, 400, 422}
-    return 1 if grown or failed or load.num_different else 0
+    failed = load.statuses.keys() - {200, 400, 422} or burst.keys() != {200, 429}
+    lost = load.num_lost > load.num_kills
+    return 1 if grown or failed or lost or load.num_different else 0
 
 
 if __name__ == "__main__":

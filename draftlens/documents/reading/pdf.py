@@ -42,7 +42,7 @@ class PdfDocument:
     ) -> None:
         self.limits = limits or Limits()
         self.source = check_file(path, self.limits)
-        _check_installed()
+        check_installed()
         self._password = password
         self._own_reader = None if reader else MediaReader(self.limits.max_page_s)
         self._reader = reader or self._own_reader
@@ -105,7 +105,8 @@ class PdfPage:
         return layer
 
 
-def _check_installed() -> None:
+def check_installed() -> None:
+    """Raise ConfigError if a library that reads PDF files is missing."""
     for name in NEEDS:
         if find_spec(name) is None:
             raise ConfigError(f"PDF files need {name}: pip install 'draftlens[documents]'")

@@ -39,6 +39,10 @@ _FORM_DEPTH = 5
 """Depth of nested forms that are searched for pictures."""
 
 
+class EncryptedError(MediaError):
+    """A file needs a password, another one, or an unknown way to decrypt it."""
+
+
 class PdfFile:
     """An open PDF file; raises MediaError if it is damaged, needs a password, or has no pages."""
 
@@ -156,12 +160,12 @@ def page_name(source: str, number: int) -> str:
 
 def _explain(source: str, error: Any, password: str | None) -> MediaError:
     code = getattr(error, "err_code", None)
-    if code == PASSWORD and password is None:
-        return refusal(source, "it needs a password (--password, or password=...)")
-    if code == PASSWORD:
-        return refusal(source, "the password is wrong")
-    if code == SECURITY:
-        return refusal(source, "it is encrypted in a way that pdfium does not know")
+    if code in (PASSWORD, SECURITY):
+        cause = "it is encrypted in a way that pdfium does not know"
+        if code == PASSWORD:
+            needs = "it needs a password (--password, or password=...)"
+            cause = needs if password is None else "the password is wrong"
+        return EncryptedError(str(refusal(source, cause)))
     if code == FORMAT:
         return refusal(source, "it is damaged, or no PDF: pdfium finds no valid structure")
     if code == SUCCESS:

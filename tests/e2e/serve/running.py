@@ -54,6 +54,11 @@ def clip(url: str) -> dict[str, Any]:
     return {"type": "video_url", "video_url": {"url": url}}
 
 
+def pdf(content: bytes) -> dict[str, Any]:
+    data = data_url(content, "application/pdf")
+    return {"type": "file", "file": {"filename": "pages.pdf", "file_data": data}}
+
+
 def text(words: str) -> dict[str, Any]:
     return {"type": "text", "text": words}
 

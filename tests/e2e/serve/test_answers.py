@@ -34,6 +34,7 @@ def test_an_answer(client: openai.OpenAI, stock: Callable[..., str]) -> None:
     assert response.usage.total_tokens == NEW + response.usage.prompt_tokens
     assert response.draftlens["lossless"] is True
     assert response.draftlens["accepted_tokens"] <= response.draftlens["draft_tokens"]
+    assert response.draftlens["decode_tokens_per_second"] > 0
 
 
 def test_a_stream(client: openai.OpenAI, server: Running, stock: Callable[..., str]) -> None:

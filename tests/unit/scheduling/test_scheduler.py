@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -12,10 +13,12 @@ from stock import NEW, reference
 from draftlens import ConfigError, InputError
 from draftlens.core.sampling import row_seeds
 from draftlens.decoding.session import Session
+from draftlens.drafting.adaptive.cost_curve import CostCurve
+from draftlens.drafting.adaptive.forward_costs import ForwardCosts
 from draftlens.methods.base import from_dict
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt_cache import PromptCache
-from draftlens.scheduling import AnswerError, QueueFullError, Update
+from draftlens.scheduling import AnswerError, QueueFullError, Update, batch
 from tests.unit.scheduling.callers import (
     FAMILY,
     METHOD,
@@ -45,6 +48,22 @@ def test_greedy_and_sampled_rows_join_and_leave(start: Start) -> None:
     counters = scheduler.counters
     assert counters.accepted == sum(counters.accepted_by_position.values()) > 0
     assert counters.tokens == sum(len(caller.job.sequences[0].tokens) for caller in callers + drawn)
+
+
+@pytest.mark.parametrize("curve", [None, CostCurve((1, 2, 4), (1.0, 1.5, 2.0))])
+def test_plain_decoding_is_estimated(
+    start: Start, monkeypatch: pytest.MonkeyPatch, curve: CostCurve | None
+) -> None:
+    """Where costs are known; a pass is a part of its round, and makes four tokens at most."""
+    costs = ForwardCosts(curve)
+    monkeypatch.setattr(batch, "costs_of", lambda target: (costs, nullcontext()))
+    caller = Caller(0)
+    start().submit(caller.job)
+    caller.heard()
+    job = caller.job
+    assert job.round_seconds > 0
+    assert 0 <= job.plain_seconds <= 4 * job.round_seconds
+    assert (job.plain_seconds > 0) is (curve is not None)
 
 
 def test_samples_have_seeds_of_their_own(start: Start) -> None:
