@@ -3,8 +3,11 @@ which runs where lmms-eval is installed (`make lmms`)."""
 
 from __future__ import annotations
 
+import re
+import sys
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -43,6 +46,23 @@ def test_answers_are_those_of_stock_generate(engine: draftlens.Engine) -> None:
     end = expected[1].text.split()[1]
     short = [each.answer(chats[1:2], OPTIONS, [end])[0].text for each in (stock, ours)]
     assert short == [expected[1].text.partition(end)[0]] * 2
+
+
+def test_the_recipe_for_vlmevalkit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The class of docs/lmms-eval.md in the place that VLMEvalKit gives it, without VLMEvalKit."""
+    models: dict[str, Any] = {}
+    config, base = ModuleType("vlmeval.config"), ModuleType("vlmeval.vlm.base")
+    config.supported_VLM, base.BaseModel = models, object  # type: ignore[attr-defined]
+    for module in (ModuleType("vlmeval"), config, ModuleType("vlmeval.vlm"), base):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    page = Path(__file__).parents[3] / "docs" / "lmms-eval.md"
+    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    exec(code.replace("Qwen/Qwen2.5-VL-7B-Instruct", "embedded").replace("512", "6"), {})
+    model = models["draftlens"](device="cpu")
+    picture = str(CLIPS / "shapes.png")
+    message = [{"type": "image", "value": picture}, {"type": "text", "value": "What is red?"}]
+    expected = model.engine.generate("What is red?", images=picture, max_new_tokens=6).text
+    assert model.generate_inner(message, dataset="MMBench") == expected != ""
 
 
 @pytest.mark.filterwarnings("ignore")
