@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -59,16 +59,15 @@ def main() -> None:
     parser.set_defaults(max_new_tokens=256)
     args = parser.parse_args()
     configure(args.threads)
-    report = {
-        "found": measure(args),
-        "environment": {**environment(args), "lmms-eval": version("lmms_eval")},
-    }
-    save(args.out, report, page(report))
+    facts = {**environment(args), "lmms-eval": version("lmms_eval")}
+    for found in measured(args):
+        report = {"found": found, "environment": facts}
+        save(args.out, report, page(report))
     print(page(report))
 
 
-def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """A row for each method and number of requests together."""
+def measured(args: argparse.Namespace) -> Iterator[list[dict[str, Any]]]:
+    """A row for each method and number of requests together, after every repeat."""
     manager = TaskManager(include_path=str(args.tasks), include_defaults=False)
     ways = [(method, size) for size in (1, args.batch) for method in METHODS]
     models = {way: Timed(method=way[0], batch_size=way[1], device="cpu") for way in ways}
@@ -80,7 +79,7 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
             assert row["answers"] == found["answers"], way
             row.setdefault("repeats", []).append(dict(models[way].seconds))
             row["acceptance_lengths"] = models[way].lengths
-    return [rows[way] for way in ways]
+        yield [rows[way] for way in ways]
 
 
 def evaluated(model: DraftlensModel, manager: Any) -> dict[str, Any]:
