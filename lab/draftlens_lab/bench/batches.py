@@ -128,13 +128,12 @@ def batch_table(figures: Figures) -> Table:
             rows.append((name, size, latency, speed, gain, _identical(row)))
     note = (
         "Latency: seconds until all answers of a batch are there, reading included, median. "
-        "Identical: answers equal to those that hf-generate gives to the same batch. "
-        + " ".join(
-            f"{name} stops being faster than {base} at: {size}."
-            for name, size in figures["break_even"].items()
-        )
+        "Identical: answers equal to those that hf-generate gives to the same batch."
     )
-    return Table("By batch size", columns, rows, note.strip())
+    if figures["break_even"]:
+        sizes = "; ".join(f"{name} {size}" for name, size in figures["break_even"].items())
+        note += f" Break-even with {base}: {sizes}."
+    return Table("By batch size", columns, rows, note)
 
 
 def _identical(row: Figures) -> str:

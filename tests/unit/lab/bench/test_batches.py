@@ -59,7 +59,7 @@ def test_figures_of_batches(tmp_path: Path) -> None:
     assert found["sizes"]["2"]["fast"]["compared"] == 0
     table = batch_table(found)
     assert ("fast", "2", "8.000", "0.5", "0.50", "") in table.rows
-    assert "fast stops being faster than slow at: 2 rows." in table.note
+    assert table.note.endswith("Break-even with slow: fast 2 rows.")
     assert batch_figures(begun(tmp_path, False), CONTESTANTS) == {}
 
 
