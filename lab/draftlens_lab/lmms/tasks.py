@@ -81,7 +81,7 @@ def write_tasks(
         for part in ("data", "clips"):
             (content / part).mkdir()
         for name, families in tasks.items():
-            rows = []
+            rows: list[dict[str, Any]] = []
             for family, of_family in families.items():
                 for sample in of_family:
                     rows.append(_row(content, family, len(rows), sample, name, media))

@@ -3,6 +3,7 @@ which runs where lmms-eval is installed (`make lmms`)."""
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from importlib import import_module
@@ -46,6 +47,18 @@ def test_answers_are_those_of_stock_generate(engine: draftlens.Engine) -> None:
     end = expected[1].text.split()[1]
     short = [each.answer(chats[1:2], OPTIONS, [end])[0].text for each in (stock, ours)]
     assert short == [expected[1].text.partition(end)[0]] * 2
+
+
+def test_the_command_that_writes_tasks(command: Any, tmp_path: Path) -> None:
+    out = tmp_path / "tasks"
+    size = ("--frames", "2", "--rate", "1", "--side", "32")
+    status, printed, err = command("lmms-task", str(out), "--samples", "1", *size, "--json")
+    assert (status, err) == (0, "")
+    assert json.loads(printed)["draftlens_world_questions"] == 8
+    assert (out / "utils.py").exists()
+    status, _, err = command("lmms-task", str(out), "--samples", "1", *size)
+    assert status == 2
+    assert "is there already" in " ".join(err.split())
 
 
 def test_the_recipe_for_vlmevalkit(monkeypatch: pytest.MonkeyPatch) -> None:
