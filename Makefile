@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
 
-.PHONY: demo test fuzz mutants soak serve-soak faults check docs format pair reader bench clean
+.PHONY: demo test lmms fuzz mutants soak serve-soak faults check docs format pair reader bench clean
 
 demo: $(INSTALLED)
 	$(BIN)/draftlens demo
@@ -23,6 +23,13 @@ test: $(READY)
 EXAMPLES ?= 3000
 fuzz: $(READY)
 	DRAFTLENS_FUZZ_EXAMPLES=$(EXAMPLES) OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 tests/exact/test_fuzz.py
+
+# The test with lmms-eval, whose requirements (av below 16, one version of wandb) need an environment
+# of their own.
+lmms:
+	$(PYTHON) -m venv .venv-lmms
+	.venv-lmms/bin/python -m pip install --quiet -e ".[dev]" -e lab "lmms-eval>=0.7.3"
+	OMP_NUM_THREADS=1 .venv-lmms/bin/pytest tests/e2e/lab/test_lmms.py
 
 mutants: $(READY)
 	$(BIN)/python tests/mutants/run.py --jobs 2

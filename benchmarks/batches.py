@@ -17,9 +17,9 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
+from draftlens_lab.bench.batches import break_even
 from draftlens_lab.evaluate.answers import dialogue
 from draftlens_lab.measure.tables import markdown_table
 from shared import (
@@ -169,19 +169,6 @@ def sizes(engine: Engine, args: argparse.Namespace) -> dict[str, dict[str, list[
             assert answers["plain"] == answers["speculative"], size
         found[str(size)] = seconds
     return found
-
-
-def break_even(gains: Mapping[int, float]) -> str:
-    """The number of rows from which a draft no longer pays, between measured sizes by a straight
-    line over the logarithm of the size."""
-    measured = sorted(gains.items())
-    if measured[0][1] < 1:
-        return f"below {measured[0][0]} rows"
-    for (size, gain), (larger, lower) in pairwise(measured):
-        if lower < 1:
-            share = (gain - 1) / (gain - lower)
-            return f"{size * (larger / size) ** share:.0f} rows"
-    return f"above {measured[-1][0]} rows"
 
 
 def page(report: Mapping[str, Any]) -> str:

@@ -12,7 +12,15 @@ from draftlens.core.errors import ConfigError
 GROUP = "draftlens.commands"
 """Entry points of this group are functions that add commands to the application."""
 
-LAB_COMMANDS = ("bench", "calibrate", "evaluate", "explain", "train-draft", "world")
+LAB_COMMANDS = (
+    "bench",
+    "calibrate",
+    "evaluate",
+    "explain",
+    "lmms-task",
+    "train-draft",
+    "world",
+)
 """Commands of the package `draftlens-lab`."""
 
 _log = logging.getLogger("draftlens")

@@ -28,6 +28,7 @@ ELSEWHERE = {
     ("explain.md", 0): "tests/e2e/test_docs.py runs it and looks at the result",
     ("folders.md", 1): "starts ray; tests/e2e/test_ray.py runs its class",
     ("hsd.md", 0): "tests/e2e/test_docs.py runs it with fixed costs",
+    ("lmms-eval.md", 0): "tests/e2e/lab/test_lmms.py runs it without VLMEvalKit",
     ("parse.md", 0): "tests/e2e/test_docs.py runs all of the page on documents of its own",
     ("parse.md", 1): "as the first one",
     ("parse.md", 2): "as the first one",

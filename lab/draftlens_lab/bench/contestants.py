@@ -64,6 +64,8 @@ class TimedAnswer:
             prompt in several views.
         cache_bytes: bytes of both models' keys and values; None if they are not accessible.
         workers: ids of other processes that took part (`Plan.processes`); they are not stored.
+        accept_lengths: tokens that each verification pass emitted, bonus token included; empty if
+            unknown.
     """
 
     tokens: list[int]
@@ -75,6 +77,7 @@ class TimedAnswer:
     cache_bytes: int | None = None
     workers: tuple[int, ...] = ()
     views: dict[str, dict[str, float]] = field(default_factory=dict)
+    accept_lengths: list[int] = field(default_factory=list)
 
 
 class Way(Protocol):
@@ -148,6 +151,7 @@ class Ours:
             cache_bytes=stats.target_cache_bytes + stats.draft_cache_bytes,
             workers=tuple(stream.plan.processes()),
             views={name: dict(vars(view)) for name, view in stats.views.items()},
+            accept_lengths=accept_lengths(result.from_draft[0], stats.passes),
         )
 
     def accepted(self, engine: Engine, read_clip: Reader, tokens: Sequence[int]) -> int | None:
@@ -248,6 +252,23 @@ class Lossy:
 
     def accepted(self, engine: Engine, read_clip: Reader, tokens: Sequence[int]) -> int | None:
         return _count_accepted(engine, read_clip, tokens)
+
+
+def accept_lengths(from_draft: Sequence[bool], passes: int) -> list[int]:
+    """Tokens of each verification pass: its draft tokens and the target's own token after them,
+    with which a pass ends unless the answer does. The first token of the answer is no pass's.
+
+    Empty if the passes do not end so, as with a draft that runs in parallel.
+    """
+    lengths: list[int] = []
+    is_open = False
+    for supplied in from_draft[1:]:
+        if is_open:
+            lengths[-1] += 1
+        else:
+            lengths.append(1)
+        is_open = supplied
+    return lengths if len(lengths) == passes else []
 
 
 def _target_alone(engine: Engine) -> Engine:

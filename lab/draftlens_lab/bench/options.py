@@ -25,6 +25,7 @@ class BenchOptions:
         prompt: question about every clip; None uses the workload's own.
         media: folder with a dataset's videos; None searches the folder of its annotations.
         context: numbers of frames at which the draft's step is timed, with and without pruning.
+        batch_sizes: numbers of prompts that are answered together.
     """
 
     workload: str = "world:8,64"
@@ -40,6 +41,7 @@ class BenchOptions:
     repeats: int = 3
     max_new_tokens: int = 256
     seed: int = 0
+    batch_sizes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         numbers = {
@@ -49,8 +51,8 @@ class BenchOptions:
         }
         if self.clips is not None:
             numbers["clips"] = self.clips
-        for count in self.context:
-            numbers[f"context {count}"] = count
+        for name, counts in (("context", self.context), ("batch size", self.batch_sizes)):
+            numbers |= {f"{name} {count}": count for count in counts}
         for name, number in numbers.items():
             if number < 1:
                 raise ConfigError(f"{name} must be at least 1, not {number}")

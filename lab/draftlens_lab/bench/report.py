@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from draftlens_lab.bench.batches import batch_table
 from draftlens_lab.bench.contestants import REFERENCE
 from draftlens_lab.bench.summary import PHASE_ROWS
 from draftlens_lab.measure.statistics import format_quartiles
@@ -37,6 +38,8 @@ def bench_tables(summary: Figures) -> Iterator[Table]:
         rows = list(_sweep_rows(summary, field_name))
         if rows:
             yield _sweep_table(field_name, rows)
+    if summary.get("batches"):
+        yield batch_table(summary["batches"])
     if summary["divergences"]:
         yield _divergence_table(summary["divergences"])
     if summary["refused"]:

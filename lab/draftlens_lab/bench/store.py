@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -17,6 +18,7 @@ from draftlens.methods.base import METHODS
 RUN = "run.json"
 MEASUREMENTS = "measurements.jsonl"
 SUMMARY = "summary.json"
+SPEC_BENCH = "spec_bench"
 PAGE = "report.md"
 PLOTS = ("speedup", "breakdown", "draft_step_by_context")
 
@@ -33,6 +35,7 @@ class Measurement:
         start_bytes: memory before the call, in bytes.
         accepted: number of the answer's tokens that the full target accepts (`Way.accepted`); None
             for a lossless method.
+        accept_lengths: tokens that each verification pass emitted; empty if unknown.
     """
 
     clip: str
@@ -50,6 +53,7 @@ class Measurement:
     start_bytes: int
     accepted: int | None = None
     views: dict[str, dict[str, float]] = field(default_factory=dict)
+    accept_lengths: list[int] = field(default_factory=list)
 
     @property
     def is_lossy(self) -> bool:
@@ -60,6 +64,23 @@ class Measurement:
     def decode(self) -> float:
         """Seconds from the first token to the last."""
         return self.e2e - self.ttft
+
+
+@dataclass(frozen=True)
+class BatchMeasurement:
+    """The answers of one method to several prompts together.
+
+    Args:
+        size: number of prompts.
+        tokens: of each answer.
+        seconds: from before the clips are read to the last token.
+    """
+
+    size: int
+    method: str
+    repeat: int
+    tokens: list[list[int]]
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -84,9 +105,14 @@ class Refusal:
     error: str
 
 
-Record = Measurement | Failure | Refusal
+Record = Measurement | BatchMeasurement | Failure | Refusal
 
-KINDS: Mapping[str, type[Record]] = {"measured": Measurement, "failed": Failure, "refused": Refusal}
+KINDS: Mapping[str, type[Record]] = {
+    "measured": Measurement,
+    "batch": BatchMeasurement,
+    "failed": Failure,
+    "refused": Refusal,
+}
 """Name of each kind of record in the file of measurements."""
 
 
@@ -141,11 +167,12 @@ class Store:
         return [record for record in self.records if isinstance(record, kind)]
 
     def _remove_products(self) -> None:
-        """Remove summary, page and plots of the run in the folder, which would otherwise remain
-        beside the new run."""
+        """Remove what was made of the run in the folder, which would otherwise remain beside the
+        new run."""
         if (self.folder / RUN).exists():
             for name in products():
                 (self.folder / name).unlink(missing_ok=True)
+            shutil.rmtree(self.folder / SPEC_BENCH, ignore_errors=True)
 
     def _check_same(self, description: Mapping[str, Any]) -> None:
         before = read_description(self.folder / RUN)

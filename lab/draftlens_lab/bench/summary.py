@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from draftlens.verify import StockRun, first_divergence
+from draftlens_lab.bench.batches import batch_figures
 from draftlens_lab.bench.contestants import COUNTERS, REFERENCE, Contestant
 from draftlens_lab.bench.store import Failure, Measurement, Refusal, Store
 from draftlens_lab.measure.statistics import quartiles
@@ -49,7 +50,7 @@ def summarize(store: Store, contestants: Sequence[Contestant], groups: Sequence[
 
     Returns:
         JSON values: `groups`, `variants`, `settings`, `divergences`, `refused` (method to error
-        message), `failed` and `measurements` (their number).
+        message), `failed`, `measurements` (their number) and `batches` (`batch_figures`).
     """
     failures: list[Failure] = store.of(Failure)
     failed_clips = {failure.clip for failure in failures}
@@ -69,6 +70,7 @@ def summarize(store: Store, contestants: Sequence[Contestant], groups: Sequence[
         "refused": {refusal.method: refusal.error for refusal in refusals},
         "failed": [vars(failure) for failure in failures],
         "measurements": len(measurements),
+        "batches": batch_figures(store, contestants),
     }
 
 

@@ -96,6 +96,13 @@ class MeasuringOptions:
             "`8,64,256`."
         ),
     ] = None
+    batch_sizes: Annotated[
+        str | None,
+        typer.Option(
+            help="Numbers of prompts that are answered together: `1,4,16`. Reports latency and "
+            "throughput of each, and the size at which drafting stops being faster."
+        ),
+    ] = None
     repeats: Annotated[
         int, typer.Option(min=1, help="Number of measurements of each method on each clip.")
     ] = 3

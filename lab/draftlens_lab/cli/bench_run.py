@@ -37,9 +37,11 @@ from draftlens_lab.bench import (
     run,
     summarize,
 )
+from draftlens_lab.bench.batches import measure_batches
 from draftlens_lab.bench.plots import bench_plots
 from draftlens_lab.bench.report import about_run
-from draftlens_lab.bench.store import PAGE, SUMMARY
+from draftlens_lab.bench.spec_bench import write_answers
+from draftlens_lab.bench.store import PAGE, SPEC_BENCH, SUMMARY
 from draftlens_lab.bench.workloads import check_workload
 from draftlens_lab.cli.bench_options import (
     ClipOptions,
@@ -103,6 +105,7 @@ def options_of(
         repeats=measuring.repeats,
         max_new_tokens=measuring.max_new_tokens,
         seed=measuring.seed,
+        batch_sizes=batch_sizes(measuring.batch_sizes),
     )
 
 
@@ -131,12 +134,16 @@ def measure(
     try:
         with _bar(quiet) as bar:
             run(plan, store, bar)
+        if options.batch_sizes:
+            with _bar(quiet) as bar:
+                measure_batches(plan, store, bar)
     except KeyboardInterrupt:
         error_console.print(
             f"\nstopped; {store.folder} keeps what is measured, and --resume goes on",
             soft_wrap=True,
         )
         raise
+    write_answers(store, [clip.name for clip in plan.clips], engine.text_decoder)
     groups = list(dict.fromkeys(clip.group for clip in plan.clips))
     return {"run": description, **summarize(store, plan.contestants, groups)}
 
@@ -156,6 +163,14 @@ def save_report(summary: Mapping[str, Any], out: Path, plots: bool) -> list[Path
 def split_names(text: str) -> tuple[str, ...]:
     """Return the names in a text, separated by commas; the empty text has none."""
     return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def batch_sizes(text: str | None) -> tuple[int, ...]:
+    """Return the numbers of `--batch-sizes`, in order."""
+    words = split_names(text or "")
+    if not all(word.isascii() and word.isdigit() for word in words):
+        raise ConfigError(f"--batch-sizes are whole numbers such as 1,4,16, not {text!r}")
+    return tuple(sorted({int(word) for word in words}))
 
 
 def further_methods(texts: list[str] | None, file: Path | None) -> dict[str, Mapping[str, Any]]:
@@ -229,4 +244,4 @@ def _bar(quiet: bool) -> Iterator[ProgressListener]:
 
 def _show(summary: Mapping[str, Any], plot_files: list[Path], out: Path) -> None:
     show_tables(bench_tables(summary), about_run(summary))
-    show_files(out, SUMMARY, PAGE, *(file.name for file in plot_files))
+    show_files(out, SUMMARY, PAGE, SPEC_BENCH, *(file.name for file in plot_files))

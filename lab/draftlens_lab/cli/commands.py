@@ -11,6 +11,7 @@ from draftlens_lab.cli.bench import bench
 from draftlens_lab.cli.calibrate import calibrate_command
 from draftlens_lab.cli.evaluate import evaluate
 from draftlens_lab.cli.explain import explain
+from draftlens_lab.cli.lmms_task import lmms_task
 from draftlens_lab.cli.train_draft import add_train_draft
 from draftlens_lab.cli.world import world_command
 
@@ -25,3 +26,4 @@ def register(app: typer.Typer) -> None:
     app.command("explain", **example("explain shapes.mp4"))(takes_models(explain))
     app.command("bench", **example("bench --workload FOLDER"))(takes_models(takes_groups(bench)))
     app.command("world", **example("world OUT"))(takes_groups(world_command))
+    app.command("lmms-task", **example("lmms-task OUT"))(takes_groups(lmms_task))

@@ -142,7 +142,7 @@ def entries(
     folder: Path, seeds: Seeds, media_format: MediaFormat, on_sample: Progress | None
 ) -> Iterator[WorldEntry]:
     """Every sample, kind by kind; each clip is written under ``folder``."""
-    _check_fonts()
+    check_fonts()
     keys = _sample_keys(seeds)
     for done, (kind, seed) in enumerate(keys, 1):
         yield _entry(folder, kind, seed, media_format)
@@ -162,7 +162,7 @@ def _entry(folder: Path, kind: str, seed: int, media_format: MediaFormat) -> Wor
     return WorldEntry(seed, sample, video, ())
 
 
-def _check_fonts() -> None:
+def check_fonts() -> None:
     if find_spec("matplotlib") is None:
         raise ConfigError(
             'the words of the world need the fonts of matplotlib; pip install "draftlens-lab"'

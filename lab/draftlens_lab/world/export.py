@@ -91,7 +91,7 @@ def export_datasets(
     of :func:`export_llava`.
     """
     media_format = MediaFormat(frames, rate, side)
-    library = _import_datasets()
+    library = import_datasets()
     with atomic_folder(folder) as content:
         (content / "data").mkdir()
         writers = {split: _ShardWriter(library, content / "data", split) for split in SPLITS}
@@ -187,7 +187,7 @@ class _ShardWriter:
 
     def _write(self) -> None:
         file = self._folder / f"{self._split}-{len(self._files)}.parquet"
-        with _without_progress_bars(self._library):
+        with without_progress_bars(self._library):
             dataset = self._library.Dataset.from_list(self._rows, features=_columns(self._library))
             dataset.to_parquet(str(file))
         self._files.append(file)
@@ -195,7 +195,7 @@ class _ShardWriter:
 
 
 @contextmanager
-def _without_progress_bars(library: Any) -> Iterator[None]:
+def without_progress_bars(library: Any) -> Iterator[None]:
     were_enabled = not library.are_progress_bars_disabled()
     library.disable_progress_bars()
     try:
@@ -224,7 +224,7 @@ def _columns(library: Any) -> Any:
     )
 
 
-def _import_datasets() -> Any:
+def import_datasets() -> Any:
     try:
         return import_module("datasets")
     except ModuleNotFoundError as error:

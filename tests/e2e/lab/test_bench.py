@@ -138,6 +138,31 @@ def test_a_whole_run_and_its_resumption(bench: Run, films: Path) -> None:
     assert [without_times(line) for line in after] == [without_times(line) for line in before]
 
 
+def test_batches_and_answers_for_spec_bench(bench: Run, films: Path) -> None:
+    """The clip fills the batches; all answers are those of stock generate to the same batch, and
+    passes and tokens of a line agree."""
+    words = ("--methods", "plain,speculative", "--no-plots", "--batch-sizes", "1,3", "--json")
+    status, out, _ = bench(*words, workload=films / "shapes.png")
+    summary = json.loads(out)
+    assert status == 0
+    assert summary["failed"] == summary["divergences"] == []
+    batches = summary["batches"]
+    assert (batches["base"], set(batches["break_even"])) == ("plain", {"speculative"})
+    for size, methods in batches["sizes"].items():
+        assert set(methods) == {"hf-generate", "plain", "speculative"}
+        for row in methods.values():
+            assert row["identical"] == row["compared"] == 2 * int(size)
+    assert "By batch size" in (films.parent / "out" / "report.md").read_text()
+    names = ("hf-generate", "hf-assisted", "plain", "speculative")
+    for name in names:
+        (line,) = (films.parent / "out" / "spec_bench" / f"{name}.jsonl").read_text().splitlines()
+        choice = json.loads(line)["choices"][0]
+        assert choice["new_tokens"] == [6]
+        if name in ("plain", "speculative"):
+            assert sum(choice["accept_lengths"]) == 6 - 1
+            assert [len(choice["accept_lengths"])] == choice["decoding_steps"]
+
+
 def without_times(line: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in line.items() if key not in ("e2e", "ttft", "phases")} | {
         "peak_bytes": 0,
@@ -247,6 +272,7 @@ def test_sweeps_of_one_field_add_up_and_a_run_begun_again_leaves_no_old_report(
         "measurements.jsonl",
         "report.md",
         "run.json",
+        "spec_bench",
         "summary.json",
     }
 

@@ -184,3 +184,11 @@ def test_small_runs_resume_and_name_rows_that_disagree(
     assert ("DISAGREES" in capsys.readouterr().out) == bool(status)
     assert quick.run(tmp_path) == status, "the command fails if it runs twice"
     assert "exit status" not in capsys.readouterr().out
+
+
+def test_commands_that_write_one_file_run_one_after_the_other() -> None:
+    series = quick.series()
+    assert sorted(command for each in series for command in each) == sorted(quick.commands())
+    outs = [{command.rpartition("--out ")[2] for command in each} for each in series]
+    assert all(len(each) == 1 for each in outs)
+    assert len(set.union(*outs)) == len(outs) < len(quick.commands())
