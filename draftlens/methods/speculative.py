@@ -8,13 +8,12 @@ from typing import Any, ClassVar
 from draftlens.core.tree import Topology
 from draftlens.decoding.plan import Plan
 from draftlens.drafting.disagreement import Disagreement
-from draftlens.drafting.draft_prompt import DraftPromptBuilder
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.methods.base import Models, name_of
 from draftlens.methods.parts import (
     Tree,
     controllers_of,
-    draft_of,
+    draft_prompts,
     drafting_plan,
     resolve_drafting,
     resolve_parts,
@@ -25,7 +24,7 @@ from draftlens.methods.parts import (
 @dataclass(frozen=True)
 class SpeculativeDecoding:
     """A smaller model drafts, and the target checks all draft tokens in one forward (Leviathan et
-    al. 2023).
+    al. 2023). A language model as the draft reads the words of the prompt.
 
     Args:
         num_speculative_tokens: γ, the length of a chain. None leaves the choice to `tree`.
@@ -71,12 +70,12 @@ class SpeculativeDecoding:
 
     def plan(self, models: Models) -> Plan:
         """How a session answers by this method."""
-        draft = draft_of(models, f"method {name_of(self)!r}")
+        prompts = draft_prompts(models, f"method {name_of(self)!r}")
         drafter = ModelDrafter(
-            DraftPromptBuilder(draft),
+            prompts,
             self.topology,
             models.target.vocab_size,
-            controllers_of(self.tree, models.target, draft),
-            Disagreement(draft.name),
+            controllers_of(self.tree, models.target, prompts.backbone),
+            Disagreement(prompts.backbone.name),
         )
         return drafting_plan(self, models, drafter)

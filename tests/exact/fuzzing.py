@@ -21,6 +21,7 @@ from families import FAMILIES, PLANS, SPECIAL, VOCAB, inputs, tokenizer
 from hypothesis import event
 from hypothesis import strategies as st
 from lanes import ScriptedLink
+from language_models import language_part
 from stock import LONG, NEAR_TIE, Divisible, answers, noisy, reference, target
 from transformers import StoppingCriteria, StopStringCriteria
 
@@ -208,7 +209,8 @@ class Case:
 
     Attributes:
         prompts: the batch.
-        draft: `self`, `random`, the amount of noise on the target's weights, or None.
+        draft: `self`, `random`, `words` (the target's language model, with noise), the amount of
+            noise on the target's weights, or None.
         draft_side: where the draft's inputs are padded; None gives it none of its own.
         method: its options, as pairs.
         options: of `generate`.
@@ -282,7 +284,7 @@ class Case:
             call["references"] = references_of(self.prompts, self.references)
             call["tokenizer"] = tokenizer()
         if self.entry == "custom_generate":
-            if draft_inputs is None and self.prompts.kind != "text":
+            if draft_inputs is None and self.prompts.kind != "text" and self.draft != "words":
                 draft_inputs = given  # the draft cannot read what `generate` has encoded
             custom = draftlens.SpeculativeGenerate(self.draft_model, draft_inputs, **call)
             ids = self.prompts.target.generate(**given, **options, custom_generate=custom)
@@ -401,6 +403,8 @@ def draft_of(family: str, draft: str | float | None) -> Any:
     if draft == "random":
         return BY_NAME[family].build(seed=7)
     model = target(BY_NAME[family])
+    if draft == "words":
+        return language_part(noisy(model, 0.02))
     return model if draft == "self" else noisy(model, float(draft))
 
 
@@ -1022,8 +1026,13 @@ def prefills(draw: st.DrawFn) -> Pairs | None:
 
 
 @st.composite
-def methods(draw: st.DrawFn, has_draft: bool) -> Pairs:
-    """Options of any method."""
+def methods(draw: st.DrawFn, draft: str | float | None) -> Pairs:
+    """Options of any method that takes the draft."""
+    has_draft = draft is not None
+    if draft == "words":
+        name = st.just((("method", "speculative"),))
+        shape = st.one_of(shapes(), schedules())
+        return draw(st.one_of(from_texts(), *3 * [st.builds(tuple.__add__, name, shape)]))
     kind = draw(st.integers(0, 7))
     if kind >= 6:
         return draw(from_texts())
@@ -1041,7 +1050,7 @@ def methods(draw: st.DrawFn, has_draft: bool) -> Pairs:
     return (("method", "speculative"), *draw(shapes()))
 
 
-drafts = st.sampled_from((*NOISE, "self", "self", "random", None))
+drafts = st.sampled_from((*NOISE, "self", "self", "random", "words", None))
 places = st.tuples(st.integers(0, 2), st.integers(1, LONG - 1))
 
 
@@ -1101,7 +1110,7 @@ def greedy_cases(draw: st.DrawFn) -> Case:
     entry = draw(st.sampled_from(("generate", "stream", "custom_generate")))
     # Stock `generate` itself needs padding on the left.
     side = "left" if entry == "custom_generate" else None
-    method = draw(st.one_of(st.none(), methods(draft is not None), methods(draft is not None)))
+    method = draw(st.one_of(st.none(), methods(draft), methods(draft)))
     return Case(
         prompts=draw(batches_of_prompts(family, side)),
         draft=draft,
@@ -1133,7 +1142,7 @@ def sampled_cases(draw: st.DrawFn) -> Case:
     """A call that draws, with a seed for each row."""
     family = draw(st.sampled_from(tuple(BY_NAME)))
     draft = draw(drafts)
-    method = draw(methods(draft is not None))
+    method = draw(methods(draft))
     # With a lane of its own, rejection sampling would depend on who moves when.
     options_of_method = dict(method)
     can_reject = (
@@ -1180,7 +1189,7 @@ def sessions(draw: st.DrawFn) -> Visits:
     """Two to four requests that share a session."""
     family = draw(st.sampled_from(tuple(BY_NAME)))
     draft = draw(drafts)
-    method = draw(methods(draft is not None))
+    method = draw(methods(draft))
     requests = draw(st.lists(visits(family), min_size=2, max_size=4))
     requests.sort(key=lambda visit: visit.joins)
     references = draw(kinds_of_references)
