@@ -119,7 +119,7 @@ class Engine:
         draft: the same for the draft, or None.
         method: how to decode.
         processor: of the target, if that is a transformers model.
-        draft_processor: of the draft; by default that of the target. A draft of text only takes a
+        draft_processor: of the draft; by default that of the target. A language model takes a
             tokenizer.
         prefill: how the target reads prompts, whatever the method; None for the method's own way.
         notice: why there is no draft although one was requested or expected; else empty.
