@@ -157,8 +157,9 @@ class Engine:
         self.notice = notice
         self.method = with_prefill(resolve(method, self.draft is not None), prefill)
         self.prefill = prefill
-        self._shared = self.draft is None or same_processing(
-            self.target.processor, self.draft.processor
+        self._shared = self.draft is None or (
+            self.draft.backbone.retokenizer is None
+            and same_processing(self.target.processor, self.draft.processor)
         )
         if compile:
             self.compile(compile)

@@ -87,7 +87,10 @@ def _models(target: str, draft: str, loading: Loading) -> dict[str, Any]:
     facts["draft compiled passes"] = describe_passes(draft_model.backbone)
     facts["draft passes by --compile-auto"] = _choice(draft_model.backbone)
     backbones = [target_model.backbone, draft_model.backbone]
-    facts["pair"] = f"fits: same tokenizer, both accept {', '.join(sorted(modalities))}"
+    tokenizers = "same tokenizer"
+    if draft_model.backbone.retokenizer is not None:
+        tokenizers = "the draft's text is tokenized again for the target"
+    facts["pair"] = f"fits: {tokenizers}, both accept {', '.join(sorted(modalities))}"
     missing = unseen(*backbones)
     if is_blind(*backbones):
         facts["pair"] += "; the draft drafts from the words, without pictures and clips"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from draftlens.core.checks import shown, wrong
-from draftlens.core.errors import ConfigError
+from draftlens.core.errors import ConfigError, IncompatiblePairError
 from draftlens.core.registry import Registry
 from draftlens.core.tree import EAGLE_PATHS, Topology, chain, from_paths
 from draftlens.decoding.acceptance import Acceptance
@@ -249,7 +249,9 @@ def draft_use_of(draft: str) -> str:
 def draft_prompts(models: Models, described: str) -> DraftPromptBuilder:
     """How a draft model reads prompts as a whole: a language model reads their words. Arguments and
     errors as for `draft_of`."""
-    draft = draft_of(models, described, needs_vision=False)
+    draft = models.draft
+    if draft is None or draft.retokenizer is None:
+        draft = draft_of(models, described, needs_vision=False)
     if is_blind(models.target, draft):
         return TextPromptBuilder(draft, models.target.model.config)
     check_eyes(models.target, draft, WITHOUT_EYES)
@@ -265,6 +267,11 @@ def draft_of(models: Models, described: str, needs_vision: bool = True) -> Backb
     """
     if models.draft is None:
         raise ConfigError(f"{described} needs a draft model")
+    if models.draft.retokenizer is not None:
+        raise IncompatiblePairError(
+            f"the draft {models.draft.name} has another tokenizer than the target, which only "
+            f"chains of method 'speculative' with schedule 'serial' allow, not {described}"
+        )
     check_vocabularies(models.target, models.draft)
     if needs_vision:
         check_eyes(models.target, models.draft, WITHOUT_EYES)

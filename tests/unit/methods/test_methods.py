@@ -332,6 +332,7 @@ def model(name: str, vocab_size: int = 100, *modalities: str) -> Any:
         name=name,
         vocab_size=vocab_size,
         modalities=frozenset(modalities),
+        retokenizer=None,
         device=torch.device("cpu"),
         text_config=SimpleNamespace(max_position_embeddings=2048),
         model=torch.nn.Module(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 from language_models import CLASSES, OWN_TEMPLATE, embedded_tokenizer, save_language_model
 from PIL import Image
+from text_tokenizers import sentencepiece
 from transformers import Qwen2Config, Qwen2VLConfig
 
 import draftlens
@@ -99,13 +101,25 @@ def test_it_drafts_by_the_default_method_and_is_refused_where_it_would_be_pruned
         engine.generate("Hello", method="specvlm", max_new_tokens=2)
 
 
-def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
+def test_another_tokenizer_is_noticed_and_what_it_writes_is_tokenized_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It reads the prompt by its own tokenizer, also where no words of it are the target's."""
     folder = save_language_model(tmp_path)
-    tokenizer = embedded_tokenizer()
-    tokenizer.add_tokens([f"word{index}" for index in range(2000)])
-    tokenizer.save_pretrained(folder)
-    with pytest.raises(IncompatiblePairError, match="the tokenizers of embedded and"):
-        load_pair(EMBEDDED, folder, ON_CPU)
+    letters = sentencepiece()
+    letters.chat_template = OWN_TEMPLATE
+    letters.save_pretrained(folder)
+    target, draft = load_pair(EMBEDDED, folder, ON_CPU)
+    assert re.search(
+        "the tokenizers of embedded and .* differ: .* what the draft writes is", caplog.text
+    )
+    engine = draftlens.Engine(target, draft)
+    plain = engine.generate("Where is it?", images=RED, method="plain", max_new_tokens=8)
+    result = engine.generate("Where is it?", images=RED, max_new_tokens=8)
+    assert result.tokens == plain.tokens
+    assert result.stats.draft_forwards > 0
+    with pytest.raises(IncompatiblePairError, match="has another tokenizer than the target"):
+        engine.generate("Hello", method={"method": "tabed", "views": ["text"]}, max_new_tokens=2)
 
 
 def test_without_any_template_it_is_refused(tmp_path: Path) -> None:
