@@ -22,6 +22,8 @@ from hypothesis import event
 from hypothesis import strategies as st
 from lanes import ScriptedLink
 from language_models import language_part
+from retokenizing import KINDS as RETOKENIZED
+from retokenizing import other_inputs, retokenized
 from stock import LONG, NEAR_TIE, Divisible, answers, noisy, reference, target
 from transformers import StoppingCriteria, StopStringCriteria
 
@@ -37,6 +39,7 @@ from draftlens.core.tree import EAGLE_PATHS
 from draftlens.decoding.plan import ExtraSource, Plan
 from draftlens.decoding.session import Session
 from draftlens.drafting.draft_rows import DraftRows
+from draftlens.drafting.retokenized import RetokenizedDrafter
 from draftlens.methods.base import METHODS, Models, from_dict, resolve, to_dict, with_prefill
 from draftlens.methods.tabed.weights import WEIGHTS
 from draftlens.models.adapter import Backbone
@@ -209,8 +212,9 @@ class Case:
 
     Attributes:
         prompts: the batch.
-        draft: `self`, `random`, `words` (the target's language model, with noise), the amount of
-            noise on the target's weights, or None.
+        draft: `self`, `random`, `words` (the target's language model, with noise), `shuffled` or
+            `letters` (the same with another tokenizer: `retokenizing`), the amount of noise on the
+            target's weights, or None.
         draft_side: where the draft's inputs are padded; None gives it none of its own.
         method: its options, as pairs.
         options: of `generate`.
@@ -260,6 +264,11 @@ class Case:
     @property
     def draft_inputs(self) -> dict[str, Any] | None:
         """The draft's own inputs, with those of views that the caller makes."""
+        if self.draft in RETOKENIZED:
+            side = self.draft_side or self.prompts.side
+            return other_inputs(
+                BY_NAME[self.prompts.family], replace(self.prompts, side=side).inputs
+            )
         if self.draft_side is None and not reads_captions(self.method_options):
             return None
         side = self.draft_side or self.prompts.side
@@ -405,6 +414,8 @@ def draft_of(family: str, draft: str | float | None) -> Any:
     model = target(BY_NAME[family])
     if draft == "words":
         return language_part(noisy(model, 0.02))
+    if draft in RETOKENIZED:
+        return retokenized(BY_NAME[family], str(draft))
     return model if draft == "self" else noisy(model, float(draft))
 
 
@@ -541,7 +552,7 @@ def check_counters(case: Case, result: Result) -> None:
         assert stats.drafted == stats.draft_forwards == 0
         assert stats.target_forwards == plain_forwards
     elif plain_forwards > 1 and not is_automatic(case) and not runs_ahead(case):
-        assert stats.drafted > 0
+        assert stats.drafted > 0 or case.draft in RETOKENIZED  # special tokens are no text
 
 
 def is_automatic(case: Case) -> bool:
@@ -615,7 +626,8 @@ def check_caches(session: Session) -> None:
     if session.cache is None:
         return
     model = getattr(session.drafter, "rows", None)
-    if type(model) is not DraftRows:  # with one view of each prompt
+    own_tokens = isinstance(session.drafter, RetokenizedDrafter)
+    if type(model) is not DraftRows or own_tokens:  # with one view of each prompt
         model = None
     for row, sequence in enumerate(session.sequences):
         if sequence.finished:
@@ -855,6 +867,8 @@ def act(
         if case.references is not None and guesses_from_texts(thawed(case.method)):
             extras["references"] = references_of(visit.prompts, case.references)
         draft_inputs = dict(with_captions(visit.prompts, thawed(case.method)))
+        if case.draft in RETOKENIZED:
+            draft_inputs = other_inputs(BY_NAME[case.family], visit.prompts.inputs)
         extras["views"] = draft_inputs.pop("views", None)
         extras = read_extras(plan, extras, ExtraSource(len(seeds), tokenizer()))
         sequences.append(session.add(prepared, seeds, draft_inputs, extras))
@@ -1029,6 +1043,9 @@ def prefills(draw: st.DrawFn) -> Pairs | None:
 def methods(draw: st.DrawFn, draft: str | float | None) -> Pairs:
     """Options of any method that takes the draft."""
     has_draft = draft is not None
+    if draft in RETOKENIZED:
+        length = ("num_speculative_tokens", draw(st.integers(1, 7)))
+        return (("method", "speculative"), ("tree", None), length)
     if draft == "words":
         name = st.just((("method", "speculative"),))
         shape = st.one_of(shapes(), schedules())
@@ -1050,7 +1067,7 @@ def methods(draw: st.DrawFn, draft: str | float | None) -> Pairs:
     return (("method", "speculative"), *draw(shapes()))
 
 
-drafts = st.sampled_from((*NOISE, "self", "self", "random", "words", None))
+drafts = st.sampled_from((*NOISE, "self", "self", "random", "words", *RETOKENIZED, None))
 places = st.tuples(st.integers(0, 2), st.integers(1, LONG - 1))
 
 

@@ -105,6 +105,8 @@ ROOM = _only("tests/unit/scheduling/test_scheduler.py", "as_the_longest")
 CLIENTS = _only("tests/unit/scheduling/test_scheduler.py", "take_turns")
 
 WORDS = ("tests/unit/drafting/test_text_inputs.py",)
+RETOKENIZED = ("tests/exact/test_retokenized.py",)
+RETOKENIZED_ROWS = ("tests/unit/drafting/test_retokenized.py",)
 LANGUAGE_DRAFT = _only("tests/exact/test_language_drafts.py", "ragged and qwen2_5")
 LANGUAGE_AHEAD = _only("tests/exact/test_language_drafts.py", "ahead and qwen2_5")
 LANGUAGE_INSIDE = _only("tests/exact/test_language_drafts.py", "inside and chain and qwen2_5")
@@ -1682,5 +1684,40 @@ FAULTS = (
         "self.draft_inputs is None and not reads_words:",
         "self.draft_inputs is None:",
         LANGUAGE_INSIDE,
+    ),
+    Fault(
+        "retokenized: what the draft holds of another text stays",
+        "draftlens/drafting/retokenized.py",
+        "        self.rows.truncate(row, same)\n",
+        "",
+        RETOKENIZED_ROWS,
+    ),
+    Fault(
+        "retokenized: a chain goes on after the draft's end",
+        "draftlens/drafting/retokenized.py",
+        "return bool(written) and written[-1] == self.retokenizer.draft_eos",
+        "return False",
+        RETOKENIZED_ROWS,
+    ),
+    Fault(
+        "retokenized: positions count from the tokens that the target has",
+        "draftlens/drafting/retokenized.py",
+        "steps = [[len(self._held[row]) + len(ids)] for",
+        "steps = [[len(ids)] for",
+        RETOKENIZED_ROWS,
+    ),
+    Fault(
+        "retokenized: the draft's text follows no word of the answer",
+        "draftlens/models/retokenizer.py",
+        "        if whole[: len(tokens)] == list(tokens):\n            return whole[len(tokens) :]\n",
+        "",
+        RETOKENIZED_ROWS,
+    ),
+    Fault(
+        "retokenized: a draft with another tokenizer prunes",
+        "draftlens/methods/parts.py",
+        "    if models.draft.retokenizer is not None:\n        raise",
+        "    if False:\n        raise",
+        RETOKENIZED,
     ),
 )
