@@ -119,7 +119,7 @@ class Engine:
         draft: the same for the draft, or None.
         method: how to decode.
         processor: of the target, if that is a transformers model.
-        draft_processor: of the draft; by default that of the target. A draft of text only takes a
+        draft_processor: of the draft; by default that of the target. A language model takes a
             tokenizer.
         prefill: how the target reads prompts, whatever the method; None for the method's own way.
         notice: why there is no draft although one was requested or expected; else empty.
@@ -157,8 +157,9 @@ class Engine:
         self.notice = notice
         self.method = with_prefill(resolve(method, self.draft is not None), prefill)
         self.prefill = prefill
-        self._shared = self.draft is None or same_processing(
-            self.target.processor, self.draft.processor
+        self._shared = self.draft is None or (
+            self.draft.backbone.retokenizer is None
+            and same_processing(self.target.processor, self.draft.processor)
         )
         if compile:
             self.compile(compile)

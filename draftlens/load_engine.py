@@ -42,8 +42,8 @@ def load(
             draft of the target (`draftlens pairs` lists them). If there is none, or it cannot be
             loaded, a line on standard error reports it, and method `lookup` is used. If another
             method is named, the target drafts for itself if the method's option `draft` is
-            `"auto"`, and a method that needs a draft model is refused. It may be a language model
-            for methods with a draft of text only.
+            `"auto"`, and a method that needs a draft model is refused. A language model drafts from
+            the words of the prompt.
         method: a method, its name, or a dict of its options.
         device: such as `cpu`, `cuda:0`, or `auto` to spread a large model over devices.
         dtype: `float32`, `bfloat16` (or `bf16`), `float16`, `auto` or a torch dtype; by default

@@ -1,4 +1,5 @@
-"""Tiny language models of text only with the tokenizer of the embedded pair."""
+"""Tiny language models of text only: with the tokenizer of the embedded pair, or with the weights
+of a vision-language model."""
 
 from __future__ import annotations
 
@@ -6,11 +7,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from draftlens.models.known_pairs import EMBEDDED, path_of
 
 CLASSES = {"llama": (LlamaForCausalLM, LlamaConfig), "qwen2": (Qwen2ForCausalLM, Qwen2Config)}
+PARTS: dict[str, Any] = {
+    **CLASSES,
+    "qwen2_vl_text": CLASSES["qwen2"],
+    "qwen2_5_vl_text": CLASSES["qwen2"],
+    "qwen3_vl_text": (Qwen3ForCausalLM, Qwen3Config),
+}
+"""Models of text only for the language models of vision-language models, by type."""
 OWN_TEMPLATE = (
     "{% for message in messages %}"
     "{{ '[' + message['role'] + '] ' + message['content'] + '\\n' }}"
@@ -50,6 +66,23 @@ def language_model(kind: str = "qwen2", seed: int = 0) -> Any:
         pad_token_id=None,
     )
     return model_class(config).eval()
+
+
+def language_part(model: Any) -> Any:
+    """The language model of a vision-language model as a model of text only with equal weights,
+    whose answers to prompts without pictures are the same."""
+    decoder = model.get_decoder()
+    model_class, config_class = PARTS[decoder.config.model_type]
+    values = {**decoder.config.to_dict(), "tie_word_embeddings": False}
+    values["rope_parameters"] = {
+        "rope_type": "default",
+        "rope_theta": values["rope_parameters"]["rope_theta"],
+    }
+    part = model_class(config_class(**{k: v for k, v in values.items() if k != "model_type"}))
+    part.model.load_state_dict(decoder.state_dict())
+    part.lm_head.load_state_dict(model.get_output_embeddings().state_dict())
+    part.generation_config.pad_token_id = model.generation_config.pad_token_id
+    return part.eval()
 
 
 def save_language_model(

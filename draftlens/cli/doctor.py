@@ -26,7 +26,7 @@ from draftlens.drafting.adaptive.forward_costs import ForwardCosts
 from draftlens.methods.parts import WITHOUT_EYES
 from draftlens.models.adapter import Backbone
 from draftlens.models.load import Loaded
-from draftlens.models.pair import unseen
+from draftlens.models.pair import is_blind, unseen
 from draftlens.models.support import ATTENTION
 
 DOCTOR_SECONDS = 10.0
@@ -87,9 +87,14 @@ def _models(target: str, draft: str, loading: Loading) -> dict[str, Any]:
     facts["draft compiled passes"] = describe_passes(draft_model.backbone)
     facts["draft passes by --compile-auto"] = _choice(draft_model.backbone)
     backbones = [target_model.backbone, draft_model.backbone]
-    facts["pair"] = f"fits: same tokenizer, both accept {', '.join(sorted(modalities))}"
+    tokenizers = "same tokenizer"
+    if draft_model.backbone.retokenizer is not None:
+        tokenizers = "the draft's text is tokenized again for the target"
+    facts["pair"] = f"fits: {tokenizers}, both accept {', '.join(sorted(modalities))}"
     missing = unseen(*backbones)
-    if missing:
+    if is_blind(*backbones):
+        facts["pair"] += "; the draft drafts from the words, without pictures and clips"
+    elif missing:
         facts["pair"] += f"; the draft cannot see {', '.join(sorted(missing))}{WITHOUT_EYES}"
     curves = calibrate_models(backbones, DOCTOR_SECONDS)
     for name, curve in zip(("target", "draft"), curves, strict=True):

@@ -13,6 +13,7 @@ from draftlens.core.errors import ConfigError
 from draftlens.core.prefill_readings import ATTENTION, NO_FEATURES, FeatureSpec
 from draftlens.decoding.drafter import TargetContext
 from draftlens.drafting.pruning import Pruning
+from draftlens.drafting.text_inputs import text_inputs
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
@@ -38,6 +39,14 @@ class PromptBuilder(Protocol):
     readings: FeatureSpec  # of the target's prefill that `read` needs
     may_wait: bool  # whether `read` may come rounds after the prefill
 
+    def lengths(self, prompt: Prompt) -> list[int]:
+        """About how many tokens of each row it reads, from the target's prompt."""
+        ...
+
+    def readable(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What `encode` uses of the draft's inputs."""
+        ...
+
     def encode(self, inputs: Mapping[str, Any]) -> Any: ...
 
     def read(self, encoded: Any, context: TargetContext) -> DraftPrompt:
@@ -56,14 +65,36 @@ class DraftPromptBuilder:
         self.pruning = pruning
         self.readings = NO_FEATURES if pruning is None else pruning.pruner.readings
 
+    def lengths(self, prompt: Prompt) -> list[int]:
+        return prompt.lengths
+
+    def readable(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        return inputs
+
     def encode(self, inputs: Mapping[str, Any]) -> Prompt:
-        return self.backbone.encode(self.backbone.prepare_prompt(inputs))
+        return self.backbone.encode(self.backbone.prepare_prompt(self.readable(inputs)))
 
     def read(self, encoded: Prompt, context: TargetContext) -> DraftPrompt:
         prompt = replace(encoded, namespace=context.prompt.namespace)
         if self.pruning is None:
             return prefilled(self.backbone, prompt, stores=True)
         return prefilled(self.backbone, self.pruning.apply(prompt, context).prompt)
+
+
+class TextPromptBuilder(DraftPromptBuilder):
+    """A language model, which takes no pictures, reads the words of the prompt: its own inputs, or
+    the target's without what `config`, the target's, names as pictures and clips."""
+
+    def __init__(self, backbone: Backbone, config: Any) -> None:
+        super().__init__(backbone)
+        self._config = config
+
+    def lengths(self, prompt: Prompt) -> list[int]:
+        visual = prompt.visual.sum(1).tolist()
+        return [max(all_ - own, 1) for all_, own in zip(prompt.lengths, visual, strict=True)]
+
+    def readable(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        return text_inputs(self._config, inputs)
 
 
 class SelfPromptBuilder:
@@ -92,6 +123,12 @@ class SelfPromptBuilder:
         self.readings = pruning.pruner.readings
         if kv == "sparse":
             self.readings = self.readings | ATTENTION
+
+    def lengths(self, prompt: Prompt) -> list[int]:
+        return prompt.lengths
+
+    def readable(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {}
 
     def encode(self, inputs: Mapping[str, Any]) -> None:
         """The target has encoded the prompt."""

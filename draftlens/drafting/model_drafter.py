@@ -244,7 +244,8 @@ class ModelDrafter(TreeDrafter):
             super().begin(batch, encoded, context)
             return
         assert self.controllers is not None
-        self._unread.add(Arrivals(batch, encoded, context))
+        lengths = self.prompts.lengths(context.prompt)
+        self._unread.add(Arrivals(batch, encoded, context, lengths))
         self.controller = self.controller or self.controllers(context.prompt.kind)
 
     def propose(self, batch: Batch, budget: int) -> DraftTree:
@@ -282,7 +283,7 @@ class ModelDrafter(TreeDrafter):
         def join(arrivals: Arrivals) -> None:
             nonlocal num_tokens
             context = arrivals.context
-            num_tokens += sum(context.prompt.lengths)
+            num_tokens += sum(arrivals.lengths)
             with context.observer.phase("draft_prefill"):
                 encoded = self.prompts.encode(arrivals.inputs)
                 room = context.room + len(self.topology.inner) + 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ class Arrivals:
     batch: Batch
     inputs: Mapping[str, Any]
     context: TargetContext
+    lengths: Sequence[int]  # tokens of each row that the model will read
 
 
 class UnreadPrompts:
@@ -42,8 +43,8 @@ class UnreadPrompts:
 
     @property
     def length(self) -> int:
-        """Tokens of the longest of the target's prompts."""
-        return max(max(each.context.prompt.lengths) for each in self._arrivals())
+        """Tokens of the longest prompt."""
+        return max(max(each.lengths) for each in self._arrivals())
 
     def add(self, arrivals: Arrivals) -> None:
         self._events.append(arrivals)

@@ -23,6 +23,7 @@ from draftlens.hf_generate.frame import callers_arguments
 from draftlens.methods.base import MethodLike, resolve, with_prefill
 from draftlens.models.adapter import Backbone
 from draftlens.models.cache_argument import PAST_REFUSAL
+from draftlens.models.pair import is_blind
 from draftlens.models.prompt import Prepared, capture_call, with_checked_mask
 from draftlens.models.prompt_checks import LONG_PROMPT, check_tokens
 from draftlens.request import Request, Seed, meet_hosts, models_of, open_prepared
@@ -40,9 +41,9 @@ class SpeculativeGenerate:
 
     Args:
         draft: the draft model; None for methods that need none, such as `lookup`.
-        draft_inputs: the draft's own inputs. A draft model needs them whenever the prompt has
-            images or video: before the callable runs, `generate` has replaced pixels by the
-            target's encoded features. Further views of the prompt as for `draftlens.generate`;
+        draft_inputs: the draft's own inputs. A draft model that takes images or video needs them
+            whenever the prompt has any: before the callable runs, `generate` has replaced pixels by
+            the target's encoded features. Further views of the prompt as for `draftlens.generate`;
             where the target drafts for itself, only these views are read.
         method, seed, references, prefill, compile: as for `draftlens.generate`.
         hosts: as for `draftlens.generate`, but `generate` itself encodes pixels, on one rank.
@@ -126,7 +127,8 @@ class SpeculativeGenerate:
         models = models_of(model, self.draft, self.compile)
         plan = self.method.plan(models)
         meet_hosts(models.target, plan, self.hosts, {"input_ids": input_ids})
-        if plan.uses_draft and self.draft_inputs is None:
+        reads_words = models.draft is not None and is_blind(models.target, models.draft)
+        if plan.uses_draft and self.draft_inputs is None and not reads_words:
             _check_pixels(prepared)
         request = Request(
             inputs=_own_inputs(prepared),

@@ -6,18 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from draftlens.core.checks import shown, wrong
-from draftlens.core.errors import ConfigError
+from draftlens.core.errors import ConfigError, IncompatiblePairError
 from draftlens.core.registry import Registry
 from draftlens.core.tree import EAGLE_PATHS, Topology, chain, from_paths
 from draftlens.decoding.acceptance import Acceptance
 from draftlens.decoding.plan import DraftWorker, Plan, make_schedule
 from draftlens.drafting.adaptive.controller import TreeController
 from draftlens.drafting.adaptive.history import TreeControllers, record_of
+from draftlens.drafting.draft_prompt import DraftPromptBuilder, TextPromptBuilder
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.drafting.pruning import Pruning
 from draftlens.methods.base import Models
 from draftlens.models.adapter import Backbone
-from draftlens.models.pair import check_eyes, check_vocabularies
+from draftlens.models.pair import check_eyes, check_vocabularies, is_blind
 from draftlens.models.prompt_checks import max_positions
 from draftlens.prefill.base import make_prefill
 from draftlens.pruning import make_pruner
@@ -38,8 +39,8 @@ PARALLEL_DRAFTERS = Registry(
     },
 )
 
-# Hint appended when a text-only draft is refused.
-WITHOUT_EYES = "; method 'tabed' takes it with the view 'text', and with captions of the target"
+# Hint appended when a draft is refused because of pictures.
+WITHOUT_EYES = "; method 'tabed' takes it with the view 'text'"
 
 
 def resolve_parts(method: Any, *, pruner: bool = False) -> None:
@@ -245,6 +246,18 @@ def draft_use_of(draft: str) -> str:
     return {"model": "needed", "self": "unused"}.get(draft, "optional")
 
 
+def draft_prompts(models: Models, described: str) -> DraftPromptBuilder:
+    """How a draft model reads prompts as a whole: a language model reads their words. Arguments and
+    errors as for `draft_of`."""
+    draft = models.draft
+    if draft is None or draft.retokenizer is None:
+        draft = draft_of(models, described, needs_vision=False)
+    if is_blind(models.target, draft):
+        return TextPromptBuilder(draft, models.target.model.config)
+    check_eyes(models.target, draft, WITHOUT_EYES)
+    return DraftPromptBuilder(draft)
+
+
 def draft_of(models: Models, described: str, needs_vision: bool = True) -> Backbone:
     """The draft model; `described` names the method in messages.
 
@@ -254,6 +267,11 @@ def draft_of(models: Models, described: str, needs_vision: bool = True) -> Backb
     """
     if models.draft is None:
         raise ConfigError(f"{described} needs a draft model")
+    if models.draft.retokenizer is not None:
+        raise IncompatiblePairError(
+            f"the draft {models.draft.name} has another tokenizer than the target, which only "
+            f"chains of method 'speculative' with schedule 'serial' allow, not {described}"
+        )
     check_vocabularies(models.target, models.draft)
     if needs_vision:
         check_eyes(models.target, models.draft, WITHOUT_EYES)

@@ -5,27 +5,32 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from draftlens.core.errors import IncompatiblePairError
 from draftlens.core.tree import Topology
+from draftlens.decoding.acceptance import Acceptance
 from draftlens.decoding.plan import Plan
 from draftlens.drafting.disagreement import Disagreement
 from draftlens.drafting.draft_prompt import DraftPromptBuilder
 from draftlens.drafting.model_drafter import ModelDrafter
+from draftlens.drafting.retokenized import RetokenizedDrafter
 from draftlens.methods.base import Models, name_of
 from draftlens.methods.parts import (
+    DEFAULT_LENGTH,
     Tree,
     controllers_of,
-    draft_of,
+    draft_prompts,
     drafting_plan,
     resolve_drafting,
     resolve_parts,
     topology_of,
 )
+from draftlens.models.adapter import Backbone
 
 
 @dataclass(frozen=True)
 class SpeculativeDecoding:
     """A smaller model drafts, and the target checks all draft tokens in one forward (Leviathan et
-    al. 2023).
+    al. 2023). A language model as the draft reads the words of the prompt.
 
     Args:
         num_speculative_tokens: γ, the length of a chain. None leaves the choice to `tree`.
@@ -71,12 +76,33 @@ class SpeculativeDecoding:
 
     def plan(self, models: Models) -> Plan:
         """How a session answers by this method."""
-        draft = draft_of(models, f"method {name_of(self)!r}")
+        prompts = draft_prompts(models, f"method {name_of(self)!r}")
+        if prompts.backbone.retokenizer is not None:
+            return self._retokenized(prompts, models.target)
         drafter = ModelDrafter(
-            DraftPromptBuilder(draft),
+            prompts,
             self.topology,
             models.target.vocab_size,
-            controllers_of(self.tree, models.target, draft),
-            Disagreement(draft.name),
+            controllers_of(self.tree, models.target, prompts.backbone),
+            Disagreement(prompts.backbone.name),
         )
         return drafting_plan(self, models, drafter)
+
+    def _retokenized(self, prompts: DraftPromptBuilder, target: Backbone) -> Plan:
+        """The plan with a draft of another tokenizer, which writes chains."""
+        retokenizer = prompts.backbone.retokenizer
+        assert retokenizer is not None
+        is_chain = self.tree in (None, "auto")
+        if not is_chain or self.schedule != "serial":
+            what = "trees" if not is_chain else f"schedule {self.schedule!r}"
+            raise IncompatiblePairError(
+                f"the draft {prompts.backbone.name} has another tokenizer than the target, which "
+                f"only chains with schedule 'serial' allow, not {what}"
+            )
+        length = self.num_speculative_tokens or DEFAULT_LENGTH
+        return Plan(
+            drafter=RetokenizedDrafter(prompts, retokenizer, length, target.vocab_size),
+            prefill=self.prefill,
+            acceptance=Acceptance(self.sampling_rule),
+            uses_draft=True,
+        )

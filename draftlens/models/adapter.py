@@ -41,6 +41,7 @@ from draftlens.models.prompt import (
     with_config,
 )
 from draftlens.models.prompt_cache import PromptCache
+from draftlens.models.retokenizer import Retokenizer
 from draftlens.models.support import (
     additive,
     check_attention,
@@ -67,6 +68,7 @@ class Backbone:
     Attributes:
         hosts: processes with copies of the model that read prompts together with this one.
         prompt_cache: features and prompts that were read before; None for none.
+        retokenizer: of a draft whose tokenizer is not that of its target; else None.
         passes: computes decode forwards; the model's modules do unless `compile` sets it.
         divisor: of the logits after the output head.
 
@@ -80,6 +82,7 @@ class Backbone:
         self.name = type(model).__name__
         self.hosts: Hosts = ALONE
         self.prompt_cache: PromptCache | None = None
+        self.retokenizer: Retokenizer | None = None
         self.passes: Passes = EAGER
         self._lock = lock_of(model)
         self.decoder, self.head, self.embed = model_parts(model, self.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,17 +23,20 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES as VISION_MODELS,
 )
 
-from draftlens.core.errors import ConfigError, UnsupportedModelError
+from draftlens.core.errors import ConfigError, IncompatiblePairError, UnsupportedModelError
 from draftlens.core.hub import check_hub, is_cached, is_folder, is_local
 from draftlens.models.adapter import Backbone
 from draftlens.models.known_pairs import AUTO, draft_for, draft_for_config, path_of, remedy
 from draftlens.models.loading import LoadOptions, PairOptions
 from draftlens.models.pair import check_tokenizers, check_vocabularies, unseen
 from draftlens.models.progress_bars import bars_for_an_audience
+from draftlens.models.retokenizer import Retokenizer
 from draftlens.models.text_processor import TextProcessor
 
 CONFIGS = ("config.json", "adapter_config.json")
 """A checkpoint has one of these files."""
+
+_log = logging.getLogger("draftlens")
 
 PLAIN = LoadOptions()
 PLAIN_PAIR = PairOptions()
@@ -136,9 +140,16 @@ def load_pair(
 
 
 def check_pair(target: Loaded, draft: Loaded) -> None:
-    """Raise `IncompatiblePairError` if tokenizers or vocabularies differ."""
-    tokenizer = target.processor.tokenizer
-    check_tokenizers(tokenizer, draft.processor.tokenizer, target.name, draft.name)
+    """Compare the tokenizers: a draft with another one gets a `Retokenizer`. Raises
+    `IncompatiblePairError` if equal tokenizers come with vocabularies of other sizes."""
+    tokenizers = target.processor.tokenizer, draft.processor.tokenizer
+    draft.backbone.retokenizer = None
+    try:
+        check_tokenizers(*tokenizers, target.name, draft.name)
+    except IncompatiblePairError as difference:
+        _log.warning("%s: what the draft writes is tokenized again", difference)
+        draft.backbone.retokenizer = Retokenizer(*tokenizers)
+        return
     check_vocabularies(target.backbone, draft.backbone)
 
 

@@ -28,6 +28,11 @@ def unseen(target: Backbone, draft: Backbone) -> frozenset[str]:
     return (target.modalities & PIXELS) - draft.modalities
 
 
+def is_blind(target: Backbone, draft: Backbone) -> bool:
+    """Whether the draft takes no pictures and no clips, and the target does."""
+    return bool(unseen(target, draft)) and not draft.modalities & PIXELS
+
+
 def check_eyes(target: Backbone, draft: Backbone, remedy: str = "") -> None:
     """Raise `IncompatiblePairError` plus `remedy` unless the draft takes the target's media."""
     missing = unseen(target, draft)

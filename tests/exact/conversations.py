@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from families import FAMILIES, SPECIAL, Family, tokenizer
+from language_models import language_part
 from stock import NEAR_TIE, answers, noisy, target
 from transformers.video_utils import VideoMetadata
 
@@ -84,13 +85,17 @@ def inputs_of(
     return dict(family.tools(text=texts, padding=True, return_tensors="pt", **options))
 
 
-def models_of(family: Family, draft: float | None, cache: PromptCache) -> tuple[Backbone, Any]:
-    """Target and draft (the target with an amount of noise) that share a prompt cache."""
+def models_of(
+    family: Family, draft: float | str | None, cache: PromptCache
+) -> tuple[Backbone, Any]:
+    """Target and draft that share a prompt cache. The draft is the target with an amount of noise,
+    or with `words` its language model."""
     backbone = Backbone(target(family))
     backbone.prompt_cache = cache
     if draft is None:
         return backbone, None
-    drafting = Backbone(noisy(target(family), draft))
+    model = target(family)
+    drafting = Backbone(language_part(model) if draft == "words" else noisy(model, float(draft)))
     drafting.prompt_cache = cache
     return backbone, drafting
 
@@ -153,7 +158,7 @@ class TurnsCase:
     family: str
     talks: tuple[Conversation, ...]
     method: tuple[tuple[str, Any], ...]
-    draft: float | None
+    draft: float | str | None
     new: tuple[int, ...]
     max_bytes: int
     namespaces: tuple[str | None, ...] = ("",)

@@ -21,6 +21,9 @@ from families import FAMILIES, PLANS, SPECIAL, VOCAB, inputs, tokenizer
 from hypothesis import event
 from hypothesis import strategies as st
 from lanes import ScriptedLink
+from language_models import language_part
+from retokenizing import KINDS as RETOKENIZED
+from retokenizing import other_inputs, retokenized
 from stock import LONG, NEAR_TIE, Divisible, answers, noisy, reference, target
 from transformers import StoppingCriteria, StopStringCriteria
 
@@ -36,6 +39,7 @@ from draftlens.core.tree import EAGLE_PATHS
 from draftlens.decoding.plan import ExtraSource, Plan
 from draftlens.decoding.session import Session
 from draftlens.drafting.draft_rows import DraftRows
+from draftlens.drafting.retokenized import RetokenizedDrafter
 from draftlens.methods.base import METHODS, Models, from_dict, resolve, to_dict, with_prefill
 from draftlens.methods.tabed.weights import WEIGHTS
 from draftlens.models.adapter import Backbone
@@ -208,7 +212,9 @@ class Case:
 
     Attributes:
         prompts: the batch.
-        draft: `self`, `random`, the amount of noise on the target's weights, or None.
+        draft: `self`, `random`, `words` (the target's language model, with noise), `shuffled` or
+            `letters` (the same with another tokenizer: `retokenizing`), the amount of noise on the
+            target's weights, or None.
         draft_side: where the draft's inputs are padded; None gives it none of its own.
         method: its options, as pairs.
         options: of `generate`.
@@ -258,6 +264,11 @@ class Case:
     @property
     def draft_inputs(self) -> dict[str, Any] | None:
         """The draft's own inputs, with those of views that the caller makes."""
+        if self.draft in RETOKENIZED:
+            side = self.draft_side or self.prompts.side
+            return other_inputs(
+                BY_NAME[self.prompts.family], replace(self.prompts, side=side).inputs
+            )
         if self.draft_side is None and not reads_captions(self.method_options):
             return None
         side = self.draft_side or self.prompts.side
@@ -282,7 +293,7 @@ class Case:
             call["references"] = references_of(self.prompts, self.references)
             call["tokenizer"] = tokenizer()
         if self.entry == "custom_generate":
-            if draft_inputs is None and self.prompts.kind != "text":
+            if draft_inputs is None and self.prompts.kind != "text" and self.draft != "words":
                 draft_inputs = given  # the draft cannot read what `generate` has encoded
             custom = draftlens.SpeculativeGenerate(self.draft_model, draft_inputs, **call)
             ids = self.prompts.target.generate(**given, **options, custom_generate=custom)
@@ -401,6 +412,10 @@ def draft_of(family: str, draft: str | float | None) -> Any:
     if draft == "random":
         return BY_NAME[family].build(seed=7)
     model = target(BY_NAME[family])
+    if draft == "words":
+        return language_part(noisy(model, 0.02))
+    if draft in RETOKENIZED:
+        return retokenized(BY_NAME[family], str(draft))
     return model if draft == "self" else noisy(model, float(draft))
 
 
@@ -537,7 +552,7 @@ def check_counters(case: Case, result: Result) -> None:
         assert stats.drafted == stats.draft_forwards == 0
         assert stats.target_forwards == plain_forwards
     elif plain_forwards > 1 and not is_automatic(case) and not runs_ahead(case):
-        assert stats.drafted > 0
+        assert stats.drafted > 0 or case.draft in RETOKENIZED  # special tokens are no text
 
 
 def is_automatic(case: Case) -> bool:
@@ -611,7 +626,8 @@ def check_caches(session: Session) -> None:
     if session.cache is None:
         return
     model = getattr(session.drafter, "rows", None)
-    if type(model) is not DraftRows:  # with one view of each prompt
+    own_tokens = isinstance(session.drafter, RetokenizedDrafter)
+    if type(model) is not DraftRows or own_tokens:  # with one view of each prompt
         model = None
     for row, sequence in enumerate(session.sequences):
         if sequence.finished:
@@ -851,6 +867,8 @@ def act(
         if case.references is not None and guesses_from_texts(thawed(case.method)):
             extras["references"] = references_of(visit.prompts, case.references)
         draft_inputs = dict(with_captions(visit.prompts, thawed(case.method)))
+        if case.draft in RETOKENIZED:
+            draft_inputs = other_inputs(BY_NAME[case.family], visit.prompts.inputs)
         extras["views"] = draft_inputs.pop("views", None)
         extras = read_extras(plan, extras, ExtraSource(len(seeds), tokenizer()))
         sequences.append(session.add(prepared, seeds, draft_inputs, extras))
@@ -1022,8 +1040,16 @@ def prefills(draw: st.DrawFn) -> Pairs | None:
 
 
 @st.composite
-def methods(draw: st.DrawFn, has_draft: bool) -> Pairs:
-    """Options of any method."""
+def methods(draw: st.DrawFn, draft: str | float | None) -> Pairs:
+    """Options of any method that takes the draft."""
+    has_draft = draft is not None
+    if draft in RETOKENIZED:
+        length = ("num_speculative_tokens", draw(st.integers(1, 7)))
+        return (("method", "speculative"), ("tree", None), length)
+    if draft == "words":
+        name = st.just((("method", "speculative"),))
+        shape = st.one_of(shapes(), schedules())
+        return draw(st.one_of(from_texts(), *3 * [st.builds(tuple.__add__, name, shape)]))
     kind = draw(st.integers(0, 7))
     if kind >= 6:
         return draw(from_texts())
@@ -1041,7 +1067,7 @@ def methods(draw: st.DrawFn, has_draft: bool) -> Pairs:
     return (("method", "speculative"), *draw(shapes()))
 
 
-drafts = st.sampled_from((*NOISE, "self", "self", "random", None))
+drafts = st.sampled_from((*NOISE, "self", "self", "random", "words", *RETOKENIZED, None))
 places = st.tuples(st.integers(0, 2), st.integers(1, LONG - 1))
 
 
@@ -1101,7 +1127,7 @@ def greedy_cases(draw: st.DrawFn) -> Case:
     entry = draw(st.sampled_from(("generate", "stream", "custom_generate")))
     # Stock `generate` itself needs padding on the left.
     side = "left" if entry == "custom_generate" else None
-    method = draw(st.one_of(st.none(), methods(draft is not None), methods(draft is not None)))
+    method = draw(st.one_of(st.none(), methods(draft), methods(draft)))
     return Case(
         prompts=draw(batches_of_prompts(family, side)),
         draft=draft,
@@ -1133,7 +1159,7 @@ def sampled_cases(draw: st.DrawFn) -> Case:
     """A call that draws, with a seed for each row."""
     family = draw(st.sampled_from(tuple(BY_NAME)))
     draft = draw(drafts)
-    method = draw(methods(draft is not None))
+    method = draw(methods(draft))
     # With a lane of its own, rejection sampling would depend on who moves when.
     options_of_method = dict(method)
     can_reject = (
@@ -1180,7 +1206,7 @@ def sessions(draw: st.DrawFn) -> Visits:
     """Two to four requests that share a session."""
     family = draw(st.sampled_from(tuple(BY_NAME)))
     draft = draw(drafts)
-    method = draw(methods(draft is not None))
+    method = draw(methods(draft))
     requests = draw(st.lists(visits(family), min_size=2, max_size=4))
     requests.sort(key=lambda visit: visit.joins)
     references = draw(kinds_of_references)

@@ -117,13 +117,13 @@ def test_attention_without_a_tree_mask(name: str) -> None:
 
 
 def test_a_draft_that_cannot_see() -> None:
-    """A language model drafts for a model with eyes."""
+    """It has no visual tokens that could be pruned."""
     blind = hf.LlamaForCausalLM(hf.LlamaConfig(**TEXT)).eval()
     with pytest.raises(
         IncompatiblePairError,
-        match=r"LlamaForCausalLM cannot see what .* can: image, video; method 'tabed' takes it",
+        match=r"'specvlm' prunes visual tokens, and the draft LlamaForCausalLM takes none",
     ):
-        ask(draft=blind)
+        ask(draft=blind, method="specvlm")
 
 
 def test_a_draft_that_cannot_see_video() -> None:

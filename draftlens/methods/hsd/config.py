@@ -16,7 +16,7 @@ from draftlens.methods.base import Models
 from draftlens.methods.hsd.drafter import DocumentDrafter, DocumentOptions
 from draftlens.methods.hsd.pictures import read_pictures
 from draftlens.methods.lookup.acceptance import DraftBudget
-from draftlens.methods.lookup.config import MAX_WINDOW, read_references
+from draftlens.methods.lookup.config import MAX_WINDOW, check_in_turn, read_references
 from draftlens.methods.lookup.drafter import REFERENCES
 from draftlens.methods.lookup.ngram_index import Vocabulary
 from draftlens.methods.parts import (
@@ -111,11 +111,7 @@ class HSD:
             check_switch(switch, getattr(self, switch))
         self._check_tolerance()
         resolve_parts(self)
-        if self.schedule != "serial":
-            raise ConfigError(
-                "method 'hsd' has no draft model, so its schedule is 'serial', not "
-                f"{shown(self.schedule)}"
-            )
+        check_in_turn("hsd", self.schedule)
 
     def _check_tolerance(self) -> None:
         is_number = type(self.tolerance) in (int, float)

@@ -81,11 +81,7 @@ class Lookup:
         check_number("window", self.window, MAX_WINDOW)
         check_number("max_branches", self.max_branches)
         resolve_parts(self)
-        if self.schedule != "serial":
-            raise ConfigError(
-                "method 'lookup' has no draft model, so its schedule is 'serial', not "
-                f"{shown(self.schedule)}"
-            )
+        check_in_turn("lookup", self.schedule)
 
     def plan(self, models: Models) -> Plan:
         """How a session answers by this method."""
@@ -116,6 +112,17 @@ class Lookup:
             max_nodes,
             self.window,
             budget,
+        )
+
+
+def check_in_turn(name: str, schedule: str) -> None:
+    """Refuse to copy ahead of the target: no time is hidden, and each rejection costs a forward
+    without draft tokens."""
+    if schedule != "serial":
+        raise ConfigError(
+            f"method {name!r} copies its draft tokens in about a millisecond, and to copy ahead of "
+            "the target would cost more forwards than that is worth: its schedule is 'serial', not "
+            f"{shown(schedule)}"
         )
 
 

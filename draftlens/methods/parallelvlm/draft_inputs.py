@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +13,11 @@ from draftlens.methods.parallelvlm.messages import Read, TargetSide
 
 @dataclass(frozen=True)
 class OwnPrompt:
-    """The worker's model encodes its own prompt and prunes it, if `pruning` is given."""
+    """The worker's model encodes its own prompt and prunes it, if `pruning` is given. `readable`
+    selects what of the draft's inputs the model takes; None for all of it."""
 
     pruning: Pruning | None = None
+    readable: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
 
     @property
     def waits(self) -> bool:
@@ -24,7 +26,7 @@ class OwnPrompt:
 
     def inputs(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         """The part of the draft's inputs that the worker needs."""
-        return inputs
+        return inputs if self.readable is None else self.readable(inputs)
 
     def message(self, answer: int, context: TargetContext) -> Read:
         """The message for which the worker waits; `answer` is the session in the worker."""

@@ -19,8 +19,10 @@ def make_drafter(
     reads_target_prompt: bool,
 ) -> ParallelDrafter:
     """Arguments as for `methods.parts.parallel_drafter`."""
-    reading: DraftReading = OwnPrompt(pruning)
+    reading: DraftReading
     if reads_target_prompt and pruning is not None:
         reading = TargetsPrompt(pruning)
+    else:
+        reading = OwnPrompt(pruning, drafter.prompts.readable)
     link = link_of(drafter.prompts.backbone)
     return ParallelDrafter(link, reading, Schedule(window), target.vocab_size, drafter)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from draftlens.core.errors import ConfigError
+from draftlens.core.errors import ConfigError, IncompatiblePairError
 from draftlens.core.tree import Topology
 from draftlens.decoding.plan import Plan
 from draftlens.drafting.disagreement import Disagreement
@@ -34,6 +34,7 @@ from draftlens.methods.parts import (
     settings_of,
     topology_of,
 )
+from draftlens.models.pair import is_blind
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,7 @@ class SpecVLM:
             prompts = SelfPromptBuilder(models.target, pruning, self.kv)
         else:
             self._check_reuse()
+            self._check_sight(models)
             described = f"method {name_of(self)!r} with draft 'model'"
             prompts = DraftPromptBuilder(draft_of(models, described), pruning)
         settings = (drafts_for_itself, self.kv, *settings_of(pruning))
@@ -126,6 +128,15 @@ class SpecVLM:
             disagreement,
         )
         return drafting_plan(self, models, drafter, pruning, drafts_for_itself)
+
+    def _check_sight(self, models: Models) -> None:
+        """Refuse a draft without visual tokens."""
+        if models.draft is not None and is_blind(models.target, models.draft):
+            raise IncompatiblePairError(
+                f"method {name_of(self)!r} prunes visual tokens, and the draft "
+                f"{models.draft.name} takes none: method 'speculative' with schedule "
+                f"{self.schedule!r} lets it draft from the words"
+            )
 
     def _check_reuse(self) -> None:
         """Refuse to reuse the target's keys and values in a draft model, which has others."""

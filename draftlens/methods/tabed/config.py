@@ -92,8 +92,8 @@ class TABED:
             object.__setattr__(self, "num_speculative_tokens", DEFAULT_LENGTH)
         if self.schedule not in SCHEDULES:
             raise ConfigError(
-                f"'tabed' drafts in turn with the target: schedule must be 'serial', "
-                f"not {shown(self.schedule)}"
+                "method 'tabed' weighs its views by the target's latest tokens, which a draft that "
+                f"runs ahead lacks: schedule must be 'serial', not {shown(self.schedule)}"
             )
         resolve_drafting(self)
         resolve_parts(self)

@@ -17,8 +17,8 @@ from draftlens.core.registry import Registry
 from draftlens.decoding.drafter import TargetContext
 from draftlens.drafting.draft_prompt import DraftPrompt, SelfPromptBuilder, append_slots, prefilled
 from draftlens.drafting.pruning import Pruning
+from draftlens.drafting.text_inputs import text_ids
 from draftlens.methods.tabed.pooling import pool
-from draftlens.methods.tabed.text_view import text_ids
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt

@@ -23,7 +23,11 @@ from draftlens import (
 from draftlens.core.errors import ConfigError, IncompatiblePairError
 from draftlens.core.tree import chain, from_paths
 from draftlens.decoding.drafter import NoDraft
-from draftlens.drafting.draft_prompt import DraftPromptBuilder, SelfPromptBuilder
+from draftlens.drafting.draft_prompt import (
+    DraftPromptBuilder,
+    SelfPromptBuilder,
+    TextPromptBuilder,
+)
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.methods.base import METHODS, Method, Models, from_dict, resolve, to_dict, with_option
 from draftlens.methods.parts import TREES
@@ -328,6 +332,7 @@ def model(name: str, vocab_size: int = 100, *modalities: str) -> Any:
         name=name,
         vocab_size=vocab_size,
         modalities=frozenset(modalities),
+        retokenizer=None,
         device=torch.device("cpu"),
         text_config=SimpleNamespace(max_position_embeddings=2048),
         model=torch.nn.Module(),
@@ -348,7 +353,22 @@ def test_drafters() -> None:
     with pytest.raises(ConfigError, match="method 'speculative' needs a draft model"):
         SpeculativeDecoding().plan(Models(model("Big")))
     with pytest.raises(IncompatiblePairError, match="Small cannot see"):
-        SpeculativeDecoding().plan(Models(model("Big", 100, "image"), model("Small")))
+        SpeculativeDecoding().plan(
+            Models(model("Big", 100, "image", "video"), model("Small", 100, "image"))
+        )
+
+
+def test_a_draft_without_vision_reads_words_unless_the_target_does_so_too() -> None:
+    seeing, blind = model("Big", 100, "text", "image"), model("Small", 100, "text")
+    seeing.model.config = blind.model.config = None
+    for target, reader in ((seeing, TextPromptBuilder), (blind, DraftPromptBuilder)):
+        drafter = SpeculativeDecoding().plan(Models(target, blind)).drafter
+        assert isinstance(drafter, ModelDrafter)
+        assert type(drafter.prompts) is reader
+    with pytest.raises(IncompatiblePairError, match="'specvlm' prunes visual tokens"):
+        SpecVLM().plan(Models(seeing, blind))
+    with pytest.raises(IncompatiblePairError, match="with schedule 'parallel' lets it draft"):
+        ParallelVLM().plan(Models(seeing, blind))
 
 
 @pytest.mark.parametrize(

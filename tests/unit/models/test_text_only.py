@@ -1,9 +1,9 @@
-"""Models of text only: drafts for methods that need no eyes, and no targets."""
+"""Models of text only: drafts that read words, and no targets."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 import torch
 from language_models import CLASSES, OWN_TEMPLATE, embedded_tokenizer, save_language_model
 from PIL import Image
+from text_tokenizers import sentencepiece
 from transformers import Qwen2Config, Qwen2VLConfig
 
 import draftlens
@@ -20,14 +21,7 @@ from draftlens.core.errors import (
     InputError,
     UnsupportedModelError,
 )
-from draftlens.core.tree import chain
-from draftlens.decoding import Plan
-from draftlens.drafting.draft_prompt import DraftPromptBuilder
-from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.media.conversation import Conversation
-from draftlens.methods.base import Models
-from draftlens.methods.parts import draft_of
-from draftlens.methods.speculative import SpeculativeDecoding
 from draftlens.models.known_pairs import EMBEDDED
 from draftlens.models.load import load_model, load_pair
 from draftlens.models.loading import LoadOptions, PairOptions
@@ -35,18 +29,8 @@ from draftlens.models.text_processor import TextProcessor
 
 CPU = LoadOptions(device="cpu")
 ON_CPU = PairOptions(CPU, CPU)
+CHAIN = {"method": "speculative", "num_speculative_tokens": 3}
 RED = Image.new("RGB", (32, 32), (255, 0, 0))
-
-
-@dataclass(frozen=True)
-class Blindly:
-    """Speculative decoding with a draft that needs no eyes."""
-
-    def plan(self, models: Models) -> Plan:
-        draft = draft_of(models, "this method", needs_vision=False)
-        drafter = ModelDrafter(DraftPromptBuilder(draft), chain(3), models.target.vocab_size)
-        plan = SpeculativeDecoding(3).plan(Models(models.target, models.target))
-        return replace(plan, drafter=drafter, uses_draft=True)
 
 
 def test_a_target_of_text_only_is_refused(tmp_path: Path) -> None:
@@ -73,7 +57,7 @@ def test_a_draft_of_text_only_drafts_for_a_target_that_sees(kind: str, tmp_path:
     assert engine.draft is not None
     assert engine.draft.backbone.modalities == {"text"}
     inputs = engine.read("What is this?", images=RED)
-    result = engine.answer(inputs, method=Blindly(), max_new_tokens=12).run()
+    result = engine.answer(inputs, method=CHAIN, max_new_tokens=12).run()
     plain = engine.answer(inputs, method="plain", max_new_tokens=12).run()
     assert result.tokens == plain.tokens
     assert result.stats.drafted > 0
@@ -99,30 +83,43 @@ def test_a_ragged_batch_of_a_draft_without_padding_token(tmp_path: Path) -> None
         [{"role": "user", "content": "Where is the red ball?"}],
     ]
     inputs = engine.read(messages=chats)
-    result = engine.answer(inputs, method=Blindly(), max_new_tokens=8).run()
+    result = engine.answer(inputs, method=CHAIN, max_new_tokens=8).run()
     assert result.tokens == engine.answer(inputs, method="plain", max_new_tokens=8).run().tokens
 
 
-def test_methods_whose_draft_needs_eyes_refuse_it(tmp_path: Path) -> None:
-    folder = save_language_model(tmp_path)
+def test_it_drafts_by_the_default_method_and_is_refused_where_it_would_be_pruned(
+    tmp_path: Path,
+) -> None:
+    engine = draftlens.load(EMBEDDED, save_language_model(tmp_path), device="cpu", calibrate=False)
+    plain = engine.generate("Where is it?", images=RED, method="plain", max_new_tokens=8)
+    assert engine.generate("Where is it?", images=RED, max_new_tokens=8).tokens == plain.tokens
     with pytest.raises(
         IncompatiblePairError,
-        match=r"Qwen2ForCausalLM cannot see .* can: image, video; method 'tabed' takes it",
+        match=r"'specvlm' prunes visual tokens, and the draft Qwen2ForCausalLM takes none: method "
+        r"'speculative' with schedule 'serial' lets it draft from the words",
     ):
-        draftlens.load(EMBEDDED, folder, device="cpu")
-    engine = draftlens.load(EMBEDDED, folder, device="cpu", calibrate=False)
-    with pytest.raises(IncompatiblePairError, match="cannot see"):
-        engine.generate("Hello", max_new_tokens=2)
-    assert engine.generate("Hello", method="plain", max_new_tokens=2).lossless
+        engine.generate("Hello", method="specvlm", max_new_tokens=2)
 
 
-def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
+def test_another_tokenizer_is_noticed_and_what_it_writes_is_tokenized_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It reads the prompt by its own tokenizer, also where no words of it are the target's."""
     folder = save_language_model(tmp_path)
-    tokenizer = embedded_tokenizer()
-    tokenizer.add_tokens([f"word{index}" for index in range(2000)])
-    tokenizer.save_pretrained(folder)
-    with pytest.raises(IncompatiblePairError, match="the tokenizers of embedded and"):
-        load_pair(EMBEDDED, folder, ON_CPU)
+    letters = sentencepiece()
+    letters.chat_template = OWN_TEMPLATE
+    letters.save_pretrained(folder)
+    target, draft = load_pair(EMBEDDED, folder, ON_CPU)
+    assert re.search(
+        "the tokenizers of embedded and .* differ: .* what the draft writes is", caplog.text
+    )
+    engine = draftlens.Engine(target, draft)
+    plain = engine.generate("Where is it?", images=RED, method="plain", max_new_tokens=8)
+    result = engine.generate("Where is it?", images=RED, max_new_tokens=8)
+    assert result.tokens == plain.tokens
+    assert result.stats.draft_forwards > 0
+    with pytest.raises(IncompatiblePairError, match="has another tokenizer than the target"):
+        engine.generate("Hello", method={"method": "tabed", "views": ["text"]}, max_new_tokens=2)
 
 
 def test_without_any_template_it_is_refused(tmp_path: Path) -> None:

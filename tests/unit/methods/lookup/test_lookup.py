@@ -157,7 +157,7 @@ def test_what_the_method_plans() -> None:
             "num_speculative_tokens must be a whole number of at least 1, not 2.5",
         ),
         ({"sampling_rule": "hope"}, "unknown sampling_rule 'hope'"),
-        ({"schedule": "parallel"}, "no draft model, so its schedule is 'serial', not 'parallel'"),
+        ({"schedule": "parallel"}, "is worth: its schedule is 'serial', not 'parallel'"),
         ({"prefill": "half"}, "unknown prefill 'half'"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A prompt without its pictures and clips, from its token ids alone, for callers without messages.
+"""A prompt without its pictures and clips, from its token ids alone, for drafts that read words.
 
 Only the model families listed here can be read in this way: what their processors write for a
 picture or clip can be distinguished from the user's text. Others write words or markers for which
@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from draftlens.models.support import media_ids
+
 # Fields of a model's configuration that name the tokens that represent pixels.
 PLACEHOLDERS = ("image_token_id", "image_token_index", "video_token_id", "video_token_index")
 
@@ -31,6 +33,21 @@ class TextSpan:
 # Finds the tokens of pictures and clips in a row of token ids, given the ids that represent pixels
 # and the model's configuration. None if they cannot be distinguished from text.
 Find = Callable[[Sequence[int], frozenset[int], Any], list[TextSpan] | None]
+
+
+def text_inputs(config: Any, inputs: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The words of any prompt, from a processor's output; `config` as for `text_ids`, whose tokens
+    these are where it finds them. Elsewhere only tokens that the configuration names are left out,
+    and other marks of pictures stay; a row without anything else keeps its last token."""
+    ids, mask = inputs["input_ids"], inputs.get("attention_mask")
+    found = text_ids(config, ids, mask)
+    if found is not None:
+        return found
+    of_media = media_ids(config) | _placeholders(config)
+    rows = [
+        [token for token in row if token not in of_media] or row[-1:] for row in _rows(ids, mask)
+    ]
+    return _left_padded(rows, ids.device)
 
 
 def text_ids(

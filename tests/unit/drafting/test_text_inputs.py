@@ -1,4 +1,5 @@
-"""The text view from token ids, compared with what a processor makes of rewritten prompts."""
+"""The words of a prompt from its token ids, compared with what a processor makes of rewritten
+prompts."""
 
 from __future__ import annotations
 
@@ -9,8 +10,10 @@ import pytest
 import torch
 from families import FAMILIES, PLANS, Family, inputs, prompt, tokenizer
 
-from draftlens.methods.tabed.text_view import text_ids
+from draftlens.drafting.draft_prompt import TextPromptBuilder
+from draftlens.drafting.text_inputs import text_ids, text_inputs
 from draftlens.models.adapter import Backbone
+from draftlens.models.support import media_ids
 
 BARE = ("llava", "llava_next", "llava_onevision")
 """Families without markers: pictures that follow each other are one run."""
@@ -143,3 +146,40 @@ def test_other_families_and_empty_rows() -> None:
     llava = SimpleNamespace(model_type="llava", image_token_index=3)
     assert text_ids(llava, torch.tensor([[3, 3, 3]])) is None
     assert text_of(llava, 3, 3, 3) == [0]
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("family", FAMILIES, ids=str)
+def test_words_of_any_family(family: Family, side: str) -> None:
+    """Nothing that the configuration names as a picture is left, and of the words all."""
+    given = inputs(family, "images", side=side)
+    config = config_of(family)
+    found = text_inputs(config, given)
+    assert found.keys() == {"input_ids", "attention_mask"}
+    named = media_ids(config)
+    is_known = (family, "images") in SAFE
+    for row in range(3):
+        ids = found["input_ids"][row][found["attention_mask"][row] != 0].tolist()
+        words = given["input_ids"][row][given["attention_mask"][row] != 0].tolist()
+        kept = [token for token in words if token not in named]
+        assert not named & set(ids)
+        assert is_known or ids == kept
+        assert set(ids) <= set(kept)
+        assert ids[-8:] == kept[-8:]
+
+
+def test_a_row_of_pictures_alone_keeps_a_token() -> None:
+    llava = SimpleNamespace(model_type="llava", image_token_index=3)
+    found = text_inputs(llava, {"input_ids": torch.tensor([[3, 3, 3], [7, 3, 8]])})
+    assert found["input_ids"].tolist() == [[0, 3], [7, 8]]
+    assert found["attention_mask"].tolist() == [[0, 1], [1, 1]]
+
+
+def test_the_length_of_the_words_is_that_without_visual_tokens() -> None:
+    """What reading costs before it is read: pictures cost nothing."""
+    backbone: Any = SimpleNamespace()
+    prompt: Any = SimpleNamespace(
+        lengths=[5, 3, 2],
+        visual=torch.tensor([[0, 1, 1, 1, 0], [0, 0, 0, 0, 0], [1, 1, 0, 0, 0]]).bool(),
+    )
+    assert TextPromptBuilder(backbone, None).lengths(prompt) == [2, 3, 1]

@@ -1,0 +1,108 @@
+"""What a language model accepts as the draft of a vision-language model.
+
+    python benchmarks/language_draft.py --prompts 12
+
+The language model is that of the embedded draft, with the same weights and without vision. It
+stands beside the draft that sees, and beside the draft that reads the text view of method `tabed`.
+Forwards are counted, and nothing is timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from draftlens_lab.measure.tables import markdown_table
+from shared import argument_parser, configure, environment, environment_line, save
+from tabed_parts.kinds import prompts, read
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from draftlens import Engine, load
+
+KINDS = ("picture", "16 frames", "second turn, said", "second turn, aside", "text only")
+CHAIN = 5
+PREDICTION = """\
+Written before the first run. The language model has the lengths of the text view exactly, since
+weights and prompts are equal. Without messages, where the prompt is made of the target's token
+ids and pictures leave no line break, it is within 0.1 of that. Where the words say what the answer
+needs (a second turn that repeats, text only) it is within 10% of the draft that sees; on captions
+it loses a third."""
+SPECULATIVE = {"method": "speculative", "num_speculative_tokens": CHAIN}
+TEXT_VIEW = {"method": "tabed", "views": ["text"], "num_speculative_tokens": CHAIN}
+
+
+def main() -> None:
+    """Answer all prompts in all ways, and write the report."""
+    parser = argument_parser(__doc__, "benchmarks/results/language_draft", repeats=1)
+    parser.add_argument("--prompts", type=int, default=12, help="prompts of each kind")
+    parser.set_defaults(max_new_tokens=64)
+    args = parser.parse_args()
+    configure(args.threads)
+    seeing = load(device="cpu", calibrate=False)
+    assert seeing.draft is not None
+    words = Engine(
+        seeing.target,
+        language_part(seeing.draft.backbone.model),
+        draft_processor=seeing.draft.processor.tokenizer,
+    )
+    ways = {
+        "draft that sees": (seeing, SPECULATIVE, False),
+        "its text view": (seeing, TEXT_VIEW, False),
+        "language model": (words, SPECULATIVE, False),
+        "language model, token ids": (words, SPECULATIVE, True),
+    }
+    counts = {kind: lengths(ways, kind, args) for kind in KINDS}
+    report = {"environment": environment(args), "prediction": PREDICTION, "lengths": counts}
+    save(args.out, report, page(report))
+    print(page(report))
+
+
+def language_part(model: Any) -> Any:
+    """The language model of a LLaVA-OneVision model as a model without vision."""
+    config = Qwen2Config(**model.config.text_config.to_dict())
+    part = Qwen2ForCausalLM(config)
+    part.model.load_state_dict(model.get_decoder().state_dict())
+    part.lm_head.load_state_dict(model.get_output_embeddings().state_dict())
+    return part.eval()
+
+
+def lengths(ways: Mapping[str, Any], kind: str, args: Any) -> dict[str, float]:
+    """Tokens per target forward of each way, over the answers to the prompts of a kind."""
+    found: dict[str, float] = {}
+    expected: list[Any] = []
+    for name, (engine, method, from_ids) in ways.items():
+        emitted = passes = 0
+        answers = []
+        for clip in prompts(engine, kind, args.prompts):
+            inputs = read(engine, clip)
+            if from_ids:
+                inputs = type(inputs)(inputs.target)
+            with torch.inference_mode():
+                result = engine.answer(
+                    inputs, method=method, max_new_tokens=args.max_new_tokens
+                ).run()
+            answers.append(result.tokens)
+            emitted += result.stats.emitted - result.stats.first
+            passes += result.stats.passes
+        expected = expected or answers
+        assert answers == expected, f"{name} has other answers"
+        found[name] = emitted / passes
+    return found
+
+
+def page(report: Mapping[str, Any]) -> str:
+    """The report as Markdown."""
+    counts = report["lengths"]
+    names = list(next(iter(counts.values())))
+    rows = [[name, *(f"{counts[kind][name]:.2f}" for kind in counts)] for name in names]
+    table = "\n".join(markdown_table(["", *counts], rows))
+    return (
+        f"Tokens per target forward, greedy, chains of {CHAIN}; all answers are equal.\n\n"
+        f"{table}\n\n{report['prediction']}\n\n"
+        f"{environment_line(report['environment'])}\n"
+    )
+
+
+if __name__ == "__main__":
+    main()
