@@ -29,7 +29,7 @@ from draftlens.models.kv_cache import BLOCK, KVCache
 from draftlens.models.media_features import with_features
 from draftlens.models.model_lock import lock_of
 from draftlens.models.model_state import Slot
-from draftlens.models.onednn_linear import few_rows, has_large
+from draftlens.models.onednn_linear import LargeProducts, few_rows, has_large
 from draftlens.models.prompt import (
     Prepared,
     Prompt,
@@ -56,6 +56,7 @@ from draftlens.models.support import (
 from draftlens.models.visual_grid import read_layout
 
 _CHECKED = Slot[bool]("passed check_direct_calls")
+_PRODUCTS = Slot[LargeProducts]("products with large matrices")
 
 
 class Backbone:
@@ -327,7 +328,7 @@ class Backbone:
         """`forward` by the model's own modules, without counting the tokens in the cache."""
         copies_keys = attention is None and mask is not None and tokens.shape[1] > 1
         grouping = self._grouping() if copies_keys else nullcontext()
-        with few_rows(tokens, self.has_large_matrices), grouping:
+        with self.few_rows(tokens), grouping:
             output = self.decoder(
                 inputs_embeds=self.embed(tokens),
                 attention_mask=self._attention_mask(mask),
@@ -384,6 +385,12 @@ class Backbone:
     ) -> AbstractContextManager[None]:
         """Call `stop` before each forward of a module; entered while this thread is `alone`."""
         return self._lock.hooked(module, stop, after=False)
+
+    def few_rows(self, tokens: Tensor) -> AbstractContextManager[Any]:
+        """The context in which the modules read `tokens` ``[B, T]`` (`models.onednn_linear`)."""
+        if not self.has_large_matrices:
+            return nullcontext()
+        return few_rows(tokens, _PRODUCTS.get_or_make(self.model, LargeProducts))
 
     def alone(self) -> AbstractContextManager[None]:
         """Let no other thread run a pass of the model, since hooks are set on it."""

@@ -1,30 +1,42 @@
 """Products of a few rows with large matrices, by the kernel that reads the matrix least often.
 
 `torch.nn.functional.linear` calls MKL for float32 on x86, which reads a matrix once for every three
-rows, up to fifteen of them; oneDNN reads it once, in place. oneDNN is slower with two or three
-rows, and its calls cost tens of microseconds more, which matters for small matrices.
+rows, up to fifteen of them; oneDNN reads it once, in place. With the two factors exchanged oneDNN
+takes the matrix for the rows, and on many processors up to eight rows then cost little more than
+one. Its calls cost tens of microseconds more, which matters for small matrices.
 """
 
 from __future__ import annotations
 
 import math
+import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch.nn.functional import linear, pad
 from torch.overrides import TorchFunctionMode
 
 LARGE = 4_000_000
 """Least number of elements of a matrix for which oneDNN is faster."""
 
 FEW = 3
-"""Most rows for which MKL is faster."""
+"""Most rows for which MKL is faster than oneDNN with the factors as they are."""
 
 MANY = 64
 """Most rows that oneDNN computes here."""
+
+LANES = 8
+"""Exchanged products are padded to a multiple of so many rows, a vector of most processors."""
+
+TIMINGS = 4
+"""Products of each kind that are timed before one kind is chosen; the fastest of them counts."""
+
+GAIN = 0.9
+"""Largest share of the usual product's time for which the exchanged one is chosen."""
 
 
 def is_large(size: torch.Size | tuple[int, ...], dtype: torch.dtype, device: torch.device) -> bool:
@@ -56,15 +68,72 @@ def has_large(modules: Sequence[nn.Module]) -> bool:
     )
 
 
-def few_rows(tokens: Tensor, applies: bool) -> AbstractContextManager[Any]:
-    """A context for a forward over `tokens` ``[B, T]``, in which oneDNN computes products with
-    large matrices if there are more than `FEW` and at most `MANY` rows."""
-    if applies and FEW < tokens.numel() <= MANY and not torch.is_autocast_enabled("cpu"):
-        return _ByOneDNN()
+class LargeProducts:
+    """Products with the large matrices of one model.
+
+    The first products of a pass over a new number of rows are computed in both ways in turn and
+    timed, each with another layer's matrix; the faster way computes all later ones. So the choice
+    needs no computation of its own, and its timings are those of matrices that are in no cache.
+    """
+
+    def __init__(self) -> None:
+        self._exchanges: dict[tuple[int, int, int], bool] = {}
+        self._timings: dict[tuple[int, int, int], tuple[list[float], list[float]]] = defaultdict(
+            lambda: ([], [])
+        )
+
+    def __call__(self, states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        rows = states.numel() // states.shape[-1]
+        if not weight.is_contiguous():
+            return usual_product(rows, states, weight, bias)
+        kind = (kind_of(rows), weight.shape[1], torch.get_num_threads())
+        exchanges = self._exchanges.get(kind)
+        if exchanges is None:
+            return self._timed(kind, rows, states, weight, bias)
+        if exchanges:
+            return exchanged_product(states, weight, bias)
+        return usual_product(rows, states, weight, bias)
+
+    def _timed(
+        self,
+        kind: tuple[int, int, int],
+        rows: int,
+        states: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+    ) -> Tensor:
+        usual, exchanged = self._timings[kind]
+        is_usual = len(usual) <= len(exchanged)
+        began = time.thread_time()
+        if is_usual:
+            output = usual_product(rows, states, weight, bias)
+        else:
+            output = exchanged_product(states, weight, bias)
+        seconds = (time.thread_time() - began) / len(weight)  # matrices differ in their height
+        (usual if is_usual else exchanged).append(seconds)
+        if min(len(usual), len(exchanged)) == TIMINGS:
+            self._exchanges[kind] = min(exchanged) <= GAIN * min(usual)
+        return output
+
+
+def kind_of(rows: int) -> int:
+    """Numbers of rows of one kind are computed alike: 2, 3, and those of equal padding."""
+    return rows if rows <= FEW else -(-rows // LANES) * LANES
+
+
+def few_rows(tokens: Tensor, products: LargeProducts) -> AbstractContextManager[Any]:
+    """A context for a forward over `tokens` ``[B, T]``, in which `products` computes those with
+    large matrices if there are more than one and at most `MANY` rows."""
+    if 1 < tokens.numel() <= MANY and not torch.is_autocast_enabled("cpu"):
+        return _OfFewRows(products)
     return nullcontext()
 
 
-class _ByOneDNN(TorchFunctionMode):
+class _OfFewRows(TorchFunctionMode):
+    def __init__(self, products: LargeProducts) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._products = products
+
     def __torch_function__(
         self,
         func: Callable[..., Any],
@@ -75,11 +144,25 @@ class _ByOneDNN(TorchFunctionMode):
         if func is linear and not kwargs and type(args[1]) in (Tensor, nn.Parameter):
             states, weight, *bias = args
             if is_large(weight.shape, weight.dtype, weight.device):
-                return product(states, weight, bias[0] if bias else None)
+                return self._products(states, weight, bias[0] if bias else None)
         return func(*args, **(kwargs or {}))
+
+
+def usual_product(rows: int, states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`linear` by MKL for up to `FEW` rows, else by oneDNN."""
+    return linear(states, weight, bias) if rows <= FEW else product(states, weight, bias)
 
 
 def product(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """`torch.nn.functional.linear` by oneDNN."""
     output: Tensor = torch.ops.mkldnn._linear_pointwise(states, weight, bias, "none", [], "")
     return output
+
+
+def exchanged_product(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`linear` by oneDNN as the transpose of ``weight @ states.T``, padded to full vectors."""
+    rows = states.reshape(-1, states.shape[-1])
+    padded = pad(rows, (0, 0, 0, -len(rows) % LANES))
+    output = product(weight, padded, None)[:, : len(rows)].t()
+    output = output.contiguous().reshape(*states.shape[:-1], len(weight))
+    return output if bias is None else output + bias

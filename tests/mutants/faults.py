@@ -521,8 +521,29 @@ FAULTS = (
     Fault(
         "large products lose their bias",
         "draftlens/models/onednn_linear.py",
-        "product(states, weight, bias[0] if bias else None)",
-        "product(states, weight, None)",
+        "self._products(states, weight, bias[0] if bias else None)",
+        "self._products(states, weight, None)",
+        PRODUCTS,
+    ),
+    Fault(
+        "exchanged products lose their bias",
+        "draftlens/models/onednn_linear.py",
+        "return output if bias is None else output + bias",
+        "return output",
+        PRODUCTS,
+    ),
+    Fault(
+        "the slower way of computing large products is chosen",
+        "draftlens/models/onednn_linear.py",
+        "min(exchanged) <= GAIN * min(usual)",
+        "min(exchanged) > GAIN * min(usual)",
+        PRODUCTS,
+    ),
+    Fault(
+        "passes over one token use other products than stock",
+        "draftlens/models/onednn_linear.py",
+        "if 1 < tokens.numel() <= MANY",
+        "if tokens.numel() <= MANY",
         PRODUCTS,
     ),
     Fault(

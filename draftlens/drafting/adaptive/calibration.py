@@ -263,8 +263,10 @@ class _LayerTimes:
             for layer in sampled:
                 layer(*arguments, **keywords)
 
-        layers = self.scratch._seconds(run)
-        head = self.scratch._seconds(lambda: self.scratch.backbone.head(hidden))
+        backbone = self.scratch.backbone
+        with backbone.few_rows(torch.empty(1, width)):
+            layers = self.scratch._seconds(run)
+            head = self.scratch._seconds(lambda: backbone.head(hidden))
         return self.share * layers + head + self.rest
 
     def _first_layer_call(self, width: int, context: int) -> tuple[tuple[Any, ...], dict[str, Any]]:

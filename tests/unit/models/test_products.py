@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +13,19 @@ from torch.nn.functional import linear
 
 import draftlens
 from draftlens.models import onednn_linear as products
-from draftlens.models.onednn_linear import FEW, MANY, few_rows, has_large, is_large, product
+from draftlens.models.onednn_linear import (
+    FEW,
+    LANES,
+    MANY,
+    TIMINGS,
+    LargeProducts,
+    exchanged_product,
+    few_rows,
+    has_large,
+    is_large,
+    product,
+    usual_product,
+)
 
 pytestmark = pytest.mark.skipif(
     not products.is_available(), reason="torch was built without MKL or oneDNN"
@@ -21,17 +33,42 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Matrices of any size count as large; the rows of every product by oneDNN."""
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Matrices of any size count as large; the rows of every product that is computed here."""
     heard: list[int] = []
 
-    def listen(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def usual(rows: int, states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        heard.append(rows)
+        return usual_product(rows, states, weight, bias)
+
+    def exchanged(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         heard.append(states[..., 0].numel())
-        return product(states, weight, bias)
+        return exchanged_product(states, weight, bias)
 
     monkeypatch.setattr(products, "LARGE", 1)
-    monkeypatch.setattr(products, "product", listen)
+    monkeypatch.setattr(products, "usual_product", usual)
+    monkeypatch.setattr(products, "exchanged_product", exchanged)
     return heard
+
+
+@pytest.fixture
+def seconds(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """What usual and exchanged products take by a clock that only they move."""
+    taken = {"usual": 1.0, "exchanged": 1.0}
+    now = [0.0]
+
+    def usual(rows: int, states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        now[0] += taken["usual"] * len(weight)
+        return usual_product(rows, states, weight, bias)
+
+    def exchanged(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        now[0] += taken["exchanged"] * len(weight)
+        return exchanged_product(states, weight, bias)
+
+    monkeypatch.setattr(products, "usual_product", usual)
+    monkeypatch.setattr(products, "exchanged_product", exchanged)
+    monkeypatch.setattr(products, "time", SimpleNamespace(thread_time=lambda: now[0]))
+    return taken
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=str)
@@ -46,7 +83,7 @@ def test_tokens_equal_stock_generate(family: Family, method: str, calls: list[in
         max_new_tokens=NEW,
     )
     assert result.tokens == reference(family, family.richest)
-    assert FEW < min(calls) <= max(calls) <= MANY
+    assert 1 < min(calls) <= FEW < max(calls) <= MANY
 
 
 @torch.inference_mode()
@@ -61,20 +98,80 @@ def test_products_are_as_exact_as_those_of_many_rows(rows: int, has_bias: bool) 
     exact = linear(states.double(), weight.double(), None if bias is None else bias.double())
     usual = float((linear(states, weight, bias) - exact).abs().max())
     few = states[:, : rows // 2]
-    error = float((product(few, weight, bias) - exact[:, : rows // 2]).abs().max())
-    assert error <= 1.5 * usual < 1e-4
+    for compute in (product, exchanged_product):
+        error = float((compute(few, weight, bias) - exact[:, : rows // 2]).abs().max())
+        assert error <= 1.5 * usual < 1e-4
 
 
 @torch.inference_mode()
-def test_only_few_rows_but_more_than_three_use_it(calls: list[int]) -> None:
+@pytest.mark.parametrize("size", [(2, 40), (2, 3, 40), (1, 9, 40)])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_an_exchanged_product_has_the_shape_of_the_usual_one(
+    size: tuple[int, ...], has_bias: bool
+) -> None:
+    layer = nn.Linear(40, 24, bias=has_bias)
+    states = torch.randn(*size).transpose(0, 1).contiguous().transpose(0, 1)
+    output = exchanged_product(states, layer.weight, layer.bias)
+    torch.testing.assert_close(output, layer(states))
+    assert output.is_contiguous()
+
+
+@torch.inference_mode()
+def test_only_few_rows_but_more_than_one_use_it(calls: list[int]) -> None:
+    """A pass over one token computes what stock does."""
     layer = nn.Linear(8, 8)
     for rows in (1, 2, 3, 4, 64, 65):
-        with few_rows(torch.zeros(1, rows), applies=True):
+        with few_rows(torch.zeros(1, rows), LargeProducts()):
             layer(torch.randn(1, rows, 8))
-    assert calls == [4, 64]
-    with few_rows(torch.zeros(1, 4), applies=False):
-        layer(torch.randn(1, 4, 8))
-    assert calls == [4, 64]
+    assert calls == [2, 3, 4, 64]
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("rows", [2, 3, 6, 26])
+@pytest.mark.parametrize(("exchanged", "wins"), [(0.85, True), (0.95, False), (3.0, False)])
+def test_the_exchanged_product_is_chosen_where_it_is_clearly_faster(
+    rows: int, exchanged: float, wins: bool, calls: list[int], seconds: dict[str, float]
+) -> None:
+    seconds["exchanged"] = exchanged
+    chooses, layer = LargeProducts(), nn.Linear(8, 16)
+    for _ in range(2 * TIMINGS):
+        chooses(torch.randn(1, rows, 8), layer.weight, layer.bias)
+    seconds["usual"] = seconds["exchanged"] = float("nan")  # nothing is timed any more
+    assert list(chooses._exchanges.values()) == [wins]
+    chooses(torch.randn(1, rows, 8), layer.weight, layer.bias)
+    assert list(chooses._exchanges.values()) == [wins]
+
+
+@torch.inference_mode()
+def test_one_slow_product_decides_nothing(seconds: dict[str, float]) -> None:
+    """Such as the first of a kind; a faster one of either kind counts."""
+    for slow in range(2 * TIMINGS - 2):
+        chooses, layer = LargeProducts(), nn.Linear(8, 16)
+        for number in range(2 * TIMINGS):
+            factor = 50.0 if number in (slow, slow + 2) else 1.0
+            seconds["usual"], seconds["exchanged"] = factor, 0.8 * factor
+            chooses(torch.randn(6, 8), layer.weight, layer.bias)
+        assert list(chooses._exchanges.values()) == [True]
+
+
+@torch.inference_mode()
+def test_rows_and_widths_and_threads_are_chosen_for_apart(seconds: dict[str, float]) -> None:
+    """Layers of one width share their choice, whatever the height of their matrices."""
+    chooses, number = LargeProducts(), torch.get_num_threads()
+    for width, heights in ((8, (16, 40)), (12, (16, 16))):
+        for height in heights * TIMINGS:
+            for rows in (2, 3, 4, LANES, LANES + 1):
+                seconds["exchanged"] = 0.5 if rows == 3 or width == 12 else 2.0
+                chooses(torch.randn(rows, width), torch.randn(height, width), None)
+    found = {
+        (kind, width): chooses._exchanges[kind, width, number]
+        for kind, width, _ in chooses._exchanges
+    }
+    assert found == {
+        (kind, width): kind == 3 or width == 12
+        for kind in (2, 3, LANES, 2 * LANES)
+        for width in (8, 12)
+    }
 
 
 @torch.inference_mode()
@@ -82,7 +179,7 @@ def test_only_few_rows_but_more_than_three_use_it(calls: list[int]) -> None:
 def test_a_module_computes_what_it_did(has_bias: bool, calls: list[int]) -> None:
     layer = nn.Linear(16, 8, bias=has_bias)
     states = torch.randn(2, 3, 16)
-    with few_rows(torch.zeros(2, 3), applies=True):
+    with few_rows(torch.zeros(2, 3), LargeProducts()):
         output = layer(states)
     assert calls == [6]
     torch.testing.assert_close(output, layer(states))
@@ -92,9 +189,9 @@ def test_a_module_computes_what_it_did(has_bias: bool, calls: list[int]) -> None
 def test_autocast_and_other_weights_are_left_alone(calls: list[int]) -> None:
     tokens, states = torch.zeros(1, 4), torch.randn(1, 4, 8)
     layer = nn.Linear(8, 8)
-    with torch.autocast("cpu", torch.bfloat16), few_rows(tokens, applies=True):
+    with torch.autocast("cpu", torch.bfloat16), few_rows(tokens, LargeProducts()):
         assert layer(states).dtype == torch.bfloat16
-    with few_rows(tokens, applies=True):
+    with few_rows(tokens, LargeProducts()):
         layer.bfloat16()(states.bfloat16())
     assert not calls
 
