@@ -59,7 +59,7 @@ def check_compile(value: Any) -> None:
     Raises:
         ConfigError: names the values, or what is to be installed for one.
     """
-    if not isinstance(value, bool) and value not in ENGINES:
+    if not isinstance(value, bool) and not (isinstance(value, str) and value in ENGINES):
         raise ConfigError(
             'compile must be True (the same as "inductor"), "openvino", "auto" or False, '
             f"not {shown(value)}"

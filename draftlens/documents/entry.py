@@ -81,13 +81,16 @@ not 'backwards'
     if engine is not None and target is not None:
         raise ConfigError("give parse a target or an engine, not both")
     if engine is None and target is None:
-        given = {"profile": profile, "device": device, "dtype": dtype, "compile": compile or None}
+        given: dict[str, Any] = {"profile": profile, "device": device, "dtype": dtype}
+        if compile is not False:
+            given["compile"] = compile
         for name, value in given.items():
             if value is not None:
                 raise needs_target(name, value)
         return PipelineParser(chosen, pipeline, limits).parse(inputs)
 
     from draftlens.documents.run import DocumentParser
+    from draftlens.engine import Engine
     from draftlens.load_engine import load
 
     if engine is None:
@@ -95,6 +98,8 @@ not 'backwards'
         parser = DocumentParser(engine, chosen, pipeline, profile, limits)
         parser.calibrate()
         return parser.parse(inputs)
-    if compile:
+    if not isinstance(engine, Engine):
+        raise wrong("engine", engine, "a draftlens.Engine")
+    if compile is not False:
         engine.compile(compile)
     return DocumentParser(engine, chosen, pipeline, profile, limits).parse(inputs)

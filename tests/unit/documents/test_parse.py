@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import families
+import numpy as np
 import pdfs
 import pytest
 from PIL import Image
@@ -351,6 +352,14 @@ def test_wrong_arguments_are_refused(engine: draftlens.Engine) -> None:
         draftlens.parse("a.pdf", engine=engine, colour="red")
     with pytest.raises(draftlens.ConfigError, match="a target or an engine"):
         draftlens.parse("a.pdf", engine=engine, target="embedded")
+    given: dict[str, Any]
+    for given, message in (
+        ({"engine": "a"}, "engine must be a draftlens.Engine"),
+        ({"engine": engine, "compile": np.zeros([2, 2])}, "compile must be True"),
+        ({"compile": np.zeros([2, 2])}, "compile"),
+    ):
+        with pytest.raises(draftlens.ConfigError, match=message):
+            draftlens.parse("a.pdf", **given)
 
 
 def test_pages_say_whether_a_model_has_answered(engine: draftlens.Engine, three: Path) -> None:
