@@ -217,7 +217,7 @@ class Load:
         async with http.stream("POST", PATH, json=body) as response:
             lines = response.aiter_lines()
             for _ in range(self.chance.randrange(4)):
-                await anext(lines)
+                await anext(lines, None)  # an error has one line
         self.statuses[response.status_code] += 1
 
     def _malformed(self, body: dict[str, Any]) -> str:
