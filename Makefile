@@ -28,7 +28,7 @@ fuzz: $(READY)
 # of their own.
 lmms:
 	$(PYTHON) -m venv .venv-lmms
-	.venv-lmms/bin/python -m pip install --quiet -e ".[dev]" -e lab "lmms-eval>=0.7.3"
+	.venv-lmms/bin/python -m pip install --quiet -e ".[dev]" -e "lab[lmms]"
 	OMP_NUM_THREADS=1 .venv-lmms/bin/pytest tests/e2e/lab/test_lmms.py
 
 mutants: $(READY)
