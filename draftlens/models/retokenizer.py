@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
+from draftlens.core.locks import ForkLock
 from draftlens.core.text import REPLACEMENT
 
 
 class Retokenizer:
-    """Between a target and a draft with different tokenizers, which have copies of their own here:
-    a tokenizer cannot be used in two threads at once. Special tokens have no text."""
+    """Between a target and a draft with different tokenizers. Special tokens have no text. Any
+    thread may use it: it has copies of the tokenizers and a lock."""
 
     def __init__(self, target: Any, draft: Any) -> None:
+        self._lock = ForkLock()
         self._target = deepcopy(target)
         self._draft = deepcopy(draft)
         self.draft_eos: int | None = draft.eos_token_id
@@ -21,7 +23,8 @@ class Retokenizer:
     def draft_ids(self, tokens: Sequence[int]) -> list[int]:
         """The draft's tokens of the text of the target's `tokens`, up to its last whole
         character."""
-        return _encoded(self._draft, _text(self._target, tokens).rstrip(REPLACEMENT))
+        with self._lock:
+            return _encoded(self._draft, _text(self._target, tokens).rstrip(REPLACEMENT))
 
     def continuation(
         self, tokens: Sequence[int], known: Sequence[int], written: Sequence[int]
@@ -31,6 +34,12 @@ class Retokenizer:
         `known` are the draft's ids of `tokens`, and `written` those after them. The text of both is
         tokenized as a whole, and where that does not begin with `tokens`, the new text alone.
         """
+        with self._lock:
+            return self._continuation(tokens, known, written)
+
+    def _continuation(
+        self, tokens: Sequence[int], known: Sequence[int], written: Sequence[int]
+    ) -> list[int]:
         before = _text(self._draft, known)
         after = _text(self._draft, [*known, *written]).rstrip(REPLACEMENT)
         said = _text(self._target, tokens)

@@ -1732,7 +1732,7 @@ FAULTS = (
         "draftlens/models/retokenizer.py",
         "        if whole[: len(tokens)] == list(tokens):\n            return whole[len(tokens) :]\n",
         "",
-        RETOKENIZED_ROWS,
+        ("tests/unit/models/test_retokenizer.py",),
     ),
     Fault(
         "retokenized: a draft with another tokenizer prunes",
