@@ -49,7 +49,7 @@ NEW = 48
 def main() -> None:
     parser = argument_parser(__doc__, "benchmarks/results/grouped", repeats=5)
     parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES))
+    parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=["0.5B", "1.5B", "3B"])
     args = parser.parse_args()
     configure(args.threads)
     report: dict[str, Any] = {

@@ -1,14 +1,22 @@
 """Passes of models of real sizes (random weights) with products by MKL and by oneDNN, how far their
-logits move, and answers of a batch beside stock `generate`."""
+logits move, and answers of a batch beside stock `generate`.
+
+    python benchmarks/products.py --layers 4
+    python benchmarks/products.py --kernels  # single products, also of prepacked matrices
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import argparse
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from draftlens_lab.measure.tables import markdown_table
-from random_models import SIZES, by_mkl, random_model
+from random_models import by_mkl, random_model
 from shared import (
     Case,
     PrefilledPrompt,
@@ -16,14 +24,17 @@ from shared import (
     configure,
     environment,
     environment_line,
+    interleaved_seconds,
     median_seconds,
     save,
 )
 from torch import Tensor
+from torch.nn.functional import linear
 
 import draftlens
 from draftlens.core.tree import attention_mask
 from draftlens.models.adapter import Backbone
+from draftlens.models.onednn_linear import exchanged_product, product
 from draftlens.verify import run_stock
 
 PREDICTION = """Written after trying single products and three sizes by hand: 1.2 to 1.5 times as
@@ -34,6 +45,12 @@ the time of stock `generate`, most of which is decoding."""
 WIDTHS = (1, 3, 4, 6, 9, 12, 16, 26, 64)
 CONTEXT = 300
 BATCHES = (4, 12)
+KERNELS = ("MKL", "oneDNN", "oneDNN, prepacked", "oneDNN, exchanged")
+MATRICES = ((4864, 896), (1536, 8960))
+"""Outputs and inputs of large matrices of 0.5B and 1.5B."""
+ROWS = (1, 2, 3, 4, 6, 9, 16, 26)
+CACHE_ELEMENTS = 12_000_000
+"""Elements of matrices that no cache holds."""
 QUESTION = 64
 NEW = 32
 
@@ -41,14 +58,18 @@ NEW = 32
 def main() -> None:
     parser = argument_parser(__doc__, "benchmarks/results/products", repeats=9)
     parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--kernels", action="store_true")
     args = parser.parse_args()
     configure(args.threads)
+    if args.kernels:
+        measure_kernels(args)
+        return
     report: dict[str, Any] = {
         "environment": {**environment(args), "layers": args.layers, "max_new_tokens": NEW},
         "prediction": PREDICTION,
         "sizes": {},
     }
-    for name in SIZES:
+    for name in ("0.5B", "1.5B", "3B"):
         backbone = Backbone(random_model(name, args.layers))
         report["sizes"][name] = {
             "passes": [passes(backbone, width, args.repeats) for width in WIDTHS],
@@ -59,6 +80,59 @@ def main() -> None:
     page = markdown(report)
     save(args.out, report, page)
     print(page)
+
+
+def measure_kernels(args: argparse.Namespace) -> None:
+    rows = []
+    for (height, width), count in itertools.product(MATRICES, ROWS):
+        seconds = kernel_seconds(height, width, count, args.repeats)
+        rows.append({"matrix": f"{height} x {width}", "rows": count, **seconds})
+    times = [
+        [row["matrix"], name, *(f"{1e3 * each[name]:.2f}" for each in rows if same(each, row))]
+        for row in rows[:: len(ROWS)]
+        for name in KERNELS
+    ]
+    facts = environment(args)
+    paragraphs = [
+        "# Single products of a few rows",
+        "Milliseconds of CPU time by number of rows, medians; every call has another matrix.",
+        "\n".join(markdown_table(("matrix", "kernel", *map(str, ROWS)), times)),
+        f"Environment: {environment_line(facts)}.",
+    ]
+    page = "\n\n".join(paragraphs) + "\n"
+    out = args.out.with_name(f"{args.out.name}_kernels")
+    save(out, {"environment": facts, "rows": rows}, page)
+    print(page)
+
+
+def same(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return bool(row["matrix"] == other["matrix"])
+
+
+@torch.inference_mode()
+def kernel_seconds(height: int, width: int, rows: int, repeats: int) -> dict[str, float]:
+    """Median seconds of a product by kernel."""
+    states = torch.randn(1, rows, width)
+    count = max(2, CACHE_ELEMENTS // (height * width) + 1)
+    plain = [torch.randn(height, width) for _ in range(count)]
+    packed = [torch.ops.mkldnn._reorder_linear_weight(weight, rows) for weight in plain]
+    kernels: dict[str, tuple[Callable[..., Tensor], Sequence[Tensor]]] = {
+        "MKL": (linear, plain),
+        "oneDNN": (product, plain),
+        "oneDNN, prepacked": (product, packed),
+        "oneDNN, exchanged": (exchanged_product, plain),
+    }
+
+    def case(kernel: Callable[..., Tensor], weights: Sequence[Tensor]) -> Case:
+        def run() -> None:
+            for weight in weights:
+                kernel(states, weight, None)
+
+        return run
+
+    cases = {name: case(*of) for name, of in kernels.items()}
+    times = interleaved_seconds(cases, repeats, time.process_time)
+    return {name: statistics.median(seconds) / count for name, seconds in times.items()}
 
 
 def passes(backbone: Backbone, width: int, repeats: int) -> dict[str, float]:

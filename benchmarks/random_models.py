@@ -12,6 +12,12 @@ from transformers import LlavaOnevisionConfig, LlavaOnevisionForConditionalGener
 from draftlens.models.adapter import Backbone
 
 SIZES: Mapping[str, Mapping[str, int]] = {
+    "tiny": {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    },
     "0.5B": {
         "hidden_size": 896,
         "intermediate_size": 4864,
@@ -30,8 +36,14 @@ SIZES: Mapping[str, Mapping[str, int]] = {
         "num_attention_heads": 16,
         "num_key_value_heads": 2,
     },
+    "7B": {
+        "hidden_size": 3584,
+        "intermediate_size": 18944,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+    },
 }
-"""Layers of Qwen2.5 by size."""
+"""Layers of Qwen2.5 by size, and tiny ones."""
 
 
 def random_model(size: str, layers: int) -> Any:

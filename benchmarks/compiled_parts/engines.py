@@ -1,5 +1,5 @@
-"""What a pass costs by its number of tokens: by the model's modules, by OpenVINO, and by OpenVINO
-with 8-bit weights (a draft's).
+"""What a pass costs by its number of tokens: by the model's modules, by them with MKL alone, by
+OpenVINO, and by OpenVINO with 8-bit weights (a draft's).
 
 The models have the layers of real ones and random weights; a pass reads all of them once, whatever
 its width, so the cost of one token is the bound for a few.
@@ -11,11 +11,12 @@ import argparse
 import statistics
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from draftlens_lab.measure.tables import markdown_table
-from random_models import random_model
+from random_models import by_mkl, random_model
 from shared import (
     WARM_UPS,
     Case,
@@ -41,7 +42,7 @@ float32's time up to three tokens, 0.75 at six, 0.95 at 16."""
 OUTCOME = """With 8-bit weights 0.45 to 0.62 of float32's time up to three tokens, and slower than
 float32 from six on, where it was expected to be faster."""
 
-NAMES = ("modules", "openvino", "int8")
+NAMES = ("modules", "mkl", "openvino", "int8")
 WIDTHS = (1, 2, 3, 4, 6, 9, 16, 26)
 CONTEXT = 300
 
@@ -53,7 +54,7 @@ def main() -> None:
     args = parser.parse_args()
     configure(args.threads)
     backbone = Backbone(random_model(args.size, args.layers))
-    engines: dict[str, Passes] = {"modules": EAGER}
+    engines: dict[str, Passes] = {"modules": EAGER, "mkl": EAGER}
     starts = {}
     for name, quantization in (("openvino", None), ("int8", "int8")):
         # The first model of `attach` is the target, the second one the draft.
@@ -83,8 +84,9 @@ def median_cpu_seconds(
     for number in range(WARM_UPS + args.repeats):
         for name, passes in rotated(list(engines.items()), number):
             backbone.passes = passes
-            start = time.process_time()
-            forward()
+            with by_mkl(backbone) if name == "mkl" else nullcontext():
+                start = time.process_time()
+                forward()
             if number >= WARM_UPS:
                 seconds[name].append(time.process_time() - start)
     return {name: statistics.median(values) for name, values in seconds.items()}
@@ -102,9 +104,11 @@ def markdown(report: Mapping[str, Any]) -> str:
     columns = (
         "tokens",
         "modules, ms",
+        "MKL alone, ms",
         "OpenVINO, ms",
         "OpenVINO int8, ms",
         "modules, cost over one token",
+        "MKL alone, cost over one token",
         "OpenVINO, cost over one token",
         "OpenVINO int8, cost over one token",
         "OpenVINO: times as fast as modules",
