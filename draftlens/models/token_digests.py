@@ -3,6 +3,7 @@ token have equal keys and values up to it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from hashlib import blake2b
 
@@ -71,7 +72,8 @@ def _tokens(embeds: Tensor, positions: Tensor) -> np.ndarray:
 def _bytes(values: Tensor) -> np.ndarray:
     """Values ``[T, ...]`` as uint8 ``[T, W]``."""
     flat = values.detach().cpu().reshape(-1).contiguous()
-    return flat.view(torch.uint8).reshape(len(values), -1).numpy()
+    width = math.prod(values.shape[1:]) * values.element_size()
+    return flat.view(torch.uint8).reshape(len(values), width).numpy()
 
 
 def _table(digests: Iterable[bytes]) -> np.ndarray:

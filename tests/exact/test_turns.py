@@ -71,6 +71,16 @@ def test_three_turns_with_media_in_the_first_and_the_last(family: Family, name: 
 
 
 @every_family
+def test_a_row_without_media_beside_one_with_a_picture(family: Family) -> None:
+    talks = (
+        Conversation((Turn("i"), Turn("", 4)), seed=1),
+        Conversation((Turn("", 9), Turn("", 5)), seed=2),
+    )
+    case = TurnsCase(family.name, talks, pairs("chain"), 0.05, (5, 5), PLENTY)
+    assert check_turns(case) > 0
+
+
+@every_family
 def test_a_question_in_front_of_the_same_picture_reads_its_own_words(family: Family) -> None:
     """Only the words after the picture are read, and the features are not encoded again."""
     cache = PromptCache(PLENTY)

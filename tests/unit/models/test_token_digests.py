@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -61,6 +62,16 @@ def test_every_token_has_a_digest_of_what_is_read_there(
     """The further features of visual tokens are numbered over all rows."""
     assert differing(change, 0) == first
     assert differing(change, 1) == second
+
+
+def test_a_row_without_visual_tokens_beside_one_that_has_some() -> None:
+    read = prompt()
+    read.visual[0] = False
+    for features in read.extra["deepstack_visual_embeds"]:
+        features.resize_(3, 4)
+    alone = replace(read, visual=torch.zeros_like(VISUAL), extra={})
+    assert (prompt_digests(read, 0) == prompt_digests(alone, 0)).all()
+    assert (prompt_digests(read, 1) != prompt_digests(alone, 1)).any()
 
 
 @pytest.mark.parametrize("axes", [1, 3])
