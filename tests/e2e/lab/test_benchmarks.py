@@ -62,3 +62,14 @@ def test_windows_are_ready_when_the_prefill_ends(tmp_path: Path) -> None:
     drafted = [first for way, first in firsts.items() if way != "plain"]
     assert all(first["prompt_read"] > 0 for first in drafted)
     assert "| a guess is ready |" in page
+
+
+def test_the_kit_for_a_gpu_runs_on_the_cpu(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--tiny"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    out = tmp_path / "gpu"
+    subprocess.run([*command, "--out", str(out)], cwd=REPOSITORY, env=environment, check=True)
+    rows = json.loads(out.with_suffix(".json").read_text())["rows"]
+    answers = [row for row in rows if row["way"] != "loading"]
+    assert len(answers) == 18
+    assert all(row["equal"] for row in answers), answers
