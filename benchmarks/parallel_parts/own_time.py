@@ -103,4 +103,4 @@ def timed_answer(
     for chunk in stream:
         moments += [now()] * len(chunk.tokens)
     result = stream.result
-    return Run(result.tokens[0], moments, result.stats.lane_lost)
+    return Run(result.tokens[0], moments, result.stats.worker_lost)

@@ -150,7 +150,7 @@ class Loss:
             for the rest.
         over_whole: seconds of the whole answer over those of plain decoding.
         wall_over_whole: the same with all the time that passed.
-        lost: as `Stats.lane_lost`.
+        lost: as `Stats.worker_lost`.
         equal: whether the tokens are those of stock `generate`.
     """
 
@@ -467,7 +467,7 @@ def _serve(engine: Engine, prompts: Sequence[Any], max_new_tokens: int, count: i
         method = dict(methods[number % len(methods)])
         inputs = prompts[number % len(prompts)]
         result = engine.answer(inputs, method=method, max_new_tokens=max_new_tokens).run()
-        lost += result.stats.lane_lost is not None
+        lost += result.stats.worker_lost is not None
     time.sleep(SETTLING)
     gc.collect()
     return lost

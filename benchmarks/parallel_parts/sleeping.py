@@ -241,7 +241,7 @@ class Lab:
             "drafted": stats.drafted,
             "accepted": stats.accepted,
             "corrections": stats.corrections,
-            "lost": stats.lane_lost,
+            "lost": stats.worker_lost,
             "pass": stats.phases["verify"] / stats.target_forwards,
             "step": draft_seconds / max(1, stats.draft_forwards),
         }

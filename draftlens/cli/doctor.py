@@ -23,7 +23,7 @@ from draftlens.drafting.adaptive.controller import Costs, best_for
 from draftlens.drafting.adaptive.cost_curve import CostCurve
 from draftlens.drafting.adaptive.cost_store import calibrate_models
 from draftlens.drafting.adaptive.forward_costs import ForwardCosts
-from draftlens.methods.parts import WITHOUT_EYES
+from draftlens.methods.parts import TEXT_DRAFT_HINT
 from draftlens.models.adapter import Backbone
 from draftlens.models.load import Loaded
 from draftlens.models.pair import is_blind, unseen
@@ -95,7 +95,7 @@ def _models(target: str, draft: str, loading: Loading) -> dict[str, Any]:
     if is_blind(*backbones):
         facts["pair"] += "; the draft drafts from the words, without pictures and clips"
     elif missing:
-        facts["pair"] += f"; the draft cannot see {', '.join(sorted(missing))}{WITHOUT_EYES}"
+        facts["pair"] += f"; the draft cannot see {', '.join(sorted(missing))}{TEXT_DRAFT_HINT}"
     curves = calibrate_models(backbones, DOCTOR_SECONDS)
     for name, curve in zip(("target", "draft"), curves, strict=True):
         facts[f"{name} forwards"] = describe_curve(curve)

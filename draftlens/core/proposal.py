@@ -33,7 +33,7 @@ class DraftTree:
 
 
 @dataclass(frozen=True, eq=False)
-class NextGuess:
+class NextProposal:
     """A draft token after a row's chain, verified in the place of the bonus token without a
     forward; `probs` are the probabilities it was drawn from, float ``[V]``."""
 

@@ -88,7 +88,7 @@ class Stats:
         target_forwards, draft_forwards: decode forwards; a batch counts once.
         corrections: with a draft that runs in parallel, rejected draft tokens; each ended a run of
             accepted ones.
-        lane_lost: why the draft worker was lost during the call; None if it was not.
+        worker_lost: why the draft worker was lost during the call; None if it was not.
         accepted_by_depth: number of passes by the length of their accepted path.
         accepted_by_reference: accepted draft tokens by the row of the call and the index of their
             reference; -1 stands for the prompt and the answer itself. Method `hsd` counts them.
@@ -114,7 +114,7 @@ class Stats:
     target_forwards: int = 0
     draft_forwards: int = 0
     corrections: int = 0
-    lane_lost: str | None = None
+    worker_lost: str | None = None
     accepted_by_depth: Counter[int] = field(default_factory=Counter)
     accepted_by_reference: dict[int, Counter[int]] = field(default_factory=dict)
     phases: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))

@@ -11,7 +11,7 @@ every node, ``[B, N+1, V]``, root first.
 - `rejection` accepts a draft token x with probability min(1, p(x)/q(x)) (Leviathan et al. 2023,
   Chen et al. 2023), for several children of one node recursively and without replacement (Jeon et
   al. 2024). The distribution is the same, the tokens are not. A draft token after the chain
-  (`NextGuess`) is verified in the same way and takes the place of the bonus token.
+  (`NextProposal`) is verified in the same way and takes the place of the bonus token.
 - `tolerant` also accepts a draft token that the target finds nearly as likely as its own choice
   (HSD, equations 8 to 11). The tokens are not those of plain decoding.
 """
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from draftlens.core.proposal import DraftTree, NextGuess, Verdict
+from draftlens.core.proposal import DraftTree, NextProposal, Verdict
 from draftlens.core.tree import ROOT, Topology
 
 
@@ -159,7 +159,7 @@ def reject(
     tree: DraftTree,
     scores: Tensor,
     generators: Sequence[torch.Generator | None],
-    next_guesses: Sequence[NextGuess | None] | None = None,
+    next_proposals: Sequence[NextProposal | None] | None = None,
 ) -> Verdict:
     """`rejection`: accept by chance; where every draft token is rejected, draw from the rest of p.
 
@@ -173,26 +173,26 @@ def reject(
         scores: the target's processed logits ``[B, N+1, V]``; their softmax is p.
         generators: on the CPU, one for each row; they advance. None for a row that has ended and
             gets no tokens, because its scores may not be a distribution.
-        next_guesses: per row the draft token after its chain, if any. If the whole chain is
+        next_proposals: per row the draft token after its chain, if any. If the whole chain is
             accepted, it is verified in place of drawing the bonus token, because a bonus drawn from
             p alone would differ from it more often than necessary.
     """
-    if next_guesses is None:
-        next_guesses = [None] * len(tree.topologies)
+    if next_proposals is None:
+        next_proposals = [None] * len(tree.topologies)
     tokens = tree.tokens.tolist()
     q = None if tree.probs is None else tree.probs.double().cpu()
     rows = []
     for row, topology in enumerate(tree.topologies):
         generator = generators[row]
-        next_guess = next_guesses[row]
+        next_proposal = next_proposals[row]
         if generator is None:
             rows.append(RowVerdict((), ()))
-        elif q is None and next_guess is None:
+        elif q is None and next_proposal is None:
             rows.append(_draw_row(topology, tokens[row], scores[row], generator))
         else:
             p = torch.softmax(scores[row].double(), -1).cpu()
             row_q = None if q is None else q[row]
-            rows.append(_reject_row(topology, tokens[row], p, row_q, generator, next_guess))
+            rows.append(_reject_row(topology, tokens[row], p, row_q, generator, next_proposal))
     return combine(rows)
 
 
@@ -222,7 +222,7 @@ def _reject_row(
     p: Tensor,
     q: Tensor | None,
     generator: torch.Generator,
-    next_guess: NextGuess | None,
+    next_proposal: NextProposal | None,
 ) -> RowVerdict:
     slot = {node: index for index, node in enumerate(topology.inner)}
     path: list[int] = []
@@ -235,13 +235,13 @@ def _reject_row(
             candidates = [(child, tokens[child]) for child in children]
             accepted, rest = _try_children(rest, q[slot[node]], candidates, generator)
         if accepted is None:
-            bonus = _bonus(rest, None if children else next_guess, generator)
+            bonus = _bonus(rest, None if children else next_proposal, generator)
             return RowVerdict(tuple(path), (*(tokens[n] for n in path), bonus))
         path.append(accepted)
         node = accepted
 
 
-def _bonus(p: Tensor, guess: NextGuess | None, generator: torch.Generator) -> int:
+def _bonus(p: Tensor, guess: NextProposal | None, generator: torch.Generator) -> int:
     """The next draft token if it is accepted, else a draw from the rest of p ``[V]``."""
     if guess is not None:
         accepted, p = _try_children(p, guess.probs.double(), [(0, guess.token)], generator)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from draftlens.core.batch import Batch
 from draftlens.core.errors import ConfigError
-from draftlens.core.proposal import DraftTree, NextGuess, Verdict
+from draftlens.core.proposal import DraftTree, NextProposal, Verdict
 from draftlens.core.sequence import Sequence
 from draftlens.core.tree import ROOT, batch_depths
 from draftlens.core.verify import match, reject, tolerant
@@ -44,12 +44,12 @@ class Acceptance:
         logits: Tensor,
         rows: Seq[Sequence],
         batch: Batch,
-        next_guesses: Seq[NextGuess | None] | None = None,
+        next_proposals: Seq[NextProposal | None] | None = None,
     ) -> Verdict:
         """The verdict on a proposal, with the target's processed scores.
 
         `logits` are the target's, at the root and at every node, ``[B, N+1, V]``; `batch` is
-        `rows` as they are now; for `next_guesses` see `core.verify.reject`.
+        `rows` as they are now; for `next_proposals` see `core.verify.reject`.
         """
         nodes = [(ROOT, *range(len(topology))) for topology in tree.topologies]
         scores = batch.process(logits, tree.topologies, tree.tokens, nodes)
@@ -60,7 +60,7 @@ class Acceptance:
         if not batch.rejects:
             return replace(match(tree, batch.ranking(scores, steps)), scores=scores)
         generators = [None if row.finished else row.generator for row in rows]
-        by_chance = reject(tree, scores, generators, next_guesses)
+        by_chance = reject(tree, scores, generators, next_proposals)
         by_match = match(tree, batch.ranking(scores, steps))
         return replace(_by_own_rule(batch, by_chance, by_match), scores=scores)
 

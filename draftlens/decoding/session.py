@@ -15,7 +15,7 @@ from torch import Tensor
 from draftlens.core import tree as trees
 from draftlens.core.batch import Batch
 from draftlens.core.errors import InputError
-from draftlens.core.proposal import DraftTree, NextGuess, Verdict
+from draftlens.core.proposal import DraftTree, NextProposal, Verdict
 from draftlens.core.result import Chunk
 from draftlens.core.rows import replace_by_last, without_row
 from draftlens.core.sequence import Sequence, batch_of, emissions_of
@@ -48,14 +48,14 @@ class SessionHooks:
             the pruner are observed.
         read: receives the target's side of these rows from inside the prefill, as soon as the
             readings are taken. Its cache may not hold the whole prompt yet.
-        next_guesses: the draft tokens after those of the proposal (a chain in each row) that the
+        next_proposals: the draft tokens after those of the proposal (a chain in each row) that the
             target has just checked, one for each row; None for all rows or one without any. Called
             only if a row uses rejection sampling.
     """
 
     announce: Callable[[Batch, Mapping[str, Any], int, bool], None] = ignore
     read: Callable[[TargetContext], None] = ignore
-    next_guesses: Callable[[DraftTree], Seq[NextGuess | None] | None] = ignore
+    next_proposals: Callable[[DraftTree], Seq[NextProposal | None] | None] = ignore
 
 
 class Session:
@@ -272,8 +272,10 @@ class Session:
             window = trees.batch_ancestors(tree.topologies, device)
             mask = trees.attention_mask(self._base, window)
             logits = self.target.forward(tokens, positions, self.cache, mask)
-            next_guesses = self.hooks.next_guesses(tree) if self._batch.rejects else None
-            verdict = self.acceptance.judge(tree, logits, self.sequences, self._batch, next_guesses)
+            next_proposals = self.hooks.next_proposals(tree) if self._batch.rejects else None
+            verdict = self.acceptance.judge(
+                tree, logits, self.sequences, self._batch, next_proposals
+            )
         self._recorder.checked(self.sequences, tree)
         if self.drafter.needs_target_scores:
             return verdict

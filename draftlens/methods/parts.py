@@ -18,7 +18,7 @@ from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.drafting.pruning import Pruning
 from draftlens.methods.base import Models
 from draftlens.models.adapter import Backbone
-from draftlens.models.pair import check_eyes, check_vocabularies, is_blind
+from draftlens.models.pair import check_modalities, check_vocabularies, is_blind
 from draftlens.models.prompt_checks import max_positions
 from draftlens.prefill.base import make_prefill
 from draftlens.pruning import make_pruner
@@ -40,7 +40,7 @@ PARALLEL_DRAFTERS = Registry(
 )
 
 # Hint appended when a draft is refused because of pictures.
-WITHOUT_EYES = "; method 'tabed' takes it with the view 'text'"
+TEXT_DRAFT_HINT = "; method 'tabed' takes it with the view 'text'"
 
 
 def resolve_parts(method: Any, *, pruner: bool = False) -> None:
@@ -254,7 +254,7 @@ def draft_prompts(models: Models, described: str) -> DraftPromptBuilder:
         draft = draft_of(models, described, needs_vision=False)
     if is_blind(models.target, draft):
         return TextPromptBuilder(draft, models.target.model.config)
-    check_eyes(models.target, draft, WITHOUT_EYES)
+    check_modalities(models.target, draft, TEXT_DRAFT_HINT)
     return DraftPromptBuilder(draft)
 
 
@@ -274,5 +274,5 @@ def draft_of(models: Models, described: str, needs_vision: bool = True) -> Backb
         )
     check_vocabularies(models.target, models.draft)
     if needs_vision:
-        check_eyes(models.target, models.draft, WITHOUT_EYES)
+        check_modalities(models.target, models.draft, TEXT_DRAFT_HINT)
     return models.draft

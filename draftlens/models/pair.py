@@ -33,7 +33,7 @@ def is_blind(target: Backbone, draft: Backbone) -> bool:
     return bool(unseen(target, draft)) and not draft.modalities & PIXELS
 
 
-def check_eyes(target: Backbone, draft: Backbone, remedy: str = "") -> None:
+def check_modalities(target: Backbone, draft: Backbone, remedy: str = "") -> None:
     """Raise `IncompatiblePairError` plus `remedy` unless the draft takes the target's media."""
     missing = unseen(target, draft)
     if missing:

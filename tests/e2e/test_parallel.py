@@ -59,7 +59,7 @@ def test_the_tokens_are_those_of_stock_generate(
     result = parallel.generate(PROMPT, video=CLIP, method=method, max_new_tokens=NEW)
     assert result.tokens == expected
     assert result.lossless
-    assert result.stats.lane_lost is None
+    assert result.stats.worker_lost is None
     # A process that gets no core may be stopped as slower than plain decoding.
     may_be_late = method is None or method == {"method": "speculative", "schedule": "parallel"}
     assert result.stats.accepted > 0 or may_be_late

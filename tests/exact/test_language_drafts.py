@@ -120,7 +120,7 @@ def test_ahead_of_the_target(name: str, script: int) -> None:
         result = generate(family, family.richest, method=AHEAD)
     assert result.tokens == reference(family, family.richest)
     assert result.stats.drafted > 0
-    assert result.stats.lane_lost is None
+    assert result.stats.worker_lost is None
 
 
 @some_families

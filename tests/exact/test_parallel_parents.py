@@ -54,7 +54,7 @@ def answer():
         target(family), given, draft=model, method=method, max_new_tokens=NEW
     )
     assert result.tokens == expected
-    assert result.stats.lane_lost is None
+    assert result.stats.worker_lost is None
     return result
 
 def loading():

@@ -77,7 +77,7 @@ def test_tokens_equal_stock_generate(method: Mapping[str, Any]) -> None:
     for _ in range(3):
         result = answer(method)
         assert result.tokens == reference(FAMILY, FAMILY.richest, LONG)
-        assert result.stats.lane_lost is None
+        assert result.stats.worker_lost is None
     assert result.lossless
 
 
@@ -114,7 +114,7 @@ def test_rejection_in_lock_step_repeats_itself() -> None:
     for _ in range(2):
         result = answer(method, seed=[1, 2, 3], **options)
         assert result.tokens == [row.tokens for row in rows]
-        assert result.stats.lane_lost is None
+        assert result.stats.worker_lost is None
         assert result.stats.accepted > 0
 
 
@@ -223,7 +223,7 @@ def test_a_lost_process_leaves_the_answer_to_plain_decoding(
         assert time.monotonic() - began < PATIENCE
         assert result.lossless
         if method is WINDOW and chunks:
-            assert "process" in result.stats.lane_lost
+            assert "process" in result.stats.worker_lost
         # A new answer has a new process.
         again = warm_up(model)
         assert again.pid != process.pid

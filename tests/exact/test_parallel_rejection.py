@@ -93,7 +93,7 @@ def test_lockstep_keeps_the_target_distribution(window: int, name: str, processo
     """Windows are checked, next guesses stand for bonus tokens, and rows are corrected alone."""
     session = speak(window, DRAFTS[name], processors)
     assert fit(session) > LIKELY
-    assert session.stats.lane_lost is None
+    assert session.stats.worker_lost is None
     if name == "equal":  # p = q: only first tokens, which the prefill draws, contradict a guess
         assert session.stats.accepted == session.stats.drafted
         assert session.drafter.corrections < ROWS
@@ -146,7 +146,7 @@ def test_a_lost_lane_leaves_the_distribution_as_it_is(window: int) -> None:
     """Guesses that are there are judged; the bonus tokens behind them are drawn from p."""
     link = LosingLink(TableModel(DRAFTS["near"]), 0)  # type: ignore[arg-type]
     session = speak(window, DRAFTS["near"], link=link)
-    assert session.stats.lane_lost == "the test has cut it"
+    assert session.stats.worker_lost == "the test has cut it"
     assert fit(session) > LIKELY
 
 

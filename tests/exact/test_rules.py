@@ -35,7 +35,7 @@ from torch import Tensor
 
 from draftlens.core import verify
 from draftlens.core.batch import Batch
-from draftlens.core.proposal import DraftTree, NextGuess, Verdict
+from draftlens.core.proposal import DraftTree, NextProposal, Verdict
 from draftlens.core.references import References
 from draftlens.core.sampling import SamplingRule, row_seeds
 from draftlens.core.sequence import sequences_of
@@ -153,7 +153,7 @@ def test_a_next_guess_leaves_the_target_distribution_as_it_is(name: str, depth: 
     zeros = torch.zeros(ROWS, depth, dtype=torch.long)
     tree = DraftTree.uniform(chain(depth), zeros, sure.expand(ROWS, depth, -1))
     generators = [torch.Generator().manual_seed(6)] * ROWS
-    verdict = reject(tree, scores, generators, [NextGuess(guess, q) for guess in guesses])
+    verdict = reject(tree, scores, generators, [NextProposal(guess, q) for guess in guesses])
     assert all(path == tuple(range(depth)) for path in verdict.paths)
     tokens = [said[-1] for said in verdict.tokens]
     assert p_value(torch.tensor(tokens), p) > LIKELY
@@ -167,7 +167,9 @@ def test_a_next_guess_is_not_judged_behind_a_wrong_one() -> None:
     p, q = (torch.tensor(values, dtype=torch.float64) for values in DISTRIBUTIONS["far"])
     tree = draw(q, 1, REJECTION, seed=8)
     scores = torch.stack([p, p]).log().expand(ROWS, -1, -1)
-    guesses = [NextGuess(token, q) for token in draw(q, 1, REJECTION, seed=7).tokens[:, 0].tolist()]
+    guesses = [
+        NextProposal(token, q) for token in draw(q, 1, REJECTION, seed=7).tokens[:, 0].tolist()
+    ]
     without, verdict = (
         reject(tree, scores, [torch.Generator().manual_seed(row) for row in range(ROWS)], given)
         for given in (None, guesses)

@@ -54,7 +54,7 @@ LOSSY_RECALL = _only("tests/exact/test_lossy_peers.py", "come_back and onevision
 LOSSY_STEPS = _only("tests/exact/test_lossy_peers.py", "acceptance_in_one_pass and onevision")
 PARALLEL_DRAFTER = ("tests/unit/methods/parallelvlm/test_parallel_drafter.py",)
 WORKER = ("tests/unit/methods/parallelvlm/test_worker.py",)
-NEXT_GUESS = _only("tests/exact/test_rules.py", "next_guess")
+NEXT_GUESS = _only("tests/exact/test_rules.py", "next_proposal")
 PARALLEL_WARPED = _only("tests/exact/test_parallel_rejection.py", "keeps and warped and far")
 PARCELS = ("tests/unit/processes/test_parcels.py",)
 SCHEDULE = ("tests/unit/methods/parallelvlm/test_schedule.py",)
@@ -794,8 +794,8 @@ FAULTS = (
     Fault(
         "parallel: a next guess is judged behind a wrong guess",
         "draftlens/core/verify.py",
-        "None if children else next_guess",
-        "next_guess",
+        "None if children else next_proposal",
+        "next_proposal",
         NEXT_GUESS,
     ),
     Fault(

@@ -17,7 +17,7 @@ def decode(session: Session) -> Iterator[Chunk]:
     """As `decoding.loop.decode`; closes the draft worker at the end, and leaves cores to it as long
     as it drafts."""
     drafter = cast(ParallelDrafter, session.drafter)
-    session.hooks = SessionHooks(drafter.announce, drafter.read, drafter.next_guesses)
+    session.hooks = SessionHooks(drafter.announce, drafter.read, drafter.next_proposals)
     with TARGET_SHARE.held(drafter.cores) as leave_cores:
         try:
             with closing(serial.decode(session)) as chunks:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from draftlens.core.history import History
-from draftlens.core.proposal import NextGuess
+from draftlens.core.proposal import NextProposal
 from draftlens.core.timeline import DISCARDED, Span
 from draftlens.methods.parallelvlm.messages import Decision, Guess
 
@@ -63,13 +63,13 @@ class Row:
             return []
         return self.tokens[self.known : self.met]
 
-    def next_guess(self, depth: int) -> NextGuess | None:
+    def next_proposal(self, depth: int) -> NextProposal | None:
         """The draft token after the first `depth` ones, with what it was drawn from."""
         position = self.known + depth
         probs = self.probs.get(position)
         if probs is None or self.finished or not self.agrees:
             return None
-        return NextGuess(self.tokens[position], probs)
+        return NextProposal(self.tokens[position], probs)
 
     def take(self, drafted: Guess, work: DraftForward) -> list[bool]:
         """Append a token of the worker; returns its verdict if the answer has come so far."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from draftlens.core.batch import Batch
 from draftlens.core.errors import DraftlensError
-from draftlens.core.proposal import DraftTree, NextGuess, Verdict
+from draftlens.core.proposal import DraftTree, NextProposal, Verdict
 from draftlens.core.rows import replace_by_last
 from draftlens.core.stats import Clock
 from draftlens.core.timeline import Span
@@ -144,7 +144,7 @@ class ParallelDrafter(DraftWorker):
         """Write what the worker has done so far into the statistics."""
         stats = clock.stats
         stats.corrections = self.corrections
-        stats.lane_lost = self.lost
+        stats.worker_lost = self.lost
         stats.visual += self._visual
         stats.kept += self._kept
         self._visual = 0
@@ -211,13 +211,13 @@ class ParallelDrafter(DraftWorker):
             table[place] = probs
         return table
 
-    def next_guesses(self, tree: DraftTree) -> Sequence[NextGuess | None] | None:
+    def next_proposals(self, tree: DraftTree) -> Sequence[NextProposal | None] | None:
         """The round ends here, before the verdict."""
         self._guarded(lambda session: self._meet(session, self._rows))
         if self._session is None:
             return None
         pairs = zip(self._rows, tree.topologies, strict=True)
-        return [row.next_guess(len(topology)) for row, topology in pairs]
+        return [row.next_proposal(len(topology)) for row, topology in pairs]
 
     def update(self, verdict: Verdict, batch: Batch) -> None:
         """End the round, and send the worker what the rows have gained."""

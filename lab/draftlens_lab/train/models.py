@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 from draftlens.core.errors import ConfigError, UnsupportedModelError
 from draftlens.models.adapter import Backbone
 from draftlens.models.known_pairs import path_of
-from draftlens.models.pair import check_eyes, check_tokenizers, check_vocabularies
+from draftlens.models.pair import check_modalities, check_tokenizers, check_vocabularies
 from draftlens_lab.train.errors import loading
 from draftlens_lab.train.labels import AnswerProcessor
 from draftlens_lab.train.options import DraftTraining
@@ -63,7 +63,7 @@ def load_draft(options: DraftTraining) -> Draft:
         check_tokenizers(tokenizer, processor.processor.tokenizer, target, name)
         outline = _outline(target)
         check_vocabularies(outline, backbone)
-        check_eyes(outline, backbone)
+        check_modalities(outline, backbone)
     return Draft(model, processor, find_parts(model))
 
 

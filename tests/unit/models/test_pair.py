@@ -10,7 +10,7 @@ import pytest
 from draftlens.core.errors import IncompatiblePairError
 from draftlens.models.pair import (
     MAX_PADDING,
-    check_eyes,
+    check_modalities,
     check_tokenizers,
     check_vocabularies,
     unseen,
@@ -37,11 +37,15 @@ def test_a_blind_draft_is_refused() -> None:
         IncompatiblePairError,
         match="the draft Small cannot see what the target Big can: image, video",
     ):
-        check_eyes(model("Big", 10, "text", "video", "image"), model("Small", 10, "text"))
+        check_modalities(model("Big", 10, "text", "video", "image"), model("Small", 10, "text"))
     with pytest.raises(IncompatiblePairError, match="can: image; name another"):
-        check_eyes(model("Big", 10, "image"), model("Small", 10, "text"), "; name another")
-    check_eyes(model("Big", 10, "text", "image"), model("Small", 10, "text", "image", "video"))
-    check_eyes(model("Big", 10, "text", "audio", "image"), model("Small", 10, "text", "image"))
+        check_modalities(model("Big", 10, "image"), model("Small", 10, "text"), "; name another")
+    check_modalities(
+        model("Big", 10, "text", "image"), model("Small", 10, "text", "image", "video")
+    )
+    check_modalities(
+        model("Big", 10, "text", "audio", "image"), model("Small", 10, "text", "image")
+    )
 
 
 def test_kinds_that_only_the_target_sees() -> None:

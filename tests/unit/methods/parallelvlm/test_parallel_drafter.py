@@ -232,7 +232,7 @@ def test_a_worker_that_is_lost_leaves_empty_trees(window: int | None) -> None:
     target.gain([51])
     assert target.propose() == [[]]
     assert target.drafter.lost == "killed"
-    assert target.clock.stats.lane_lost == "killed"
+    assert target.clock.stats.worker_lost == "killed"
     assert target.serial.calls == []
     target.drafter.close()
 
@@ -435,7 +435,7 @@ def test_next_guesses_stand_behind_the_checked_ones() -> None:
         """Tokens of the next guesses, with the probability that came with them."""
         topologies = tuple(chain(count) for count in counts)
         tree = DraftTree(topologies, torch.zeros(2, max(counts)).long())
-        guesses = target.drafter.next_guesses(tree)
+        guesses = target.drafter.next_proposals(tree)
         assert guesses is not None
         return [None if made is None else (made.token, float(made.probs[0])) for made in guesses]
 
@@ -461,7 +461,7 @@ def test_next_guesses_stand_behind_the_checked_ones() -> None:
     assert following(0, 1) == [(44, 44.0), None]
     target.gain([44], [53, 54])
     link.lost = "killed"
-    assert target.drafter.next_guesses(tree) is None
+    assert target.drafter.next_proposals(tree) is None
     assert target.drafter.propose(batch_of(target.rows), 20).probs is None
 
 
@@ -479,12 +479,12 @@ def test_a_token_that_has_not_come_is_no_next_guess() -> None:
     row.advance(sequence.history)
     sequence.tokens.append(50)  # 41 is rejected
     row.advance(sequence.history)
-    assert row.next_guess(0) is None
+    assert row.next_proposal(0) is None
     take(1, 2, 51)
-    made = row.next_guess(0)
+    made = row.next_proposal(0)
     assert made is not None
     assert (made.token, float(made.probs[0])) == (51, 51.0)
-    assert row.next_guess(1) is None
+    assert row.next_proposal(1) is None
 
 
 def test_rows_that_leave() -> None:

@@ -191,7 +191,7 @@ def test_a_thread_drafts(method: dict[str, Any]) -> None:
             max_new_tokens=LONG,
         )
         assert result.tokens == reference(FAMILY, FAMILY.richest, LONG)
-        assert result.stats.lane_lost is None
+        assert result.stats.worker_lost is None
     assert threading.active_count() < 6
 
 
@@ -229,7 +229,7 @@ def test_a_lost_lane_gives_its_core_back(
     stream = stream_of(method)
     in_force = [threads[-1] for _ in stream]
     assert stream.result.tokens == reference(FAMILY, FAMILY.richest, LONG)
-    assert stream.result.stats.lane_lost == ("out of luck" if calls else None)
+    assert stream.result.stats.worker_lost == ("out of luck" if calls else None)
     assert in_force[0] == (3 if calls else 4)
     assert in_force[-1] == 4
     assert sorted(in_force) == in_force
@@ -256,16 +256,18 @@ def test_a_fork_goes_on_without_the_thread_of_its_parent() -> None:
         try:
             result = stream.run()
             assert result.tokens == expected
-            assert result.stats.lane_lost == "it belongs to the process that this one is a fork of"
+            assert (
+                result.stats.worker_lost == "it belongs to the process that this one is a fork of"
+            )
             again = stream_of(method).run()
             assert again.tokens == expected
-            assert again.stats.lane_lost is None
+            assert again.stats.worker_lost is None
             assert thread_of(Backbone.of(draft(FAMILY))) is not thread
             status = 7
         finally:
             os._exit(status)
     assert stream.run().tokens == expected
-    assert stream.result.stats.lane_lost is None
+    assert stream.result.stats.worker_lost is None
     assert _status(child) == 7
 
 
@@ -303,7 +305,7 @@ def test_a_thread_drafts_on_a_gpu(window: int | None) -> None:
             deciding, given, draft=deciding, method=method, max_new_tokens=LONG
         )
         assert result.tokens == plain.tokens
-        assert result.stats.lane_lost is None
+        assert result.stats.worker_lost is None
 
 
 def test_a_thread_is_kept_and_its_end_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
