@@ -128,7 +128,7 @@ def check_exactness(report: Report, args: argparse.Namespace, compile: Any) -> N
     engine = draftlens.load("embedded", device=args.device, dtype="float32", compile=compile)
     target, draft = backbones(engine)
     inputs = sample_inputs(engine, caption_sample(0), 2 if args.tiny else 16)
-    options = {"max_new_tokens": 6 if args.tiny else 64, "do_sample": False}
+    options: dict[str, Any] = {"max_new_tokens": 6 if args.tiny else 64, "do_sample": False}
     expected = run_stock(target, inputs.target, **options).tokens
 
     ways = {
@@ -165,7 +165,7 @@ def measure_speed(report: Report, args: argparse.Namespace, target: str, draft: 
         return
     ids = torch.arange(8 if args.tiny else 500, device=args.device)[None] + 5
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    options = {"max_new_tokens": 6 if args.tiny else 64, "do_sample": False}
+    options: dict[str, Any] = {"max_new_tokens": 6 if args.tiny else 64, "do_sample": False}
     expected: list[list[int]] = []
 
     def stock() -> dict[str, Any]:
@@ -180,9 +180,12 @@ def measure_speed(report: Report, args: argparse.Namespace, target: str, draft: 
                 continue
 
             def answer(name: str = name, drafter: Backbone = drafter) -> dict[str, Any]:
-                helper = {} if name == "plain" else {"draft": drafter}
                 result = draftlens.generate(
-                    models["target"], inputs, method=METHODS[name], **helper, **options
+                    models["target"],
+                    inputs,
+                    draft=None if name == "plain" else drafter,
+                    method=METHODS[name],
+                    **options,
                 )
                 return {
                     "equal": result.tokens == expected,

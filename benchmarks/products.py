@@ -83,7 +83,7 @@ def main() -> None:
 
 
 def measure_kernels(args: argparse.Namespace) -> None:
-    rows = []
+    rows: list[dict[str, Any]] = []
     for (height, width), count in itertools.product(MATRICES, ROWS):
         seconds = kernel_seconds(height, width, count, args.repeats)
         rows.append({"matrix": f"{height} x {width}", "rows": count, **seconds})

@@ -205,7 +205,7 @@ def by_stock(engine: draftlens.Engine, rows: int) -> Answer:
         return told
 
     async def answer(ask: Ask) -> Told:
-        future = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Told] = asyncio.get_running_loop().create_future()
         waiting.append((ask, time.perf_counter(), future))
         async with lock:  # in the order of coming, so that one without an answer is the first
             if not future.done():

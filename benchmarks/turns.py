@@ -330,8 +330,7 @@ def joined(target: Any, plan: Any, short: Any, long: Any) -> tuple[dict[str, flo
     }
     for _ in range(6):
         step(batch)
-    count = min(len(beside), 10)
-    return figures, [batch.sequences[0].tokens[:count], batch.sequences[-1].tokens]
+    return figures, [batch.sequences[0].tokens[: len(alone)], batch.sequences[-1].tokens]
 
 
 def seconds_of(call: Callable[[], object]) -> float:
