@@ -232,12 +232,15 @@ def result_of(call: Call, texts: list[str] | None = None) -> Result:
 def approximations(call: Call) -> tuple[str, ...]:
     """Parts of the target's side that are not exact, in words for the user.
 
-    Below float32, verifying several tokens at once is another matrix product than decoding one, so
-    near ties may be decided differently; `draftlens verify` measures how often.
+    Below float32, verifying several tokens at once is another matrix product than decoding one, and
+    so is reading a prompt in parts, so near ties may be decided differently; `draftlens verify`
+    measures how often.
     """
     prefill = call.plan.prefill.approximate
     happened = call.session.approximate
     names = [name for name in call.plan.approximate if name not in prefill or name in happened]
-    if call.session.drafter.max_nodes and call.dtype not in (torch.float32, torch.float64):
+    in_parts = any(sequence.in_parts for sequence in call.sequences)
+    is_low = call.dtype not in (torch.float32, torch.float64)
+    if is_low and (in_parts or call.session.drafter.max_nodes):
         names.append(f"near-ties in {str(call.dtype).removeprefix('torch.')}")
     return tuple(names)

@@ -28,6 +28,7 @@ class Sequence:
         from_draft: for each token, whether the draft supplied it.
         drafted: draft tokens that were verified for it.
         cached_tokens: tokens of the prompt that came from the prompt cache.
+        in_parts: whether the prompt was read in several passes, now or for the prompt cache.
         call: all rows of the call, in order.
     """
 
@@ -42,6 +43,7 @@ class Sequence:
     from_draft: list[bool] = field(default_factory=list)
     drafted: int = 0
     cached_tokens: int = 0
+    in_parts: bool = False
     finished: bool = False
     call: Seq[Sequence] = field(default=(), repr=False)
 

@@ -182,6 +182,8 @@ class Admission:
         self._collect_notes(sequences, output)
         for sequence, cached in zip(sequences, output.cached, strict=False):
             sequence.cached_tokens = cached
+        for sequence in sequences:
+            sequence.in_parts = in_parts or sequence.cached_tokens > 0
         yield Admitted(arrival, prompt, cache, output.readings, verdict)
 
     def _is_long(self, prompt: Prompt) -> bool:

@@ -173,6 +173,12 @@ def test_bfloat16_is_never_called_lossless_with_a_draft() -> None:
     assert engine.generate(
         "Describe the video.", video=WORLD[0], max_new_tokens=20, method="plain"
     ).lossless
+    chat = engine.chat(video=WORLD[0])
+    first, second = (
+        chat.ask(question, max_new_tokens=3, method="plain") for question in ("What?", "Where?")
+    )
+    assert first.lossless
+    assert second.approximate == ("near-ties in bfloat16",)
 
 
 def test_what_is_wrong_is_told_before_any_token(engine: draftlens.Engine) -> None:

@@ -1755,4 +1755,18 @@ FAULTS = (
         "    if False:\n        raise",
         RETOKENIZED,
     ),
+    Fault(
+        "a prompt that was read in parts counts as exact below float32",
+        "draftlens/streaming.py",
+        "is_low and (in_parts or call.session.drafter.max_nodes)",
+        "is_low and call.session.drafter.max_nodes",
+        ("tests/e2e/test_embedded.py::test_bfloat16_is_never_called_lossless_with_a_draft",),
+    ),
+    Fault(
+        "a row without visual tokens has no digests",
+        "draftlens/models/token_digests.py",
+        "    width = math.prod(values.shape[1:]) * values.element_size()\n",
+        "    width = -1\n",
+        ("tests/unit/models/test_token_digests.py",),
+    ),
 )
