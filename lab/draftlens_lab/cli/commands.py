@@ -11,9 +11,8 @@ from draftlens_lab.cli.bench import bench
 from draftlens_lab.cli.calibrate import calibrate_command
 from draftlens_lab.cli.evaluate import evaluate
 from draftlens_lab.cli.explain import explain
-from draftlens_lab.cli.lmms_task import lmms_task
 from draftlens_lab.cli.train_draft import add_train_draft
-from draftlens_lab.cli.world import world_command
+from draftlens_lab.cli.world import lmms_task, world_command
 
 
 def register(app: typer.Typer) -> None:
