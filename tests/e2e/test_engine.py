@@ -153,7 +153,7 @@ def test_the_recipe_for_a_draft_of_text_only_drops_none_of_its_views(
 ) -> None:
     """As docs/methods.md prints it."""
     text = Path(__file__).parents[2].joinpath("docs", "methods.md").read_text(encoding="utf-8")
-    row = next(line for line in text.splitlines() if line.startswith("| a text-only model"))
+    row = next(line for line in text.splitlines() if line.startswith("| a language model"))
     recipes = re.findall(r"`views=(\[.*?\])`", row)
     assert recipes
     target = engine.target
