@@ -526,20 +526,6 @@ FAULTS = (
         PRODUCTS,
     ),
     Fault(
-        "expensive trials begin in short answers",
-        "draftlens/drafting/adaptive/controller.py",
-        "return loss > EXPENSIVE * self",
-        "return loss > 100 * self",
-        _only("tests/unit/drafting/adaptive/test_controller.py", "expensive_trial"),
-    ),
-    Fault(
-        "prompts are read by a draft that may not draft",
-        "draftlens/drafting/adaptive/controller.py",
-        "            return self._depth > 0\n",
-        "            return True\n",
-        _only("tests/unit/drafting/adaptive/test_controller.py", "may_not_draft"),
-    ),
-    Fault(
         "exchanged products lose their bias",
         "draftlens/models/onednn_linear.py",
         "return output if bias is None else output + bias",

@@ -26,11 +26,6 @@ EXPLORED_SHARE = 0.02
 """Share of an answer's expected time in plain decoding that may be lost by drafting."""
 USUAL_LENGTH = 64
 """Expected tokens of an answer before so many were made."""
-SHORT_ANSWER = 16
-"""Tokens after which drafting that is not known to pay may begin where it is expensive: a short
-answer could not make up for it."""
-EXPENSIVE = 0.5
-"""Plain rounds that the smallest such trial costs at least."""
 MAX_SAVINGS = 2.5
 """Most plain rounds of what drafting has gained, or left of its share, that may be lost again, in
 the same answer or in later ones: the text may have changed since."""
@@ -192,11 +187,7 @@ class TreeController:
             self._read_at = self.emitted + PLAN_EVERY
             expected = max(self._usual_length - self.emitted, self.emitted)
             seconds = self.history.reading_seconds(at)
-            if seconds >= min(expected, at.remaining) * self._hoped_gain():
-                return False
-            self._choose_plan()  # a draft that may not draft need not read either
-            self._limit_depth(costs.level(1 + int(self.emitted), at) - costs.level(1, at))
-            return self._depth > 0
+            return seconds < min(expected, at.remaining) * self._hoped_gain()
 
     def has_read(self, num_tokens: int, seconds: float) -> None:
         """Record how long the draft took to read this number of prompt tokens."""
@@ -324,25 +315,13 @@ class TreeController:
         if not self._pays:
             allowance = self._allowance() - further
             # Half of it at a time, so that one bad round does not end all drafting.
-            while self._depth > 1 and not self._may_lose(self._depth, allowance / 2):
+            while self._depth > 1 and self._plan.loss(self._depth) > allowance / 2:
                 self._depth -= 1
-            if not self._may_lose(self._depth, allowance):
+            if self._plan.loss(self._depth) > allowance:
                 self._depth = 0
-
-    def _may_lose(self, depth: int, allowance: float) -> bool:
-        loss = self._plan.loss(depth)
-        return loss <= allowance and not self._is_early_for(loss)
-
-    def _is_early_for(self, loss: float) -> bool:
-        """Whether a trial may lose more than an answer of few tokens so far should risk."""
-        if self.emitted >= SHORT_ANSWER or self._saved or self._gained > 0:
-            return False
-        return loss > EXPENSIVE * self.history.costs.check(0, self._at)
 
     def _may_probe(self, pending: int, seconds: float) -> bool:
         if pending <= self._probe_at or seconds > self._allowance():
-            return False
-        if self._is_early_for(seconds):
             return False
         return pending > LAST_PROBE or self._is_hopeful()
 

@@ -315,23 +315,3 @@ def test_reading_is_considered_again_as_the_answer_grows() -> None:
         second.judged(EMPTY, [()], 1.0)
     assert not any(answers[:64])
     assert any(answers[64:])
-
-
-@pytest.mark.parametrize(("step", "waits"), [(1.1, False), (1.9, True)])
-def test_an_expensive_trial_waits_for_a_long_answer(step: float, waits: bool) -> None:
-    """It could not be made up for by a short one."""
-    target = CostCurve((1, 2, 64), (1.0, step, step))
-    controller = TreeController(history(target, scaled(FLAT, 0.2)))
-    drafts = []
-    for _ in range(40):
-        drafts.append(bool(controller.tree(RoundState(remaining=128))))
-        controller.judged(EMPTY, [()], 1.0)
-    assert any(drafts[:14]) is not waits
-    assert any(drafts)
-
-
-def test_a_prompt_is_not_read_for_a_draft_that_may_not_draft() -> None:
-    """Of an answer of 14 tokens no trial may lose as much as a round of this draft."""
-    kept = history(FLAT, scaled(FLAT, 0.4))
-    assert not TreeController(kept).may_read(RoundState(pending=10, remaining=14))
-    assert TreeController(kept).may_read(RoundState(pending=10, remaining=64))
