@@ -141,12 +141,19 @@ def load_pair(
 
 def check_pair(target: Loaded, draft: Loaded) -> None:
     """Compare the tokenizers: a draft with another one gets a `Retokenizer`. Raises
-    `IncompatiblePairError` if equal tokenizers come with vocabularies of other sizes."""
+    `IncompatiblePairError` if equal tokenizers come with vocabularies of other sizes, or another
+    one has more tokens than the draft."""
     tokenizers = target.processor.tokenizer, draft.processor.tokenizer
     draft.backbone.retokenizer = None
     try:
         check_tokenizers(*tokenizers, target.name, draft.name)
     except IncompatiblePairError as difference:
+        num_tokens, num_known = len(tokenizers[1]), draft.backbone.vocab_size
+        if num_tokens > num_known:
+            raise IncompatiblePairError(
+                f"the tokenizer of the draft has {num_tokens} tokens, and the draft {draft.name} "
+                f"{num_known}: it is that of another model"
+            ) from difference
         _log.warning("%s: what the draft writes is tokenized again", difference)
         draft.backbone.retokenizer = Retokenizer(*tokenizers)
         return
