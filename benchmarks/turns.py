@@ -319,7 +319,7 @@ def joined(target: Any, plan: Any, short: Any, long: Any) -> tuple[dict[str, flo
         alone.append(seconds_of(lambda: step(batch)))
     batch.add(target.prepare(long, max_new_tokens=4), [0], long)
     began = time.perf_counter()
-    while len(batch.sequences) == 1 and batch.waiting:
+    while len(batch.sequences) == 1:
         beside.append(seconds_of(lambda: step(batch)))
     figures = {
         "round": statistics.median(alone[2:]),
