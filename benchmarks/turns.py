@@ -313,7 +313,7 @@ def measure_delay(engine: Engine, args: argparse.Namespace) -> dict[str, Any]:
 def joined(target: Any, plan: Any, short: Any, long: Any) -> tuple[dict[str, float], Any]:
     """Seconds of the rounds of a row alone and beside the prompt, and the tokens of both rows."""
     batch = Session(target, plan, Clock(Stats()))
-    batch.add(target.prepare(short, max_new_tokens=1000, min_new_tokens=1000), [0], short)
+    batch.add(target.prepare(short, max_new_tokens=9000, min_new_tokens=9000), [0], short)
     alone, beside = [], []
     for _ in range(20):
         alone.append(seconds_of(lambda: step(batch)))
