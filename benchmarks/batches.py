@@ -40,7 +40,8 @@ from shared import (
 import draftlens
 from draftlens.core.stats import Clock, Stats
 from draftlens.decoding import Session, step
-from draftlens.engine import Engine, Inputs
+from draftlens.engine import Engine
+from draftlens.inputs import Inputs
 
 PREDICTION = """Written before the first run: no row that joins differs. At batch 1 the default is
 2.5 times as fast as stock generate, 1.8 times as fast as the better assisted generation and 2 times

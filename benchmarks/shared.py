@@ -23,7 +23,8 @@ from draftlens_lab.world.samples import Sample
 
 from draftlens.core.files import write_json, write_text
 from draftlens.core.tree import Topology, ancestors, attention_mask, chain, depths
-from draftlens.engine import Engine, Inputs
+from draftlens.engine import Engine
+from draftlens.inputs import Inputs
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prompt
 from draftlens.verify import assistant_settings, run_stock

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from draftlens.documents.results import ParsedPage
     from draftlens.documents.run import DocumentParser
     from draftlens.documents.settings import ParseSettings
-    from draftlens.engine import Engine, Inputs
+    from draftlens.engine import Engine
     from draftlens.hf_generate.custom_generate import SpeculativeGenerate
+    from draftlens.inputs import Inputs
     from draftlens.load_engine import load
     from draftlens.methods.base import from_dict
     from draftlens.methods.hsd.config import HSD
@@ -91,11 +92,9 @@ _HOMES = {
     "draftlens.documents.results": ("ParsedPage",),
     "draftlens.documents.run": ("DocumentParser",),
     "draftlens.documents.settings": ("ParseSettings",),
-    "draftlens.engine": (
-        "Engine",
-        "Inputs",
-    ),
+    "draftlens.engine": ("Engine",),
     "draftlens.hf_generate.custom_generate": ("SpeculativeGenerate",),
+    "draftlens.inputs": ("Inputs",),
     "draftlens.load_engine": ("load",),
     "draftlens.methods.base": ("from_dict",),
     "draftlens.methods.hsd.config": ("HSD",),

@@ -7,107 +7,49 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
-from torch import Tensor
-from transformers import StopStringCriteria
-
-from draftlens.arguments import (
-    chats_of,
-    check_clips,
-    check_question,
-    checked_options,
-    names_beside_options,
-)
+from draftlens.arguments import check_clips
 from draftlens.async_answer import AsyncAnswer
 from draftlens.batch.map import ClipAnswer, MapOptions, map_clips
 from draftlens.chat import Chat
 from draftlens.compile import Compile, attach, check_compile, compile_usual
-from draftlens.core.checks import whole, wrong
+from draftlens.core.checks import wrong
 from draftlens.core.errors import InputError
 from draftlens.core.names import IMAGE_PROMPT, VIDEO_PROMPT
 from draftlens.core.prefill_readings import NO_FEATURES, FeatureSpec
-from draftlens.core.references import GivenReferences
 from draftlens.core.result import Chunk, Result
 from draftlens.core.stats import Clock, Stats
 from draftlens.decoding import Plan
 from draftlens.decoding.admission import NAMESPACE
 from draftlens.decoding.observer import Observer, ignore
 from draftlens.drafting.adaptive.cost_store import calibrate_models
-from draftlens.generate_options import GenerateOptions, texts
+from draftlens.engine_options import (
+    EngineOptions,
+    MediaOptions,
+    PromptOptions,
+    completed_options,
+)
+from draftlens.generate_options import GenerateOptions
+from draftlens.inputs import Inputs, Processors, read_conversations
 from draftlens.media import Limits
-from draftlens.media.chat_source import ChatSource, Processing
-from draftlens.media.conversation import Conversation, process, read, same_processing
+from draftlens.media.conversation import Conversation
 from draftlens.media.given import kind_of
-from draftlens.media.rewriting import without_media
 from draftlens.methods.base import Method, MethodLike, Models, resolve, with_prefill
 from draftlens.models.load import Loaded, as_pair
 from draftlens.models.prompt_cache import PromptCache
 from draftlens.pruning import Choice
-from draftlens.request import Request, Seed, checked_request
+from draftlens.request import Request, checked_request
 from draftlens.scheduling import Scheduler, SchedulerLimits
 from draftlens.streaming import Stream, decoded, split_options
-
-MAX_NEW_TOKENS = 256
-"""Default length of an engine's answers, in tokens."""
 
 CHAT_CACHE = 2 * 2**30
 """Bound in bytes on the prompt cache of an engine that gets one for a chat."""
 
 CALIBRATION_SECONDS = 2.0
 """Longest calibration of a pair that loads quickly, in seconds."""
-
-
-class MediaOptions(TypedDict, total=False):
-    """The media of a prompt (`Engine.stream`)."""
-
-    video: Any
-    images: Any
-    messages: Sequence[Any] | None
-    num_frames: int
-    limits: Limits | None
-
-
-class EngineOptions(GenerateOptions, total=False):
-    """How an engine answers (`Engine.stream`)."""
-
-    method: MethodLike
-    seed: Seed
-    references: GivenReferences | None
-    stop: str | Sequence[str] | None
-    prefill: Any
-
-
-class PromptOptions(MediaOptions, EngineOptions, total=False):
-    """All arguments of `Engine.stream` except the prompt."""
-
-
-ARGUMENTS = ("prompt", *names_beside_options(PromptOptions))
-"""Arguments of `Engine.stream` other than options of transformers."""
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """The processors' output for one prompt, or for a batch of prompts.
-
-    Args:
-        target: keyword arguments of the target's `generate`.
-        draft: those of the draft, None if they are the same.
-        chats: the conversations that they were made of, one for each row; empty if unknown. Methods
-            whose draft reads the prompt in several views need them.
-
-    Example:
-
-        >>> import draftlens
-        >>> sorted(draftlens.load(device="cpu").read("Hello").target)
-        ['attention_mask', 'input_ids']
-    """
-
-    target: dict[str, Any]
-    draft: dict[str, Any] | None = None
-    chats: tuple[Conversation, ...] = ()
 
 
 class Engine:
@@ -157,10 +99,7 @@ class Engine:
         self.notice = notice
         self.method = with_prefill(resolve(method, self.draft is not None), prefill)
         self.prefill = prefill
-        self._shared = self.draft is None or (
-            self.draft.backbone.retokenizer is None
-            and same_processing(self.target.processor, self.draft.processor)
-        )
+        self._processors = Processors(self.target, self.draft)
         if compile:
             self.compile(compile)
         self.prompt_cache = PromptCache.of(prompt_cache)
@@ -315,9 +254,7 @@ class Engine:
             MediaError, InputError, ConfigError: before any token is made.
         """
         clock = Clock(Stats())
-        beside, generation = split_options(options, PromptOptions)
-        media = {name: beside.pop(name) for name in MediaOptions.__annotations__ if name in beside}
-        self._with_defaults(generation, beside.get("stop"))  # before media are read
+        media, beside, generation = self._split(options)
         with clock.phase("frames"):
             inputs = self.read(prompt, **media)
         return self.answer(inputs, clock=clock, **beside, **generation)
@@ -339,21 +276,14 @@ class Engine:
             prompt, video, images, messages, num_frames, limits: as for `stream`.
             on_frame: called with (frames read, frames wanted) while a clip is read.
         """
-        check_question(prompt, video, images, messages, limits)
-        num_frames = whole(1)("num_frames", num_frames)
-        chats = chats_of(prompt, video, images, messages)
-        conversations = [read(chat, num_frames, limits, on_frame) for chat in chats]
-        return self.process(conversations)
+        return self.process(
+            read_conversations(prompt, video, images, messages, num_frames, limits, on_frame)
+        )
 
     def process(self, conversations: Sequence[Conversation]) -> Inputs:
         """Run the processors on conversations with loaded media. A draft without vision reads a
         line break in place of each medium."""
-        chats = tuple(conversations)
-        target_inputs = self._process(self.target, chats)
-        if self._shared or self.draft is None:
-            return Inputs(target_inputs, chats=chats)
-        readable = [_readable(chat, self.draft.backbone.modalities) for chat in chats]
-        return Inputs(target_inputs, self._process(self.draft, readable), chats)
+        return self._processors.process(conversations)
 
     def answer(
         self,
@@ -396,8 +326,8 @@ class Engine:
             draft_inputs=inputs.draft,
             method=self._method(beside.pop("method", None), beside.pop("prefill", None)),
             seed=beside.pop("seed", None),
-            options=self._with_defaults(generation, beside.pop("stop", None)),
-            chat=self.chat_source(inputs),
+            options=self._completed(generation, beside.pop("stop", None)),
+            chat=self._processors.chat_source(inputs),
             extras={**beside, NAMESPACE: namespace},
         )
 
@@ -435,9 +365,7 @@ class Engine:
     async def _submit(self, prompt: Any, options: Any) -> AsyncAnswer:
         """Read media and run the processors in a thread, and let the scheduler answer."""
         began = time.perf_counter()
-        beside, generation = split_options(options, PromptOptions)
-        media = {name: beside.pop(name) for name in MediaOptions.__annotations__ if name in beside}
-        self._with_defaults(generation, beside.get("stop"))  # before media are read
+        media, beside, generation = self._split(options)
 
         def request() -> Request:
             inputs = self.read(prompt, **media)
@@ -499,7 +427,7 @@ class Engine:
         options = MapOptions() if options is None else options
         if not isinstance(options, MapOptions):
             raise wrong("options", options, "MapOptions")
-        completed = self._with_defaults(generation, None)
+        completed = self._completed(generation, None)
         if method is not None:
             completed["method"] = method
 
@@ -526,52 +454,15 @@ class Engine:
         decode = self.target.processor.tokenizer.decode
         return [decode([token], skip_special_tokens=True) for token in ids]
 
-    def chat_source(self, inputs: Inputs) -> ChatSource | None:
-        """The messages that inputs were made of, from which a method can make further inputs of the
-        draft; None if unknown."""
-        if not inputs.chats:
-            return None
-        target = self._processing(self.target)
-        drafting = target if self.draft is None else self._processing(self.draft)
-        return ChatSource(inputs.chats, drafting.process, drafting.decode, target)
-
-    def _processing(self, model: Loaded) -> Processing:
-        tokenizer = model.processor.tokenizer
-        return Processing(
-            process=partial(self._process, model),
-            decode=partial(tokenizer.decode, skip_special_tokens=True),
-        )
-
-    def _with_defaults(
+    def _completed(
         self, options: Mapping[str, Any], stop: str | Sequence[str] | None
     ) -> dict[str, Any]:
-        completed = checked_options(options, ARGUMENTS)
-        if stop is not None:
-            stop = texts("stop", stop)
-            strings = [stop] if isinstance(stop, str) else list(stop)
-            criterion = StopStringCriteria(self.target.processor.tokenizer, strings)
-            completed["stopping_criteria"] = [
-                *(completed.get("stopping_criteria") or []),
-                criterion,
-            ]
-        if completed.get("tokenizer") is None:
-            completed["tokenizer"] = self.target.processor.tokenizer
-        if "generation_config" not in completed:
-            completed.setdefault("do_sample", False)
-            if "max_length" not in completed:
-                completed.setdefault("max_new_tokens", MAX_NEW_TOKENS)
-        return completed
+        return completed_options(options, stop, self.target.processor.tokenizer)
 
-    def _process(self, model: Loaded, conversations: Sequence[Conversation]) -> dict[str, Any]:
-        inputs = process(model.processor, conversations)
-        for key, value in inputs.items():
-            if isinstance(value, Tensor) and value.is_floating_point():
-                inputs[key] = value.to(model.backbone.dtype)
-        return inputs
-
-
-def _readable(chat: Conversation, modalities: frozenset[str]) -> Conversation:
-    """The conversation, without its media if the model cannot read one of their kinds."""
-    sees_pictures = not chat.images or "image" in modalities
-    sees_clips = not chat.videos or "video" in modalities
-    return chat if sees_pictures and sees_clips else without_media(chat)
+    def _split(self, options: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        """The media of a prompt, the engine's own arguments, and options of `generate`, which are
+        refused before any medium is read."""
+        beside, generation = split_options(options, PromptOptions)
+        media = {name: beside.pop(name) for name in MediaOptions.__annotations__ if name in beside}
+        self._completed(generation, beside.get("stop"))
+        return media, beside, generation

@@ -29,7 +29,8 @@ from transformers import CompileConfig
 
 import draftlens
 from compiled_parts import by_modules
-from draftlens.engine import Engine, Inputs
+from draftlens.engine import Engine
+from draftlens.inputs import Inputs
 
 PREDICTION = """Written before the first run, with the times of single passes known: plain decoding
 compiled is 2.3 times as fast as by the modules at 8 frames and 1.5 times at 64; a chain of 5 is 2

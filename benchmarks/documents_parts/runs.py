@@ -23,7 +23,7 @@ from draftlens import DocumentParser
 from draftlens.core.stats import Stats
 from draftlens.documents.asking import Ending
 from draftlens.documents.reading.pipeline import StandardPipeline
-from draftlens.engine import Inputs
+from draftlens.inputs import Inputs
 from draftlens.verify import run_stock
 
 Ways = Mapping[str, Mapping[str, Any]]

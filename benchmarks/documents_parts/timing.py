@@ -16,7 +16,8 @@ from draftlens import DocumentParser, ParsedPage, ParseSettings
 from draftlens.core.repetition import LoopCriterion
 from draftlens.documents.drafting import DraftedPage, PageDrafter
 from draftlens.documents.reading.open import open_document
-from draftlens.engine import Engine, Inputs
+from draftlens.engine import Engine
+from draftlens.inputs import Inputs
 from draftlens.verify import run_stock
 
 STOCK = "stock generate"

@@ -36,7 +36,8 @@ from shared import (
 import draftlens
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.timeline import DRAFT, TARGET, Timeline
-from draftlens.engine import Engine, Inputs
+from draftlens.engine import Engine
+from draftlens.inputs import Inputs
 
 from .pair import wait_for
 

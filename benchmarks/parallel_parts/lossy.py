@@ -46,7 +46,8 @@ from numpy.typing import NDArray
 import draftlens
 from draftlens.core.files import write_json, write_text
 from draftlens.core.stats import Clock, Stats
-from draftlens.engine import Engine, Inputs
+from draftlens.engine import Engine
+from draftlens.inputs import Inputs
 from draftlens.methods.base import METHODS
 from draftlens.verify import run_stock
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from draftlens.core.stats import Clock
-from draftlens.engine import Engine, Inputs
+from draftlens.engine import Engine
+from draftlens.inputs import Inputs
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,8 @@ from shared import (
 
 from draftlens import load
 from draftlens.core.process_group import ALONE, Hosts
-from draftlens.engine import Engine, Inputs
+from draftlens.engine import Engine
+from draftlens.inputs import Inputs
 from draftlens.prefill.spava.processes.launch import start
 from spava_parts.asked import FRAMES
 

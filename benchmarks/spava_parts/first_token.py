@@ -29,7 +29,8 @@ from shared import (
 
 from draftlens import load
 from draftlens.core.process_group import ALONE
-from draftlens.engine import Engine, Inputs
+from draftlens.engine import Engine
+from draftlens.inputs import Inputs
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prompt
 from draftlens.prefill.spava.config import SpavaPrefill

@@ -28,7 +28,8 @@ from shared import (
     stock_answerer,
 )
 
-from draftlens.engine import Engine, Inputs
+from draftlens.engine import Engine
+from draftlens.inputs import Inputs
 from draftlens.models.prompt import Prompt
 from draftlens.models.prompt_subset import gather
 from draftlens.pruning import keep_count

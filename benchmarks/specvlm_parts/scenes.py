@@ -23,7 +23,8 @@ from draftlens.core.prefill_readings import ATTENTION, FeatureSpec
 from draftlens.core.tree import EAGLE_PATHS, Topology, chain, from_paths
 from draftlens.decoding.drafter import TargetContext
 from draftlens.drafting.pruning import Pruning
-from draftlens.engine import Engine, Inputs
+from draftlens.engine import Engine
+from draftlens.inputs import Inputs
 from draftlens.methods.base import from_dict
 from draftlens.methods.specvlm.config import SpecVLM
 from draftlens.models.adapter import Backbone

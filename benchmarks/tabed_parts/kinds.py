@@ -6,7 +6,8 @@ from draftlens_lab.bench.clips import Clip
 from draftlens_lab.bench.options import BenchOptions
 from draftlens_lab.bench.workloads import clips_of
 
-from draftlens.engine import Engine, Inputs
+from draftlens.engine import Engine
+from draftlens.inputs import Inputs
 
 KINDS = {
     "picture": "picture",

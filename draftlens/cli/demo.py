@@ -26,7 +26,8 @@ from draftlens.cli.show import (
 from draftlens.core.names import EMBEDDED
 from draftlens.core.result import Result
 from draftlens.core.text import TextDecoder
-from draftlens.engine import Engine, Inputs
+from draftlens.engine import Engine
+from draftlens.inputs import Inputs
 from draftlens.verify import StockRun, run_stock
 
 TOY = (

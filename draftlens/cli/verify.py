@@ -12,7 +12,8 @@ from draftlens.cli.loading import read_media
 from draftlens.cli.show import console, exactness, print_json
 from draftlens.core.errors import ConfigError
 from draftlens.core.result import Result
-from draftlens.engine import Engine, Inputs
+from draftlens.engine import Engine
+from draftlens.inputs import Inputs
 from draftlens.media.conversation import Conversation
 from draftlens.methods.plain import PlainDecoding
 from draftlens.models.prompt_checks import LONG_PROMPT

@@ -14,7 +14,8 @@ from draftlens.core.stats import Clock
 from draftlens.documents.reading.formats import DraftFormat, make_format
 from draftlens.documents.reading.targets import TargetProfile
 from draftlens.documents.settings import ParseSettings
-from draftlens.engine import Engine, Inputs
+from draftlens.engine import Engine
+from draftlens.inputs import Inputs
 from draftlens.media.conversation import ask, read
 from draftlens.streaming import Stream
 

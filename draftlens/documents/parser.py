@@ -14,7 +14,7 @@ from draftlens.documents.drafting import DraftedPage
 from draftlens.documents.regions import RegionAnswers, crops_of, read_regions
 from draftlens.documents.results import MODEL, ParsedPage, ParsedRegion
 from draftlens.documents.spans import shares_of, spans_of
-from draftlens.engine import Inputs
+from draftlens.inputs import Inputs
 from draftlens.verify import first_divergence, run_stock
 
 PAGE = "page"

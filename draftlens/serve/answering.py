@@ -13,7 +13,8 @@ import torch
 
 from draftlens.async_answer import AsyncAnswer
 from draftlens.core.names import AUTO
-from draftlens.engine import Engine, Inputs
+from draftlens.engine import Engine
+from draftlens.inputs import Inputs
 from draftlens.media.conversation import Conversation
 from draftlens.models.prompt_cache import PromptCache, num_bytes
 from draftlens.models.prompt_checks import max_positions

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 import draftlens
+from draftlens.methods.base import MethodLike
 from draftlens.verify import run_stock
 from tests.e2e.conftest import CLIPS
 
@@ -54,7 +55,7 @@ def described(
 def test_bundled_clips_give_the_tokens_of_stock_generate(
     engine: draftlens.Engine,
     described: tuple[draftlens.Inputs, list[list[int]]],
-    method: draftlens.engine.MethodLike,
+    method: MethodLike,
 ) -> None:
     inputs, expected = described
     assert engine.answer(inputs, method=method, max_new_tokens=60).run().tokens == expected

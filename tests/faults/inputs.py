@@ -44,7 +44,7 @@ from draftlens.core.files import cache_folder, write_json
 from draftlens.documents.settings import ParseSettings
 from draftlens.drafting.adaptive.cost_curve import CostCurve
 from draftlens.drafting.adaptive.cost_store import cost_file
-from draftlens.engine import ARGUMENTS
+from draftlens.engine_options import ARGUMENTS
 from draftlens.generate_options import OPTIONS
 from draftlens.media import Limits, load_image, load_video
 from draftlens.models.adapter import Backbone

@@ -15,7 +15,8 @@ import numpy as np
 
 from draftlens.core.errors import ConfigError
 from draftlens.core.prefill_readings import early_layer
-from draftlens.engine import Engine, Inputs
+from draftlens.engine import Engine
+from draftlens.inputs import Inputs
 from draftlens.methods.base import Method, has_option, to_dict, with_option
 from draftlens_lab.measure.statistics import central_interval, resamples
 

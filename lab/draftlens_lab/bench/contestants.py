@@ -13,7 +13,8 @@ from draftlens.core.errors import ConfigError, InputError, MediaError
 from draftlens.core.options import build, describe
 from draftlens.core.registry import Registry
 from draftlens.core.stats import Clock, Stats
-from draftlens.engine import Engine, Inputs
+from draftlens.engine import Engine
+from draftlens.inputs import Inputs
 from draftlens.methods.base import METHODS, Method, from_dict, has_option, to_dict, with_option
 from draftlens.methods.plain import PlainDecoding
 from draftlens.verify import assistant_settings, run_stock

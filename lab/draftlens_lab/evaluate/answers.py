@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 from PIL import Image
 
-from draftlens.engine import Engine, Inputs
+from draftlens.engine import Engine
+from draftlens.inputs import Inputs
 from draftlens.media import Video
 from draftlens.media.conversation import Conversation
 from draftlens_lab.world import frame_times, render, render_still

@@ -18,7 +18,8 @@ from draftlens.core.text import TextDecoder
 from draftlens.core.timeline import Timeline
 from draftlens.core.version import __version__
 from draftlens.drafting.pruning import Pruning
-from draftlens.engine import Engine, Inputs
+from draftlens.engine import Engine
+from draftlens.inputs import Inputs
 from draftlens.media.conversation import Conversation
 from draftlens.methods.base import (
     Method,
