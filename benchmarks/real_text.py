@@ -104,11 +104,11 @@ def prompts(tokenizer: Any) -> dict[str, list[Inputs]]:
     return found
 
 
-def method_answerer(model: Any, method: Any) -> Answerer:
-    """Answers by one of our methods."""
+def method_answerer(model: Any, method: Any, **extra: Any) -> Answerer:
+    """Answers by one of our methods; `extra` are further arguments of `draftlens.generate`."""
 
     def answer(inputs: Inputs, options: dict[str, Any]) -> Run:
-        result = draftlens.generate(model, inputs.target, method=method, **options)
+        result = draftlens.generate(model, inputs.target, method=method, **extra, **options)
         return {"tokens": result.tokens, **result.stats.to_dict()}
 
     return answer
@@ -171,19 +171,24 @@ def main() -> None:
     rows = measure(model, tokenizer, args)
     facts = environment(args)
     prediction = " ".join(PREDICTION.split())
-    page = markdown(rows, environment_line(facts), prediction)
+    page = markdown(rows, environment_line(facts), prediction, " ".join(OUTCOME.split()))
     save(args.out, {"environment": facts, "prediction": prediction, "rows": rows}, page)
     print(page)
 
 
-def markdown(rows: list[dict[str, Any]], facts: str, prediction: str) -> str:
+def markdown(
+    rows: list[dict[str, Any]],
+    facts: str,
+    prediction: str,
+    outcome: str,
+    title: str = "Real weights: SmolLM2-135M-Instruct",
+) -> str:
     """The report as a Markdown page."""
     header = list(rows[0])
     cells = [[shown(row[key]) for key in header] for row in rows]
     table = markdown_table(header, cells, text_columns=(0, 1))
-    lines = ["# Real weights: SmolLM2-135M-Instruct", "", *table, "", f"<sub>{facts}</sub>", ""]
-    outcome = " ".join(OUTCOME.split())
-    return "\n".join([*lines, f"Prediction. {prediction}", "", f"Outcome. {outcome}", ""])
+    lines = [f"# {title}", "", *table, "", f"<sub>{facts}</sub>", "", f"Prediction. {prediction}"]
+    return "\n".join([*lines, "", f"Outcome. {outcome}", ""])
 
 
 def shown(value: Any) -> str:

@@ -6,6 +6,7 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,19 @@ MOST_BLOBS = 4
 _log = logging.getLogger("draftlens")
 
 
+@cache
+def core() -> Any:
+    """OpenVINO's core, one for the life of the process.
+
+    Its CPU plug-in gives the thread that loads it an alternate stack for signals. A plug-in that is
+    unloaded in another thread frees that stack and leaves it set, so that the next signal, such as
+    that of Ctrl-C, ends the process with a segmentation fault (OpenVINO 2026.4).
+    """
+    import openvino
+
+    return openvino.Core()
+
+
 class GraphFile:
     """The graph of a model's passes on disk, for positions with leading sizes `axes`.
 
@@ -61,14 +75,12 @@ class GraphFile:
 
     def read(self, backbone: Backbone) -> Any:
         """The graph with the weights of a model; None if there is none that may be used."""
-        import openvino
-
         if not self.path.exists():
             return None
         try:
             for path in (self.path, self.path.with_suffix(".bin")):
                 check_private(path)
-            graph = openvino.Core().read_model(self.path)
+            graph = core().read_model(self.path)
             bind(graph, backbone)
         except (OSError, RuntimeError, KeyError) as error:
             _log.info("the graph %s is not used: %s", self.path, error)

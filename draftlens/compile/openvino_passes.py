@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from draftlens.compile.inputs import check_pass, slots_of
-from draftlens.compile.openvino_graph import GraphFile, bind, quantize, traced_graph, unbind
+from draftlens.compile.openvino_graph import GraphFile, bind, core, quantize, traced_graph, unbind
 from draftlens.compile.skeleton import named_tensors
 from draftlens.models.adapter import Backbone
 from draftlens.models.forward_backend import Passes
@@ -172,8 +172,6 @@ class OpenVinoPasses(Passes):
         self, backbone: Backbone, axes: tuple[int, ...], graph: Any, file: GraphFile | None
     ) -> None:
         """Compile a graph and compare its logits with those of the modules."""
-        import openvino
-
         options = {
             # Float32 models run in bfloat16 on processors that have it unless this is said.
             "INFERENCE_PRECISION_HINT": "f32",
@@ -184,7 +182,7 @@ class OpenVinoPasses(Passes):
             options |= file.blob_options(backbone)
         if self.quantization:
             quantize(graph)
-        compiled = openvino.Core().compile_model(graph, "CPU", options)
+        compiled = core().compile_model(graph, "CPU", options)
         bound = QUANTIZED_BOUND if self.quantization else None
         try:
             self._requests[axes] = compiled.create_infer_request()

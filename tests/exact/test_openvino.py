@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import subprocess
+import sys
 import weakref
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,17 @@ pytestmark = pytest.mark.skipif(
 )
 
 INT8 = "<Type: 'int8_t'>"
+
+INTERRUPTED = """
+import gc, signal, threading, draftlens
+engines = [draftlens.load(device="cpu", compile="openvino")]
+engines[0].generate("Hello", max_new_tokens=4)
+freeing = threading.Thread(target=lambda: (engines.clear(), gc.collect()))
+freeing.start()
+freeing.join()
+signal.signal(signal.SIGINT, lambda number, frame: print("handled"))
+signal.raise_signal(signal.SIGINT)
+"""
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=str)
@@ -195,6 +208,14 @@ def test_a_model_is_not_kept_alive() -> None:
     del model
     gc.collect()
     assert alive() is None
+
+
+def test_a_signal_is_handled_after_a_thread_freed_the_passes() -> None:
+    """A plug-in that a thread unloads leaves a freed stack for signals (`openvino_graph.core`)."""
+    command = [sys.executable, "-c", INTERRUPTED]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.split() == ["handled"]
 
 
 def test_what_openvino_does_not_run_stays_with_the_modules(
