@@ -99,7 +99,7 @@ class Engine:
         self.notice = notice
         self.method = with_prefill(resolve(method, self.draft is not None), prefill)
         self.prefill = prefill
-        self._processors = Processors(self.target, self.draft)
+        self.processors = Processors(self.target, self.draft)
         if compile:
             self.compile(compile)
         self.prompt_cache = PromptCache.of(prompt_cache)
@@ -283,7 +283,7 @@ class Engine:
     def process(self, conversations: Sequence[Conversation]) -> Inputs:
         """Run the processors on conversations with loaded media. A draft without vision reads a
         line break in place of each medium."""
-        return self._processors.process(conversations)
+        return self.processors.process(conversations)
 
     def answer(
         self,
@@ -327,7 +327,7 @@ class Engine:
             method=self._method(beside.pop("method", None), beside.pop("prefill", None)),
             seed=beside.pop("seed", None),
             options=self._completed(generation, beside.pop("stop", None)),
-            chat=self._processors.chat_source(inputs),
+            chat=self.processors.chat_source(inputs),
             extras={**beside, NAMESPACE: namespace},
         )
 

@@ -132,7 +132,7 @@ class Teacher:
         prompt = self.target.encode(self.target.prepare(inputs.target, max_new_tokens=self.longest))
         context = TargetContext(prompt, self.target.new_cache(prompt, 1))
         given = inputs.target if inputs.draft is None else inputs.draft
-        origin = ExtraSource(1, chat=self.engine.chat_source(inputs))
+        origin = ExtraSource(1, chat=self.engine.processors.chat_source(inputs))
         made = self.plan.extras[VIEWS_EXTRA](None, origin)
         source = Source(self.draft, given, made, context)
         drafts = [view.read(source) for view in self.views]
