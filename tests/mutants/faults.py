@@ -1762,4 +1762,11 @@ FAULTS = (
         "def core()",
         _only("tests/exact/test_openvino.py", "freed"),
     ),
+    Fault(
+        "slots of a cache stay on the CPU",
+        "draftlens/models/kv_cache.py",
+        "_padded(slots).to(layer.device)",
+        "_padded(slots)",
+        ("tests/exact/test_fake_cuda.py",),
+    ),
 )
