@@ -1763,10 +1763,10 @@ FAULTS = (
         _only("tests/exact/test_openvino.py", "freed"),
     ),
     Fault(
-        "slots of a cache stay on the CPU",
-        "draftlens/models/kv_cache.py",
-        "_padded(slots).to(layer.device)",
-        "_padded(slots)",
+        "draft tokens stay on the device of the drafter",
+        "draftlens/decoding/session.py",
+        "tokens.to(self.target.device)",
+        "tokens",
         ("tests/exact/test_fake_cuda.py",),
     ),
 )
