@@ -328,9 +328,10 @@ def joined(target: Any, plan: Any, short: Any, long: Any) -> tuple[dict[str, flo
         "rounds": len(beside),
         "read": time.perf_counter() - began,
     }
-    for _ in range(6):
+    running, arrived = batch.sequences
+    while arrived in batch.sequences and not arrived.finished:
         step(batch)
-    return figures, [batch.sequences[0].tokens[: len(alone)], batch.sequences[-1].tokens]
+    return figures, [running.tokens[: len(alone)], arrived.tokens]
 
 
 def seconds_of(call: Callable[[], object]) -> float:
