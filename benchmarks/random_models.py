@@ -46,19 +46,22 @@ SIZES: Mapping[str, Mapping[str, int]] = {
 """Layers of Qwen2.5 by size, and tiny ones."""
 
 
-def random_model(size: str, layers: int) -> Any:
-    """A language model with the layers of a size, a tiny vision tower and 8,192 words.
+def random_model(size: str, layers: int, vocab_size: int = 8192) -> Any:
+    """A language model with the layers of a size and a tiny vision tower, whose answers do not end.
 
     Args:
         size: a key of `SIZES`.
         layers: their number.
+        vocab_size: number of tokens; input and output embeddings are the same matrix.
     """
     torch.manual_seed(0)
     text = {
         "model_type": "qwen2",
         **SIZES[size],
         "num_hidden_layers": layers,
-        "vocab_size": 8192,
+        "vocab_size": vocab_size,
+        "tie_word_embeddings": True,
+        "max_position_embeddings": 32768,
     }
     vision = {
         "model_type": "siglip_vision_model",
@@ -70,8 +73,10 @@ def random_model(size: str, layers: int) -> Any:
         "patch_size": 8,
         "vision_use_head": False,
     }
-    config = LlavaOnevisionConfig(text_config=text, vision_config=vision)
-    return LlavaOnevisionForConditionalGeneration(config).eval()
+    config = LlavaOnevisionConfig(text_config=text, vision_config=vision, tie_word_embeddings=True)
+    model = LlavaOnevisionForConditionalGeneration(config).eval()
+    model.generation_config.eos_token_id = None
+    return model
 
 
 @contextmanager

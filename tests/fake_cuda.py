@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -152,7 +152,14 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> Callable[[], FakeCuda]:
         part = kernels._on_cpu(query.inner, key.inner, value.inner, scaling, causal)
         return kernels.Part(CudaTensor(part.out), CudaTensor(part.lse))
 
-    of_thread = threading.Thread.run
+    def to(self: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
+        devices = [each for each in args if isinstance(each, (str, torch.device))]
+        if devices and torch.device(devices[0]).type == "cuda":
+            return cast(nn.Module, on_cuda(self))
+        return of_module(self, *args, **kwargs)
+
+    of_thread, of_module = threading.Thread.run, nn.Module.to
+    monkeypatch.setattr(nn.Module, "to", to)
     monkeypatch.setattr(threading.Thread, "run", run)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "no device")
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)

@@ -1,8 +1,7 @@
 """Models of real shapes with random weights, whose draft is right as often as a recorded one.
 
-Every forward is a real one of the size of Qwen2.5 1.5B and 0.5B in LLaVA-OneVision's frame, so
-times are real. What the draft says is replaced: its logits prefer the token that the target will
-choose, wherever the recorded acceptance says so.
+Every forward is a real one of the size of Qwen2.5 1.5B and 0.5B in LLaVA-OneVision's architecture,
+so times are real. What the draft prefers is replaced (`replayed_draft.py`).
 """
 
 from __future__ import annotations
@@ -14,9 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from simulation import NEVER, Token, recorded_text
+from random_models import random_model
+from replayed_draft import ReplayedDraft
+from simulation import Token, recorded_text
 from torch import Tensor
-from transformers import LlavaOnevisionConfig, LlavaOnevisionForConditionalGeneration
 
 import draftlens
 from auto_parts.cells import recorded_depths
@@ -31,8 +31,9 @@ CALIBRATION_SECONDS = 6.0
 """Time for the calibration, as after a minute of loading. In two seconds, the least, one core
 measures a single width of these models."""
 
-TARGET = {"hidden_size": 1536, "layers": 28, "heads": 12, "inner": 8960}
-DRAFT = {"hidden_size": 896, "layers": 24, "heads": 14, "inner": 4864}
+TARGET, DRAFT = ("1.5B", 28), ("0.5B", 24)
+"""Sizes and numbers of layers."""
+
 VOCABULARY = 151936
 
 
@@ -51,44 +52,14 @@ class ShapeReport:
     runs: dict[str, dict[str, dict[str, float]]]
 
 
-class ReplayedDraft(Backbone):
-    """A draft model whose forwards are real and whose logits are those of a script."""
-
-    answer: Sequence[int] = ()
-    text: Sequence[Token] = ()
-    prompt_tokens: int = 0
-
-    def forward(
-        self, tokens: Tensor, position_ids: Tensor, cache: Any, mask: Tensor | None
-    ) -> Tensor:
-        """Forward the tokens and forget what the model says."""
-        logits = super().forward(tokens, position_ids, cache, mask)
-        return self._scripted(logits, position_ids) if self.text else logits
-
-    def _scripted(self, logits: Tensor, position_ids: Tensor) -> Tensor:
-        scripted = torch.zeros_like(logits)
-        for index, position in enumerate(position_ids[0].tolist()):
-            step = min(position - self.prompt_tokens + 1, len(self.answer) - 1)
-            token = self.text[step]
-            # As many wrong tokens before the right one as its rank says.
-            order = [(self.answer[step] + offset) % VOCABULARY for offset in range(1, 5)]
-            if token.rank < NEVER:
-                order.insert(token.rank, self.answer[step])
-            odds = token.confidence / max(1 - token.confidence, 1e-6)
-            top = float(torch.log(torch.tensor(odds * VOCABULARY)))
-            for place, candidate in enumerate(order):
-                scripted[0, index, candidate] = top - 2.0 * place
-        return scripted
-
-
 def measure_shapes(report: Callable[[str], None]) -> ShapeReport:
     """Measure plain decoding, chains and the automatic tree, cold and warm.
 
     Args:
         report: receives a line after each run.
     """
-    target = Backbone(_random_model(TARGET))
-    draft = ReplayedDraft(_random_model(DRAFT))
+    target = Backbone(random_model(*TARGET, VOCABULARY))
+    draft = ReplayedDraft(random_model(*DRAFT, VOCABULARY))
     inputs = {"input_ids": torch.arange(PROMPT_TOKENS)[None] % 1000 + 5}
     inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
     began = time.perf_counter()
@@ -96,8 +67,6 @@ def measure_shapes(report: Callable[[str], None]) -> ShapeReport:
     calibration_seconds = time.perf_counter() - began
     report(f"calibrated in {calibration_seconds:.1f} s: {[c.to_dict() for c in curves]}")
     answer = draftlens.generate(target, inputs, max_new_tokens=NEW_TOKENS).tokens[0]
-    draft.answer = answer
-    draft.prompt_tokens = PROMPT_TOKENS
     runs: dict[str, dict[str, dict[str, float]]] = {}
     for number, prompt in enumerate(PROMPTS):
         texts = [
@@ -120,7 +89,7 @@ def _measure_prompt(
     figures: dict[str, dict[str, float]] = {}
 
     def run(name: str, text: Sequence[Token], method: Mapping[str, Any]) -> None:
-        draft.text = text
+        draft.play(text, answer, PROMPT_TOKENS)
         result = draftlens.generate(
             target, inputs, draft=draft, method=method, max_new_tokens=NEW_TOKENS
         )
@@ -143,36 +112,3 @@ def _measure_prompt(
     run("auto, second answer", texts[0], {"tree": "auto"})
     gc.collect()
     return figures
-
-
-def _random_model(shape: Mapping[str, int]) -> Any:
-    """A model of a real language model's shape and a tiny vision tower."""
-    config = LlavaOnevisionConfig(
-        text_config={
-            "model_type": "qwen2",
-            "hidden_size": shape["hidden_size"],
-            "num_hidden_layers": shape["layers"],
-            "num_attention_heads": shape["heads"],
-            "num_key_value_heads": 2,
-            "intermediate_size": shape["inner"],
-            "vocab_size": VOCABULARY,
-            "tie_word_embeddings": True,
-            "max_position_embeddings": 32768,
-        },
-        vision_config={
-            "model_type": "siglip_vision_model",
-            "hidden_size": 32,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-            "intermediate_size": 64,
-            "image_size": 28,
-            "patch_size": 14,
-        },
-        tie_word_embeddings=True,
-    )
-    torch.manual_seed(0)
-    model = LlavaOnevisionForConditionalGeneration._from_config(
-        config, attn_implementation="sdpa", dtype=torch.float32
-    )
-    model.generation_config.eos_token_id = None
-    return model.eval()

@@ -3,9 +3,11 @@ no operation that mixes devices (`tests/fake_cuda.py`)."""
 
 from __future__ import annotations
 
+import argparse
 import copy
 from collections.abc import Callable, Mapping
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -147,6 +149,26 @@ def test_a_round_waits_once_for_each_model(
     rounds = [after - before for before, after in pairwise(waits[1:])]
     assert len(rounds) >= 3
     assert max(rounds) <= most
+
+
+def test_the_kit_for_a_gpu(fake_cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The benchmark that is to run where a device is at hand mixes no devices either. Stock
+    assisted generation calls the driver."""
+    from benchmarks import gpu
+
+    def load(name: str, device: str, **options: Any) -> draftlens.Engine:
+        pair = draftlens.load(name, device="cpu", calibrate=False)
+        assert device == "cuda"
+        assert pair.draft is not None
+        models = [on_cuda(each.backbone.model) for each in (pair.target, pair.draft)]
+        return draftlens.Engine(*models, processor=pair.target.processor)
+
+    monkeypatch.setattr(gpu, "draftlens", SimpleNamespace(load=load, generate=draftlens.generate))
+    with fake_cuda():
+        report = gpu.measure(argparse.Namespace(device="cuda", tiny=True, minutes=5))
+    answers = [row for row in report.rows if row["way"] not in ("loading", "stock assisted")]
+    assert len(answers) == 24
+    assert all(row.get("equal") for row in answers), answers
 
 
 def test_the_device_refuses_what_cuda_refuses() -> None:
