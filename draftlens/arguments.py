@@ -200,8 +200,12 @@ def _per_prompt(name: str, media: Any, count: int) -> Sequence[Any]:
     if media is None:
         return [None] * count
     if not isinstance(media, (list, tuple)) or len(media) != count:
-        given = f"{len(media)} entries" if isinstance(media, (list, tuple)) else repr(media)[:80]
-        raise InputError(f"{name} is a list with an entry for each of {count} prompts, not {given}")
+        description = (
+            f"{len(media)} entries" if isinstance(media, (list, tuple)) else repr(media)[:80]
+        )
+        raise InputError(
+            f"{name} is a list with an entry for each of {count} prompts, not {description}"
+        )
     return media
 
 

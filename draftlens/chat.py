@@ -103,8 +103,8 @@ class Chat:
         clock = Clock(Stats())
         with clock.phase("frames"):
             check_question(question, video, images, None, self.limits)
-            asked = read(ask(question, video, images), self.num_frames, self.limits)
-            conversation = joined([self._so_far(), joined_turn([*self._waiting, asked])])
+            new_turn = read(ask(question, video, images), self.num_frames, self.limits)
+            conversation = joined([self._so_far(), joined_turn([*self._waiting, new_turn])])
         answer = self._answer(conversation, clock=clock, **options)
         self._conversation, self._waiting, self._last = conversation, [], answer
         return answer

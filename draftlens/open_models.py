@@ -95,7 +95,7 @@ def _load_draft(name: str, target: Loaded, options: PairOptions) -> Loaded:
 
 def _without_draft(target: Loaded, method: MethodLike, reason: str) -> Opened:
     """A target and its fallback: the known draft is not available."""
-    chosen: MethodLike = FALLBACK if method is None else method
+    used_method: MethodLike = FALLBACK if method is None else method
     if method is None:
         notice = f"{reason}; method {FALLBACK!r} drafts from the text instead"
     elif _drafts_for_itself(method):
@@ -103,7 +103,7 @@ def _without_draft(target: Loaded, method: MethodLike, reason: str) -> Opened:
     else:
         notice = f"{reason}; the method goes on without one"
     _log.warning("%s", notice)
-    return Opened(target, None, chosen, notice)
+    return Opened(target, None, used_method, notice)
 
 
 def _drafts_for_itself(method: MethodLike) -> bool:

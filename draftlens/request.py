@@ -147,11 +147,11 @@ def add_rows(
     """Let the rows of a request join a session of the plan of its method."""
     check_length(session.target, prepared, bool(request.options.get(LONG_PROMPT)))
     num_rows = len(prepared.input_ids)
-    given, draft_inputs = _split_extras(plan, request)
+    raw_extras, draft_inputs = _split_extras(plan, request)
     draft_inputs = _draft_inputs(plan, prepared, request.inputs, draft_inputs)
     phase = session.clock.phase
     source = ExtraSource(num_rows, request.options.get("tokenizer"), request.chat, phase)
-    extras = read_extras(plan, given, source)
+    extras = read_extras(plan, raw_extras, source)
     extras[NAMESPACE] = request.extras.get(NAMESPACE)
     return session.add(prepared, seeds_of(request.seed, prepared), draft_inputs, extras)
 
@@ -217,14 +217,14 @@ def _says_nothing(value: Any) -> bool:
 def _split_extras(plan: Plan, request: Request) -> tuple[dict[str, Any], Mapping[str, Any] | None]:
     """The extras of a request, and its draft inputs without those among them."""
     beside = (HOSTS, NAMESPACE)
-    given = {name: value for name, value in request.extras.items() if name not in beside}
+    raw_extras = {name: value for name, value in request.extras.items() if name not in beside}
     if request.draft_inputs is None:
-        return given, None
-    own: dict[str, Any] = {}
+        return raw_extras, None
+    draft_inputs: dict[str, Any] = {}
     for name, value in request.draft_inputs.items():
         is_extra = name in plan.extras or isinstance(value, Mapping)
-        (given if is_extra else own)[name] = value
-    return given, own
+        (raw_extras if is_extra else draft_inputs)[name] = value
+    return raw_extras, draft_inputs
 
 
 def _draft_inputs(
@@ -237,11 +237,11 @@ def _draft_inputs(
             _check_rows(given, len(prepared.input_ids))
         if plan.uses_draft:
             return given
-    own = dict(inputs)
+    target_inputs = dict(inputs)
     mask = prepared.model_kwargs.get("attention_mask")
-    if own.get("attention_mask") is None and mask is not None:  # `generate` found padding
-        own["attention_mask"] = mask
-    return own
+    if target_inputs.get("attention_mask") is None and mask is not None:  # `generate` found padding
+        target_inputs["attention_mask"] = mask
+    return target_inputs
 
 
 def _check_rows(draft_inputs: Mapping[str, Any], num_rows: int) -> None:
@@ -256,10 +256,10 @@ def seeds_of(seed: Seed, prepared: Prepared) -> list[int]:
     another number of seeds than rows."""
     num_rows = len(prepared.input_ids)
     if seed is None:
-        drawn = int(torch.randint(2**62, ())) if prepared.config.do_sample else 0
-        return row_seeds(drawn, num_rows)
+        base_seed = int(torch.randint(2**62, ())) if prepared.config.do_sample else 0
+        return row_seeds(base_seed, num_rows)
     if not isinstance(seed, Sequence) or isinstance(seed, (str, bytes)):
         return row_seeds(as_seed(seed), num_rows)  # type: ignore[arg-type]
     if len(seed) != num_rows:
         raise ConfigError(f"{len(seed)} seeds are given for {num_rows} rows")
-    return [row_seeds(as_seed(one), 1)[0] for one in seed]
+    return [row_seeds(as_seed(row_seed), 1)[0] for row_seed in seed]

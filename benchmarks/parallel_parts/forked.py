@@ -84,8 +84,8 @@ def _install(fault: Fault) -> None:
         def _send_some(self, message: Any) -> None:
             if self.num_sent == fault.messages:
                 # At least one byte has arrived, and at least one never will.
-                count = round(fault.part * len(message.left))
-                self._socket.send(message.left[: min(max(count, 1), len(message.left) - 1)])
+                count = round(fault.part * len(message.unsent))
+                self._socket.send(message.unsent[: min(max(count, 1), len(message.unsent) - 1)])
                 fault.note.write_text(repr(time.perf_counter()))
                 os.kill(os.getpid(), fault.how)
             self.num_sent += 1

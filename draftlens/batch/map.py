@@ -85,8 +85,8 @@ class MapOptions:
         if not isinstance(self.kind, str) or self.kind not in KINDS:
             raise ConfigError(f"unknown kind {shown(self.kind)}; known: {', '.join(KINDS)}")
         for name in ("num_frames", "batch", "readers"):
-            most = MOST_READERS if name == "readers" else None
-            object.__setattr__(self, name, whole(1, most)(name, getattr(self, name)))
+            maximum = MOST_READERS if name == "readers" else None
+            object.__setattr__(self, name, whole(1, maximum)(name, getattr(self, name)))
         real(0, above=True)("clip_seconds", self.clip_seconds)
         if not isinstance(self.limits, Limits):
             raise wrong("limits", self.limits, "a draftlens.media.Limits")

@@ -174,10 +174,10 @@ def verify(
     from draftlens.cli.loading import engine_of
     from draftlens.cli.verify import read_prompts, verify_all
 
-    chosen = decoding.parsed()
+    decoding_config = decoding.parsed()
     text = opt.prompt_or_default(prompt, images)
     prompts = read_prompts(media or [], images, text, frames, limits, as_json)
-    engine = engine_of(chosen, loading, as_json, calibrate)
+    engine = engine_of(decoding_config, loading, as_json, calibrate)
     if not verify_all(engine, prompts, answers.generation, as_json):
         raise typer.Exit(1)
 

@@ -45,9 +45,9 @@ def listed() -> Listed:
 
 def names(kind: str) -> list[str]:
     """The names of one kind; nothing is imported for those of other packages."""
-    own = rows_of(_stored(), "draftlens")[kind]
-    others = entry_points(group=f"draftlens.{kind}")
-    return sorted({row["name"] for row in own} | {point.name for point in others})
+    package_rows = rows_of(_stored(), "draftlens")[kind]
+    plugins = entry_points(group=f"draftlens.{kind}")
+    return sorted({row["name"] for row in package_rows} | {point.name for point in plugins})
 
 
 def from_classes() -> Listed:

@@ -48,14 +48,14 @@ def chat_command(
     bounds = opt.parse_limits(limits)
     names = media or []
     opt.check_media(names, bounds)
-    chosen = decoding.parsed()
+    decoding_config = decoding.parsed()
     generation = answers.generation
     from draftlens.cli.chat_loop import ChatLoop
     from draftlens.cli.loading import engine_of
     from draftlens.models.prompt_cache import PromptCache
 
     cache = PromptCache(prompt_cache)
-    engine = engine_of(chosen, loading, as_json, calibrate)
+    engine = engine_of(decoding_config, loading, as_json, calibrate)
     engine.attach(cache)
     chat = engine.chat(system=system, num_frames=frames, limits=bounds)
     ChatLoop(engine, chat, cache, generation, as_json).run(names)

@@ -9,12 +9,12 @@ from typer.core import TyperCommand
 
 MODELS = "Models and method"
 ANSWER = "Answer"
-MANY = "Many files"
+MANY_FILES = "Many files"
 SERVER = "Server"
 CLIENTS = "What clients may send"
 LOADING = "How models are loaded"
 
-_ORDER = ("Arguments", "Options", MODELS, ANSWER, MANY, SERVER, CLIENTS, LOADING)
+_ORDER = ("Arguments", "Options", MODELS, ANSWER, MANY_FILES, SERVER, CLIENTS, LOADING)
 
 
 class GroupedCommand(TyperCommand):

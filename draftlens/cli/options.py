@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from draftlens.cli import catalogue
-from draftlens.cli.help import ANSWER, MANY, MODELS
+from draftlens.cli.help import ANSWER, MANY_FILES, MODELS
 from draftlens.core.errors import ConfigError
 from draftlens.core.files import parse_json
 from draftlens.core.names import AUTO, EMBEDDED
@@ -241,7 +241,7 @@ Answers = Annotated[
         "--out",
         "-o",
         help="File for the answers: one JSON line for each file.",
-        rich_help_panel=MANY,
+        rich_help_panel=MANY_FILES,
     ),
 ]
 Resume = Annotated[
@@ -249,7 +249,7 @@ Resume = Annotated[
     typer.Option(
         "--resume/--restart",
         help="With --out: continue the answers in the file, or discard them.",
-        rich_help_panel=MANY,
+        rich_help_panel=MANY_FILES,
     ),
 ]
 BatchSize = Annotated[
@@ -258,7 +258,7 @@ BatchSize = Annotated[
         "--batch",
         min=1,
         help="With --out: number of files that are answered together.",
-        rich_help_panel=MANY,
+        rich_help_panel=MANY_FILES,
     ),
 ]
 ClipSeconds = Annotated[
@@ -266,7 +266,7 @@ ClipSeconds = Annotated[
     typer.Option(
         min=0.1,
         help="With --out: time limit for reading one file, in seconds.",
-        rich_help_panel=MANY,
+        rich_help_panel=MANY_FILES,
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]

@@ -157,13 +157,13 @@ def serve_command(
     Ctrl-C let running answers end.
     """
     options = _options(server, clients, limits)
-    chosen = decoding.parsed()
+    decoding_config = decoding.parsed()
     from draftlens.cli.loading import engine_of
     from draftlens.cli.show import error_console
     from draftlens.serve.run import bind, run
 
     with bind(server.host, server.port) as bound:
-        engine = engine_of(chosen, loading, quiet=False, calibrate=calibrate)
+        engine = engine_of(decoding_config, loading, quiet=False, calibrate=calibrate)
         host = f"[{server.host}]" if ":" in server.host else server.host
         address = f"http://{host}:{bound.getsockname()[1]}"
         name = options.model or engine.target.name

@@ -62,7 +62,7 @@ class Batch:
         self,
         logits: Tensor,
         topologies: Sequence[Topology],
-        guesses: Tensor,
+        tokens: Tensor,
         nodes: Sequence[Sequence[int]],
     ) -> Tensor:
         """Scores after the logits processors, ``[B, M, V]`` like `logits`, at M nodes of each row's
@@ -72,14 +72,14 @@ class Batch:
             rule = next(iter(self.rules))
             all_rows = range(len(self))
             return rule.process(
-                logits, lambda: self.node_histories(all_rows, topologies, guesses, nodes)
+                logits, lambda: self.node_histories(all_rows, topologies, tokens, nodes)
             )
         dtype = logits.dtype if all(not rule.processors for rule in self.rules) else torch.float32
         scores = logits.to(dtype, copy=True)
         for rule, rows in self.rules.items():
 
             def histories(rows: list[int] = rows) -> Iterator[NodeHistories]:
-                return self.node_histories(rows, topologies, guesses, nodes)
+                return self.node_histories(rows, topologies, tokens, nodes)
 
             scores[rows] = rule.process(logits[rows], histories).to(dtype)
         return scores
@@ -101,12 +101,12 @@ class Batch:
         self,
         rows: Sequence[int],
         topologies: Sequence[Topology],
-        guesses: Tensor,
+        tokens: Tensor,
         nodes: Sequence[Sequence[int]],
     ) -> Iterator[NodeHistories]:
         """Histories at nodes of some rows' trees, grouped by length; arguments as for `process`.
         `NodeHistories.index` counts within `rows`."""
-        table = guesses.tolist()
+        table = tokens.tolist()
         for index, row in enumerate(rows):
             history = self.histories[row]
             topology = topologies[row]

@@ -126,6 +126,6 @@ def suggestion(name: str, known: Iterable[str], synonyms: Iterable[tuple[str, st
         ": did you mean 'max_new_tokens'?"
     """
     names = list(known)
-    meant = [right for other, right in synonyms if other == name and right in names]
+    meant = [right for synonym, right in synonyms if synonym == name and right in names]
     meant = meant or get_close_matches(name, names, n=1, cutoff=0.75)
     return f": did you mean {meant[0]!r}?" if meant else ""

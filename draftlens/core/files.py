@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from draftlens.core.errors import ConfigError
 
-Kept = TypeVar("Kept")
+Value = TypeVar("Value")
 
 
 def cache_folder() -> Path:
@@ -51,7 +51,7 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from error
 
 
-def read_cache(path: Path, make: Callable[[Any], Kept]) -> Kept | None:
+def read_cache(path: Path, make: Callable[[Any], Value]) -> Value | None:
     """`make` of the JSON values of a cache file; None if the file is absent or damaged."""
     try:
         return make(parse_json(path.read_bytes()))

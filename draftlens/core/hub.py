@@ -38,10 +38,10 @@ def is_local(path: str) -> bool:
 
 def is_cached(path: str, revision: str | None = None, cache_dir: str | Path | None = None) -> bool:
     try:
-        found = try_to_load_from_cache(path, CONFIG, cache_dir=cache_dir, revision=revision)
+        config_path = try_to_load_from_cache(path, CONFIG, cache_dir=cache_dir, revision=revision)
     except HFValidationError:
         return False
-    return isinstance(found, str)
+    return isinstance(config_path, str)
 
 
 def check_hub(path: str, role: str, revision: str | None = None) -> None:

@@ -42,15 +42,15 @@ def make(registry: Registry, choice: Any, method: str) -> Any:
 def build(registry: Registry, name: Any, options: Mapping[str, Any]) -> Any:
     """An object of a registered dataclass; its `removed` explains options that no longer exist."""
     kind = registry[name]
-    known = [field.name for field in dataclasses.fields(kind) if field.init]
-    unknown = sorted(set(options) - set(known))
+    option_names = [field.name for field in dataclasses.fields(kind) if field.init]
+    unknown = sorted(set(options) - set(option_names))
     for option in unknown:
         if option in getattr(kind, "removed", {}):
             raise ConfigError(
                 f"{registry.kind} {name!r} has no option {option!r}: {kind.removed[option]}"
             )
     if unknown:
-        names = ", ".join(known) or "none"
+        names = ", ".join(option_names) or "none"
         raise ConfigError(
             f"{registry.kind} {name!r} has no option {', '.join(map(repr, unknown))}; "
             f"known: {names}"

@@ -92,11 +92,11 @@ def _text(given: Any) -> Text:
         raise InputError(f"{FORM}; not {shown(given)}") from None
 
 
-def _listed(given: Any) -> list[Any]:
-    if isinstance(given, (str, bytes)):
-        raise InputError(f"{FORM}; not {shown(given)}")
-    given = getattr(given, "tolist", lambda: given)()
+def _listed(value: Any) -> list[Any]:
+    if isinstance(value, (str, bytes)):
+        raise InputError(f"{FORM}; not {shown(value)}")
+    value = getattr(value, "tolist", lambda: value)()
     try:
-        return list(given)
+        return list(value)
     except TypeError:
-        raise InputError(f"{FORM}; not {shown(given)}") from None
+        raise InputError(f"{FORM}; not {shown(value)}") from None

@@ -80,7 +80,7 @@ def check_processors(processors: Sequence[LogitsProcessor]) -> None:
         name = type(processor).__name__
         if name in STATEFUL:
             raise ConfigError(
-                f"{name} keeps state from token to token, so guesses cannot be checked with it"
+                f"{name} keeps state from token to token, so draft tokens cannot be checked with it"
             )
 
 

@@ -124,9 +124,9 @@ class Timeline:
 
     @property
     def lanes(self) -> tuple[str, ...]:
-        found = {span.lane for span in self.spans}
-        known = [lane for lane in (TARGET, DRAFT) if lane in found]
-        return (*known, *sorted(found - {TARGET, DRAFT}))
+        lane_names = {span.lane for span in self.spans}
+        model_lanes = [lane for lane in (TARGET, DRAFT) if lane in lane_names]
+        return (*model_lanes, *sorted(lane_names - {TARGET, DRAFT}))
 
     def of(self, lane: str) -> tuple[Span, ...]:
         return tuple(span for span in self.spans if span.lane == lane)
@@ -257,8 +257,10 @@ class Recorder:
         for track in self._further:
             elsewhere += track.spans
         lanes = {span.lane for span in elsewhere}
-        own = [_as_the_targets(span) if span.lane in lanes else span for span in self.own.spans]
-        return own + elsewhere
+        clock_spans = [
+            _as_the_targets(span) if span.lane in lanes else span for span in self.own.spans
+        ]
+        return clock_spans + elsewhere
 
 
 def _as_the_targets(span: Span) -> Span:

@@ -90,14 +90,14 @@ def tolerant(
     log_p = torch.log_softmax(scores.float(), -1)
     choices = scores.argmax(-1)
     best = log_p.gather(-1, choices[..., None]).squeeze(-1)
-    guessed = _log_p_of_guesses(tree, log_p)
+    draft_log_p = _log_p_of_draft_tokens(tree, log_p)
     rows = []
     for row, topology in enumerate(tree.topologies):
         walk = _TolerantWalk(
             tokens=tree.tokens[row].tolist(),
             choices=choices[row].tolist(),
             best=best[row].tolist(),
-            guessed=guessed[row].tolist(),
+            draft_log_p=draft_log_p[row].tolist(),
             tolerance=tolerance,
             eos=eos[row],
         )
@@ -105,7 +105,7 @@ def tolerant(
     return combine(rows)
 
 
-def _log_p_of_guesses(tree: DraftTree, log_p: Tensor) -> Tensor:
+def _log_p_of_draft_tokens(tree: DraftTree, log_p: Tensor) -> Tensor:
     """The target's log probabilities, float32 ``[B, N]``; arbitrary for fillers."""
     parents = torch.zeros_like(tree.tokens)
     for row, topology in enumerate(tree.topologies):
@@ -117,12 +117,12 @@ def _log_p_of_guesses(tree: DraftTree, log_p: Tensor) -> Tensor:
 @dataclass(frozen=True)
 class _TolerantWalk:
     """One row of `tolerant`: `choices` are û at the root and at each node and `best` log p(û)
-    there; `guessed` is log p of each node's draft token, given the path to it."""
+    there; `draft_log_p` is log p of each node's draft token, given the path to it."""
 
     tokens: list[int]
     choices: list[int]
     best: list[float]
-    guessed: list[float]
+    draft_log_p: list[float]
     tolerance: float
     eos: Collection[int]
 
@@ -147,11 +147,11 @@ class _TolerantWalk:
                 return child
         if not children or self.tolerance >= 1 or choice in self.eos:
             return None
-        likeliest = max(children, key=lambda child: self.guessed[child])
+        likeliest = max(children, key=lambda child: self.draft_log_p[child])
         if self.tokens[likeliest] in self.eos:
             return None
         # Logarithms are negative: the ratio is at least τ if the numerator is at most this.
-        is_near = self.best[node + 1] <= self.tolerance * self.guessed[likeliest]
+        is_near = self.best[node + 1] <= self.tolerance * self.draft_log_p[likeliest]
         return likeliest if is_near else None
 
 
@@ -206,10 +206,10 @@ def _draw_row(
     node: int | None = ROOT
     while node is not None:
         p = torch.softmax(scores[node + 1].double(), -1).cpu()
-        drawn = _draw(p, generator)
-        emitted.append(drawn)
+        token = _draw(p, generator)
+        emitted.append(token)
         children = topology.children.get(node, ())
-        node = next((child for child in children if tokens[child] == drawn), None)
+        node = next((child for child in children if tokens[child] == token), None)
         if node is not None:
             path.append(node)
     accepted = tuple(path)
@@ -241,12 +241,12 @@ def _reject_row(
         node = accepted
 
 
-def _bonus(p: Tensor, guess: NextProposal | None, generator: torch.Generator) -> int:
+def _bonus(p: Tensor, proposal: NextProposal | None, generator: torch.Generator) -> int:
     """The next draft token if it is accepted, else a draw from the rest of p ``[V]``."""
-    if guess is not None:
-        accepted, p = _try_children(p, guess.probs.double(), [(0, guess.token)], generator)
+    if proposal is not None:
+        accepted, p = _try_children(p, proposal.probs.double(), [(0, proposal.token)], generator)
         if accepted is not None:
-            return guess.token
+            return proposal.token
     return _draw(p, generator)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 FIRST = 64
-LEAST = 16
+MIN_TOKENS = 16
 
 
 class PartSize:
@@ -19,4 +19,4 @@ class PartSize:
     def within(self, seconds: float) -> int:
         if not self._seconds_per_token:
             return FIRST
-        return max(LEAST, int(seconds / self._seconds_per_token))
+        return max(MIN_TOKENS, int(seconds / self._seconds_per_token))

@@ -50,8 +50,8 @@ class Asker:
 
     @cached_property
     def form(self) -> DraftFormat:
-        chosen = self.settings.form
-        return make_format(self.profile.form if chosen is None else chosen)
+        form = self.settings.form
+        return make_format(self.profile.form if form is None else form)
 
     @property
     def tokenizer(self) -> Any:

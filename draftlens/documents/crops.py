@@ -82,7 +82,7 @@ def groups_of(crops: Sequence[Crop], most_rows: int = MOST_ROWS) -> list[list[Cr
 def _fits(group: Sequence[Crop], crop: Crop, most_rows: int) -> bool:
     rows = len(group) + 1
     largest = group[0].pixels
-    room = max(crop.room, *(other.room for other in group))
+    room = max(crop.room, *(member.room for member in group))
     return (
         rows <= most_rows
         and largest <= _ALIKE * crop.pixels

@@ -37,7 +37,7 @@ MOST_PROBES = 1000
 """Number of missing pages of a file that are tried individually."""
 
 
-Wanted = Callable[[str, int], bool]
+PageFilter = Callable[[str, int], bool]
 """Whether a page, given by file and number, has to be parsed."""
 
 
@@ -47,8 +47,8 @@ def every_page(source: str, number: int) -> bool:
 
 def documents_of(inputs: str | Path | Iterable[str | Path]) -> list[str]:
     """Files among inputs and in their folders; raises MediaError for a folder without documents."""
-    given = [inputs] if isinstance(inputs, str | Path) else inputs
-    return [str(path) for path in find_files(given)]
+    paths = [inputs] if isinstance(inputs, str | Path) else inputs
+    return [str(path) for path in find_files(paths)]
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def drafted_pages(
     draft: Callable[[Page], DraftedPage],
     settings: ParseSettings,
     limits: Limits | None = None,
-    wanted: Wanted = every_page,
+    wanted: PageFilter = every_page,
 ) -> Iterator[DraftedPage]:
     """The pages of documents in order; a page that cannot be read has an error.
 
@@ -132,7 +132,7 @@ def _pages(
     draft: Callable[[Page], DraftedPage],
     settings: ParseSettings,
     limits: Limits,
-    wanted: Wanted,
+    wanted: PageFilter,
 ) -> Iterator[DraftedPage]:
     with closing(MediaReader(limits.max_page_s)) as reader:
         for file in files:
@@ -149,21 +149,21 @@ def _pages_of(
     document: Document,
     draft: Callable[[Page], DraftedPage],
     numbers: PageNumbers,
-    wanted: Wanted,
+    wanted: PageFilter,
 ) -> Iterator[DraftedPage]:
     source = document.source
     for number in numbers.beyond(document.num_pages):
         cause = f"the file has {document.num_pages} pages"
         yield DraftedPage(source, number, error=str(refusal(f"{source}, page {number}", cause)))
-    asked = [n for n in numbers.of(document.num_pages) if wanted(source, n)]
+    page_numbers = [n for n in numbers.of(document.num_pages) if wanted(source, n)]
     place = 0
-    while place < len(asked):
-        number = asked[place]
+    while place < len(page_numbers):
+        number = page_numbers[place]
         try:
             page = document.page(number)
         except MediaError as error:
-            count = _missing(document, asked[place:])
-            yield DraftedPage(source, number, error=_absence(error, asked[place:], count))
+            count = _missing(document, page_numbers[place:])
+            yield DraftedPage(source, number, error=_absence(error, page_numbers[place:], count))
             place += count
             continue
         yield _drafted(page, draft)

@@ -75,19 +75,19 @@ not 'backwards'
     if not isinstance(limits, Limits | None):
         raise wrong("limits", limits, "a draftlens.media.Limits, or None")
     try:
-        chosen = ParseSettings(**settings)
+        parse_settings = ParseSettings(**settings)
     except TypeError as error:
         raise ConfigError(f"parse has no such setting: {error}") from error
     if engine is not None and target is not None:
         raise ConfigError("give parse a target or an engine, not both")
     if engine is None and target is None:
-        given: dict[str, Any] = {"profile": profile, "device": device, "dtype": dtype}
+        target_options: dict[str, Any] = {"profile": profile, "device": device, "dtype": dtype}
         if compile is not False:
-            given["compile"] = compile
-        for name, value in given.items():
+            target_options["compile"] = compile
+        for name, value in target_options.items():
             if value is not None:
                 raise needs_target(name, value)
-        return PipelineParser(chosen, pipeline, limits).parse(inputs)
+        return PipelineParser(parse_settings, pipeline, limits).parse(inputs)
 
     from draftlens.documents.run import DocumentParser
     from draftlens.engine import Engine
@@ -95,11 +95,11 @@ not 'backwards'
 
     if engine is None:
         engine = load(str(target), method="plain", device=device, dtype=dtype, compile=compile)
-        parser = DocumentParser(engine, chosen, pipeline, profile, limits)
+        parser = DocumentParser(engine, parse_settings, pipeline, profile, limits)
         parser.calibrate()
         return parser.parse(inputs)
     if not isinstance(engine, Engine):
         raise wrong("engine", engine, "a draftlens.Engine")
     if compile is not False:
         engine.compile(compile)
-    return DocumentParser(engine, chosen, pipeline, profile, limits).parse(inputs)
+    return DocumentParser(engine, parse_settings, pipeline, profile, limits).parse(inputs)

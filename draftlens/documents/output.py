@@ -215,12 +215,12 @@ class OutputFolder:
                 description.unlink()
 
     def _numbered(self, source: str) -> list[tuple[int, Path]]:
-        found = []
+        pages = []
         for path in self._pages(source).glob("page-*.json"):
             match = _PAGE.fullmatch(path.name)
             if match:
-                found.append((int(match[1]), path))
-        return sorted(found)
+                pages.append((int(match[1]), path))
+        return sorted(pages)
 
     def _pages(self, source: str) -> Path:
         return self.folder / f"{self._names[source]}.pages"

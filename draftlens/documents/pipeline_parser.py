@@ -12,7 +12,7 @@ from draftlens.core.errors import DraftlensError
 from draftlens.core.stats import Lane, Stats
 from draftlens.documents.drafting import (
     DraftedPage,
-    Wanted,
+    PageFilter,
     drafted_pages,
     every_page,
     standard_pipeline,
@@ -64,12 +64,14 @@ class PipelineParser:
         form = self.settings.form
         # Everything on the page is kept unless a format that omits parts is named.
         self._form: DraftFormat = Markdown(leave_out=False) if form is None else make_format(form)
-        chosen = standard_pipeline(self.settings, alone=True) if pipeline is None else pipeline
-        assert chosen is not None  # "none" is refused above
-        self.pipeline = chosen
+        layout_pipeline = (
+            standard_pipeline(self.settings, alone=True) if pipeline is None else pipeline
+        )
+        assert layout_pipeline is not None  # "none" is refused above
+        self.pipeline = layout_pipeline
 
     def parse(
-        self, inputs: str | Path | Iterable[str | Path], wanted: Wanted = every_page
+        self, inputs: str | Path | Iterable[str | Path], wanted: PageFilter = every_page
     ) -> Iterator[ParsedPage]:
         """The pages of documents as they are read; as `DocumentParser.parse`."""
         return self._parsed(drafted_pages(inputs, self._read, self.settings, self.limits, wanted))
@@ -135,6 +137,6 @@ class PipelineParser:
 
 def _span(markdown: str, text: str, cursor: int) -> tuple[int, int] | None:
     """The place of a region's text in the page; None where the format has rewritten it."""
-    wanted = text.strip()
-    begin = markdown.find(wanted, cursor) if wanted else -1
-    return None if begin < 0 else (begin, begin + len(wanted))
+    region_text = text.strip()
+    begin = markdown.find(region_text, cursor) if region_text else -1
+    return None if begin < 0 else (begin, begin + len(region_text))

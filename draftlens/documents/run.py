@@ -12,7 +12,7 @@ from draftlens.documents.asking import Asker
 from draftlens.documents.drafting import (
     DraftedPage,
     PageDrafter,
-    Wanted,
+    PageFilter,
     drafted_pages,
     every_page,
     standard_pipeline,
@@ -84,7 +84,7 @@ class DocumentParser:
     def parse(
         self,
         inputs: str | Path | Iterable[str | Path],
-        wanted: Wanted = every_page,
+        wanted: PageFilter = every_page,
     ) -> Iterator[ParsedPage]:
         """The pages of documents, in order, as they are answered.
 

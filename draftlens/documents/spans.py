@@ -61,11 +61,11 @@ def _place_of(wanted: list[str], words: list[str], free: Sequence[bool]) -> Span
     begin = max(core.b - reach, 0)
     window = remaining[begin : core.b + core.size + reach]
     blocks = SequenceMatcher(None, wanted, window, autojunk=False).get_matching_blocks()
-    found = [block for block in blocks if block.size]
-    if sum(block.size for block in found) < _LEAST_FOUND * len(wanted):
+    matches = [block for block in blocks if block.size]
+    if sum(block.size for block in matches) < _LEAST_FOUND * len(wanted):
         return None
-    first = begin + found[0].b
-    last = begin + found[-1].b + found[-1].size - 1
+    first = begin + matches[0].b
+    last = begin + matches[-1].b + matches[-1].size - 1
     return _within_free(first, last, free)
 
 

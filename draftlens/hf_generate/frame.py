@@ -46,7 +46,7 @@ def callers_arguments() -> CallersArguments:
     while frame is not None:
         arguments = frame.f_locals
         if frame.f_code.co_name == "generate" and "custom_generate" in arguments:
-            given = arguments.get("kwargs", {})
-            return CallersArguments(arguments.get("streamer"), cache_in(given))
+            kwargs = arguments.get("kwargs", {})
+            return CallersArguments(arguments.get("streamer"), cache_in(kwargs))
         frame = frame.f_back
     return CallersArguments()

@@ -174,8 +174,10 @@ def _host(url: httpx2.URL) -> str:
 
 async def _resolve(url: httpx2.URL) -> list[str]:
     port = url.port or (443 if url.scheme == "https" else 80)
-    found = await asyncio.get_running_loop().getaddrinfo(_host(url), port, type=socket.SOCK_STREAM)
-    return [str(entry[4][0]) for entry in found]
+    addresses = await asyncio.get_running_loop().getaddrinfo(
+        _host(url), port, type=socket.SOCK_STREAM
+    )
+    return [str(entry[4][0]) for entry in addresses]
 
 
 def _is_public(text: str) -> bool:

@@ -140,9 +140,9 @@ class MediaReader:
         while not self._connection.poll(LOOK_SECONDS):
             if time.monotonic() > deadline:
                 return f"its decoder did not end within {self.seconds:g} seconds"
-            most = request.max_memory
-            if most is not None and _memory(process) - before > most:
-                return f"its decoder needs more than {format_bytes(most)} of memory"
+            limit = request.max_memory
+            if limit is not None and _memory(process) - before > limit:
+                return f"its decoder needs more than {format_bytes(limit)} of memory"
         return None
 
     def kill(self) -> None:

@@ -31,8 +31,8 @@ def check_reach(model_name: str, text_config: Any, prompt: int, longest: int) ->
         if longest > limit.num_tokens and not always_beyond:
             raise InputError(
                 f"prompt and answer may reach {longest} tokens, and beyond {limit.num_tokens} a "
-                f"guess would change the {limit.kind} rotary positions of {model_name}: request a "
-                'shorter answer or use method "plain"'
+                f"draft token would change the {limit.kind} rotary positions of {model_name}: "
+                'request a shorter answer or use method "plain"'
             )
 
 

@@ -90,7 +90,7 @@ def check_rollback(model_name: str, text_config: Any) -> None:
         if type(layer) is not DynamicLayer:
             raise UnsupportedModelError(
                 f"{model_name} keeps a {type(layer).__name__}, which cannot be rolled back when a "
-                "guess is rejected; models with full attention in every layer work"
+                "draft token is rejected; models with full attention in every layer work"
             )
 
 

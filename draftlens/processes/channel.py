@@ -24,7 +24,7 @@ _CHUNK = 1 << 16
 class _Outgoing:
     """A pending message: unsent bytes, and the descriptors that go with its first byte."""
 
-    left: bytes
+    unsent: bytes
     files: list[int]
 
 
@@ -45,8 +45,8 @@ class Channel:
     @classmethod
     def pair(cls) -> tuple[Channel, socket.socket]:
         """A channel, and the other end's socket to be inherited by a child."""
-        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        return cls(here), there
+        own_end, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        return cls(own_end), other_end
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -84,12 +84,12 @@ class Channel:
 
     def _send_some(self, message: _Outgoing) -> None:
         if message.files:
-            sent = socket.send_fds(self._socket, [message.left], message.files)
+            sent = socket.send_fds(self._socket, [message.unsent], message.files)
             _close(message.files)
         else:
-            sent = self._socket.send(message.left)
-        message.left = message.left[sent:]
-        if not message.left:
+            sent = self._socket.send(message.unsent)
+        message.unsent = message.unsent[sent:]
+        if not message.unsent:
             self._outgoing.popleft()
 
     def wait(self, timeout: float) -> None:
@@ -114,8 +114,8 @@ class Channel:
                 if len(self._received) >= _HEADER.size + size:
                     return self._take(size, bool(in_file), bool(has_tensors))
             self.flush()
-            left = None if end is None else max(0.0, end - time.monotonic())
-            self._fill(left)
+            remaining = None if end is None else max(0.0, end - time.monotonic())
+            self._fill(remaining)
 
     def _take(self, size: int, in_file: bool, has_tensors: bool) -> Any:
         pickled = bytes(self._received[_HEADER.size : _HEADER.size + size])

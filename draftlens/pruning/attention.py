@@ -44,8 +44,8 @@ class SpecVLMPruner:
         scores = _scores(visual)
         order = scores.argsort(descending=True, stable=True)
         first = order[: min(self._stage_one_count(scores[order]), keep, len(visual))]
-        others = remaining(len(visual), first)
-        second = others[spread(len(others), keep - len(first), scores.device)]
+        rest = remaining(len(visual), first)
+        second = rest[spread(len(rest), keep - len(first), scores.device)]
         return torch.cat([first, second]).sort().values
 
     def _stage_one_count(self, descending: Tensor) -> int:

@@ -53,8 +53,8 @@ class UVPruner:
         if self.text not in TEXTS:
             raise ConfigError(f"unknown text {self.text!r}; known: {', '.join(TEXTS)}")
         if self.criterion not in CRITERIA:
-            known = ", ".join(CRITERIA)
-            raise ConfigError(f"unknown criterion {self.criterion!r}; known: {known}")
+            criteria = ", ".join(CRITERIA)
+            raise ConfigError(f"unknown criterion {self.criterion!r}; known: {criteria}")
         if not isinstance(self.variation, bool):
             raise ConfigError(f"variation is true or false, not {self.variation!r}")
 
@@ -63,8 +63,8 @@ class UVPruner:
         """Two similarities, or the attention of all layers."""
         gained = " gained" if self.variation else ""
         if self.criterion == "attention":
-            where = gained or " of one layer"
-            return FeatureSpec(attention=True, score=Score(f"attention{where}", self._attention))
+            suffix = gained or " of one layer"
+            return FeatureSpec(attention=True, score=Score(f"attention{suffix}", self._attention))
         similarities = (self._first, self._last) if self.variation else (self._last,)
         score = Score(f"similarity to the text{gained}", self._similarity)
         return FeatureSpec(similarities=similarities, score=score)

@@ -265,14 +265,14 @@ class Scheduler:
         """Hand the chunks of a round to their jobs, and remove the rows that have ended."""
         gained = batch.by_job(chunks)
         batch.drop_ended()
-        for job, own in gained.items():
-            self.counters.tokens += sum(len(chunk.tokens) for chunk in own)
+        for job, job_chunks in gained.items():
+            self.counters.tokens += sum(len(chunk.tokens) for chunk in job_chunks)
             done = all(sequence.finished for sequence in job.sequences)
             if done:
                 call = Call(batch.plan, batch.session, job.sequences, self.models.target.dtype)
                 job.approximate = approximations(call)
                 del batch.jobs[job]
-            job.notify(Update(tuple(own), done))
+            job.notify(Update(tuple(job_chunks), done))
         self._discard_if_empty(batch)
 
     def _leave(self, batch: Batch, job: Job) -> None:

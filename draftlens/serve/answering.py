@@ -226,10 +226,10 @@ class Answering:
         return checked_request(self.engine.models, request)
 
     def _max_new_tokens(self, prompt: int, asked: int | None) -> int:
-        most = self.options.max_new_tokens
+        limit = self.options.max_new_tokens
         if self.max_positions is not None:
-            most = min(most, max(self.max_positions - prompt, 1))
-        return most if asked is None else min(asked, most)
+            limit = min(limit, max(self.max_positions - prompt, 1))
+        return limit if asked is None else min(asked, limit)
 
     def _submit(
         self,

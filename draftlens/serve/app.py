@@ -158,11 +158,11 @@ async def _answered(
     except ClientDisconnect:
         return Response(status_code=HUNG_UP)
     except Exception as error:
-        shown = api_error(error)
-        if shown.status == 500:
+        failure = api_error(error)
+        if failure.status == 500:
             _log.exception("a request failed")
         request.state.log["error"] = type(error).__name__
-        return shown.response()
+        return failure.response()
 
 
 async def _unless_gone(request: Request, work: Awaitable[Response]) -> Response:

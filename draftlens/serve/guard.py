@@ -106,9 +106,9 @@ class Guard:
         the key is wrong."""
         if not self._keys:
             return ""
-        given = _digest(_key_of(headers.get("authorization", "")))
-        matches = [hmac.compare_digest(given, key) for key in self._keys]
-        return given.hex() if any(matches) else None
+        digest = _digest(_key_of(headers.get("authorization", "")))
+        matches = [hmac.compare_digest(digest, key) for key in self._keys]
+        return digest.hex() if any(matches) else None
 
 
 def _digest(key: str) -> bytes:
@@ -129,5 +129,5 @@ def _key_of(authorization: str) -> str:
 
 
 def _request_id(headers: Headers) -> str:
-    given = headers.get("x-request-id", "")
-    return given if re.fullmatch(r"[\w.-]{1,64}", given, re.ASCII) else uuid.uuid4().hex
+    request_id = headers.get("x-request-id", "")
+    return request_id if re.fullmatch(r"[\w.-]{1,64}", request_id, re.ASCII) else uuid.uuid4().hex

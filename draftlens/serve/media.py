@@ -94,12 +94,12 @@ class MediaRules:
                     media[number, place] = self._allowed(_Medium(kind, part.url, param))
         counts = Counter(medium.kind for medium in media.values())
         images, videos = counts["image"] + counts["file"], counts["video"]
-        for count, most, name in (
+        for count, limit, name in (
             (images, self._options.max_images, "pictures"),
             (videos, self._options.max_videos, "clips"),
         ):
-            if count > most:
-                raise ApiError(400, f"{count} {name} are more than {most}", "messages")
+            if count > limit:
+                raise ApiError(400, f"{count} {name} are more than {limit}", "messages")
         if counts["file"]:
             check_installed()
         return media
@@ -133,8 +133,8 @@ class MediaRules:
 
     async def _load(self, medium: _Medium, room: _Room) -> list[Any]:
         """The clip, the picture, or the pictures of the pages, which are subtracted from `room`."""
-        most = min(self._limits.max_pixels, max(room.num_bytes // 3, 1))
-        limits = replace(self._limits, max_output_bytes=room.num_bytes, max_pixels=most)
+        max_pixels = min(self._limits.max_pixels, max(room.num_bytes // 3, 1))
+        limits = replace(self._limits, max_output_bytes=room.num_bytes, max_pixels=max_pixels)
         request: MediaRequest
         if medium.kind == "file":
             # It needs pypdfium2, which may be absent.
@@ -151,13 +151,13 @@ class MediaRules:
             ) from None
         if isinstance(loaded, str):
             raise medium.refusal(loaded)
-        found = loaded if isinstance(loaded, list) else [loaded]
-        room.num_bytes -= sum(map(_num_bytes, found))
+        pictures = loaded if isinstance(loaded, list) else [loaded]
+        room.num_bytes -= sum(map(_num_bytes, pictures))
         if room.num_bytes <= 0:
             raise medium.refusal("has too many pixels, with those before it")
         if medium.kind == "file":
-            room.num_pages -= len(found)
-        return found
+            room.num_pages -= len(pictures)
+        return pictures
 
 
 def _parts(message: Message) -> Sequence[Part]:

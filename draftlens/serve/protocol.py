@@ -152,18 +152,20 @@ class GenerationRequest(BaseModel):
         if self.temperature == 0:
             return {**options, "do_sample": False}
         top_k = 0 if self.top_k == -1 else self.top_k  # vLLM's word for all tokens
-        given = {
+        sampling_options = {
             "temperature": self.temperature,
             "top_k": top_k,
             "top_p": self.top_p,
             "min_p": self.min_p,
         }
-        given = {name: value for name, value in given.items() if value is not None}
+        sampling_options = {
+            name: value for name, value in sampling_options.items() if value is not None
+        }
         neutral = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
-        chosen = any(neutral.get(name) != value for name, value in given.items())
-        if not chosen and not samples:
+        is_sampling = any(neutral.get(name) != value for name, value in sampling_options.items())
+        if not is_sampling and not samples:
             return {**options, "do_sample": False}
-        return {**options, "do_sample": True, **given}
+        return {**options, "do_sample": True, **sampling_options}
 
 
 class ChatRequest(GenerationRequest):

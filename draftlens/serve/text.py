@@ -42,16 +42,16 @@ class RowText:
         if self.stopped:
             self._held = []
             return []
-        held = "".join(piece for piece, _ in self._held)
-        places = [place for stop in self._stops if (place := held.find(stop)) >= 0]
+        pending = "".join(piece for piece, _ in self._held)
+        places = [place for stop in self._stops if (place := pending.find(stop)) >= 0]
         if places:
             self.stopped = True
             end = min(places)
         else:
-            end = len(held) if final else len(held) - self._longest_beginning(held)
-        given, self._held = _cut(self._held, end)
-        self.text += "".join(piece for piece, _ in given)
-        return given
+            end = len(pending) if final else len(pending) - self._longest_beginning(pending)
+        pieces, self._held = _cut(self._held, end)
+        self.text += "".join(piece for piece, _ in pieces)
+        return pieces
 
     def _longest_beginning(self, text: str) -> int:
         """Characters at the end of a text that may begin a stop text."""

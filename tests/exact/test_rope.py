@@ -61,7 +61,8 @@ def test_on_one_side_of_the_limit(kind: str, limit: int, guesser: str) -> None:
 def test_beyond_the_limit(kind: str, limit: int, guesser: str) -> None:
     """A sentence; and plain decoding, which guesses nothing, is exact all the same."""
     with pytest.raises(
-        InputError, match=f'beyond {limit} a guess would change the {kind} rotary .* method "plain"'
+        InputError,
+        match=f'beyond {limit} a draft token would change the {kind} rotary .* method "plain"',
     ):
         ask(kind, limit, guesser)
     assert ask(kind, limit, None).tokens == stock(model(kind, limit), GIVEN, max_new_tokens=NEW)

@@ -773,8 +773,8 @@ FAULTS = (
     Fault(
         "parallel: the bonus is drawn from p and compared",
         "draftlens/core/verify.py",
-        "    if guess is not None:",
-        "    if guess is not None and guess.token < 0:",
+        "    if proposal is not None:",
+        "    if proposal is not None and proposal.token < 0:",
         NEXT_GUESS,
     ),
     Fault(
@@ -921,7 +921,7 @@ FAULTS = (
     Fault(
         "reject: a guess without probabilities is accepted unseen",
         "draftlens/core/verify.py",
-        "if tokens[child] == drawn), None)",
+        "if tokens[child] == token), None)",
         "), None)",
         _only("tests/exact/test_rules.py", "without_probabilities_are_right"),
     ),

@@ -27,12 +27,12 @@ def ordered(regions: Sequence[Region]) -> list[Region]:
 def owners(pieces: Sequence[Piece], regions: Sequence[Region]) -> list[int | None]:
     """For each word the smallest region that holds its middle; None for none."""
     by_size = sorted(range(len(regions)), key=lambda index: regions[index].box.area)
-    found: list[int | None] = []
+    indices: list[int | None] = []
     for piece in pieces:
         middle = piece.box.middle
         holding = (index for index in by_size if regions[index].box.holds(middle))
-        found.append(next(holding, None))
-    return found
+        indices.append(next(holding, None))
+    return indices
 
 
 def with_texts(regions: Sequence[Region], readings: Sequence[Reading]) -> list[Region]:
@@ -47,7 +47,8 @@ def with_texts(regions: Sequence[Region], readings: Sequence[Reading]) -> list[R
             if pieces:
                 texts[index].append(text_of(reading.source, regions[index].kind, pieces))
     return [
-        replace(region, texts=tuple(found)) for region, found in zip(regions, texts, strict=True)
+        replace(region, texts=tuple(region_texts))
+        for region, region_texts in zip(regions, texts, strict=True)
     ]
 
 
@@ -55,12 +56,12 @@ def without_prose(regions: Sequence[Region], reading: Reading) -> list[Region]:
     """Remove tables that are columns of running text, which layouts detect on pages of small type:
     their rows would mix the columns."""
     owned = owners(reading.pieces, regions)
-    kept = []
+    remaining = []
     for place, region in enumerate(regions):
         inside = [p for p, owner in zip(reading.pieces, owned, strict=True) if owner == place]
         if not (region.kind == "table" and inside and _is_prose(cells_by_row(inside))):
-            kept.append(region)
-    return kept
+            remaining.append(region)
+    return remaining
 
 
 def _is_prose(rows: Sequence[Sequence[str]]) -> bool:
@@ -72,8 +73,10 @@ def _is_prose(rows: Sequence[Sequence[str]]) -> bool:
 
 def words_outside(reading: Reading, regions: Sequence[Region]) -> list[Piece]:
     """Words outside of all regions."""
-    found = owners(reading.pieces, regions)
-    return [piece for piece, owner in zip(reading.pieces, found, strict=True) if owner is None]
+    region_indices = owners(reading.pieces, regions)
+    return [
+        piece for piece, owner in zip(reading.pieces, region_indices, strict=True) if owner is None
+    ]
 
 
 def text_of(source: str, kind: str, pieces: Sequence[Piece]) -> RegionText:

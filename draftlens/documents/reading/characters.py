@@ -45,13 +45,13 @@ class Turn:
     def box(self, left: float, bottom: float, right: float, top: float) -> Box:
         first = self._point(left, top)
         second = self._point(right, bottom)
-        shown = Box(
+        box = Box(
             min(first[0], second[0]),
             min(first[1], second[1]),
             max(first[0], second[0]),
             max(first[1], second[1]),
         )
-        return shown.scaled(self._unit)
+        return box.scaled(self._unit)
 
     @property
     def _unit(self) -> float:

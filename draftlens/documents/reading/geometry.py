@@ -77,12 +77,12 @@ NOWHERE = Box(0.0, 0.0, 0.0, 0.0)
 
 def around(boxes: Iterable[Box]) -> Box:
     """The smallest box that holds all of them; raises ValueError if there are none."""
-    given = list(boxes)
-    if not given:
+    all_boxes = list(boxes)
+    if not all_boxes:
         raise ValueError("there are no boxes")
     return Box(
-        min(box.left for box in given),
-        min(box.top for box in given),
-        max(box.right for box in given),
-        max(box.bottom for box in given),
+        min(box.left for box in all_boxes),
+        min(box.top for box in all_boxes),
+        max(box.right for box in all_boxes),
+        max(box.bottom for box in all_boxes),
     )

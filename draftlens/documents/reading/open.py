@@ -51,11 +51,11 @@ class PageNumbers:
         """The wanted numbers of a file, ascending, each once."""
         if not self.ranges:
             return list(range(1, num_pages + 1))
-        wanted: set[int] = set()
+        numbers: set[int] = set()
         for first, last in self.ranges:
             end = num_pages if last is None else min(last, num_pages)
-            wanted.update(range(first, end + 1))
-        return sorted(wanted)
+            numbers.update(range(first, end + 1))
+        return sorted(numbers)
 
     def beyond(self, num_pages: int) -> list[int]:
         """First numbers of ranges that begin after the end of a file."""
@@ -79,20 +79,20 @@ def _range(part: str, text: str) -> tuple[int, int | None]:
 def find_files(inputs: Iterable[str | Path]) -> list[Path]:
     """Files, and folders searched recursively; raises MediaError for one without documents."""
     files: list[Path] = []
-    for given in inputs:
-        if not isinstance(given, str | Path):
-            raise wrong("inputs", given, "a file, a folder, or a list of them")
-        path = Path(given)
+    for entry in inputs:
+        if not isinstance(entry, str | Path):
+            raise wrong("inputs", entry, "a file, a folder, or a list of them")
+        path = Path(entry)
         if not path.is_dir():
             files.append(path)
             continue
-        found = sorted(
+        documents = sorted(
             file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file()
         )
-        if not found:
-            known = ", ".join(SUFFIXES)
-            raise refusal(str(path), f"the folder holds no document ({known})")
-        files += found
+        if not documents:
+            suffixes = ", ".join(SUFFIXES)
+            raise refusal(str(path), f"the folder holds no document ({suffixes})")
+        files += documents
     return files
 
 

@@ -25,12 +25,12 @@ class PdfPages(MediaRequest):
     Args:
         source: path or address.
         limits: `max_output_bytes` bounds all pages together.
-        most: pages.
+        max_pages: of the document.
     """
 
     source: str
     limits: Limits
-    most: int
+    max_pages: int
 
     @property
     def name(self) -> str:
@@ -47,17 +47,17 @@ class PdfPages(MediaRequest):
                 file = PdfFile(check_file(path, self.limits), None, self.limits)
             except EncryptedError:
                 return "needs a password"
-            if file.count() > self.most:
-                return f"has {file.count()} pages, and at most {self.most} are taken"
+            if file.count() > self.max_pages:
+                return f"has {file.count()} pages, and at most {self.max_pages} are taken"
             return self._pictures(file)
 
     def _pictures(self, file: PdfFile) -> list[Image.Image] | str:
         pictures: list[Image.Image] = []
-        left = self.limits.max_output_bytes
+        remaining_bytes = self.limits.max_output_bytes
         for number in range(1, file.count() + 1):
             dpi = min(DPI, LONG_SIDE * POINTS_PER_INCH / max(file.size(number)))
             pictures.append(file.picture(number, dpi))
-            left -= 3 * pictures[-1].width * pictures[-1].height
-            if left < 0:
+            remaining_bytes -= 3 * pictures[-1].width * pictures[-1].height
+            if remaining_bytes < 0:
                 return "has too many pixels"
         return pictures

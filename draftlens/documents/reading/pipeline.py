@@ -166,8 +166,8 @@ def parse_readers(text: str) -> str | tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(","))
     for name in names:
         if name not in READERS:
-            known = ", ".join([AUTO, NONE, *READERS])
-            raise ConfigError(f"unknown reader {name!r}; known: {known}")
+            choices = ", ".join([AUTO, NONE, *READERS])
+            raise ConfigError(f"unknown reader {name!r}; known: {choices}")
     return names
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from draftlens.decoding.part_size import FIRST, LEAST, PartSize
+from draftlens.decoding.part_size import FIRST, MIN_TOKENS, PartSize
 
 
 def test_parts_follow_the_speed_of_the_last_one() -> None:
@@ -14,4 +14,4 @@ def test_parts_follow_the_speed_of_the_last_one() -> None:
     assert size.within(0.05) == 500
     size.record(64, 0.64)
     assert size.within(0.5) == 50
-    assert size.within(0.05) == LEAST
+    assert size.within(0.05) == MIN_TOKENS

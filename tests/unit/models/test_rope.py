@@ -46,6 +46,7 @@ def test_a_limit_that_may_be_passed(
         check_reach("Some", config(rope), prompt, longest)
         return
     with pytest.raises(
-        InputError, match=f"may reach {longest} tokens, and beyond {limit} a guess would .* Some"
+        InputError,
+        match=f"may reach {longest} tokens, and beyond {limit} a draft token would .* Some",
     ):
         check_reach("Some", config(rope), prompt, longest)

@@ -74,8 +74,8 @@ class DraftFormat(Protocol):
 
 def make_format(choice: Any) -> DraftFormat:
     """A format from its name, a mapping of its name and options, or itself. Raises ConfigError."""
-    chosen: DraftFormat = make(FORMATS, choice, "page")
-    return chosen
+    form: DraftFormat = make(FORMATS, choice, "page")
+    return form
 
 
 def region_drafts(form: DraftFormat, region: Region) -> list[str]:
@@ -116,15 +116,17 @@ def draft_sources(
     target's answers for crops (`answers`, by place of the region), then those of readers. With
     others they are whole pages: with the answers, and with texts of each reader.
     """
-    said = [(region, answers[place]) for place, region in enumerate(regions) if answers.get(place)]
+    region_answers = [
+        (region, answers[place]) for place, region in enumerate(regions) if answers.get(place)
+    ]
     drafts: list[tuple[str, str]] = []
     if form.separate:
-        drafts += [(answer, ANSWERS) for _, answer in said]
+        drafts += [(answer, ANSWERS) for _, answer in region_answers]
         for region in regions:
             drafts += [(_draft_of(form, region, text), text.source) for text in region.texts]
     else:
-        if said:
-            drafts.append((form.page(said, canvas), ANSWERS))
+        if region_answers:
+            drafts.append((form.page(region_answers, canvas), ANSWERS))
         drafts += _whole_pages(form, regions, canvas)
     sources: dict[str, str] = {}
     for draft, source in drafts:

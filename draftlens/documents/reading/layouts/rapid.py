@@ -80,12 +80,14 @@ class RapidLayout:
         picture = reading_picture(page, self.dpi)
         # It reads files and addresses, too: it is handed nothing but arrays.
         blue_first = np.ascontiguousarray(np.asarray(picture)[:, :, ::-1])
-        found = self._engine(blue_first)
-        if found.boxes is None or found.class_names is None or found.scores is None:
+        detections = self._engine(blue_first)
+        if detections.boxes is None or detections.class_names is None or detections.scores is None:
             return []
         scale = page.box.width / picture.width
         regions = []
-        for edges, label, score in zip(found.boxes, found.class_names, found.scores, strict=True):
+        for edges, label, score in zip(
+            detections.boxes, detections.class_names, detections.scores, strict=True
+        ):
             box = Box(*map(float, edges)).scaled(scale).within(page.box)
             kind = KIND_OF.get(str(label), "text")
             if box.area:
@@ -107,11 +109,11 @@ class RapidLayout:
 
 def without_doubles(regions: Sequence[Region]) -> list[Region]:
     """Regions without those inside a region of higher confidence."""
-    kept: list[Region] = []
+    distinct: list[Region] = []
     for region in sorted(regions, key=lambda region: -region.score):
-        if all(region.box.share_in(other.box) < _SAME for other in kept):
-            kept.append(region)
-    return kept
+        if all(region.box.share_in(confident.box) < _SAME for confident in distinct):
+            distinct.append(region)
+    return distinct
 
 
 def _model_path() -> Path:

@@ -48,12 +48,12 @@ class RapidOcrReader:
         picture = reading_picture(page, self.dpi)
         # It reads files and addresses, too: it is handed nothing but arrays.
         blue_first = np.ascontiguousarray(np.asarray(picture)[:, :, ::-1])
-        found = self._engine(blue_first)
-        if found.boxes is None or found.txts is None:
+        output = self._engine(blue_first)
+        if output.boxes is None or output.txts is None:
             return Reading(SOURCE, ())
         scale = page.box.width / picture.width
         return Reading(
-            SOURCE, tuple(lines_of_rapidocr(found.boxes, found.txts, found.scores, scale))
+            SOURCE, tuple(lines_of_rapidocr(output.boxes, output.txts, output.scores, scale))
         )
 
     @cached_property
