@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from draftlens.methods.tabed.mixture import log_mixture, total_variation
-from draftlens.methods.tabed.weight_updates import LEAST
+from draftlens.methods.tabed.weight_updates import MIN_LOG_PROB
 from draftlens.methods.tabed.weights import Seen, Tally, Weighting, normalized
 from tabed_parts.taught import Taught
 
@@ -125,7 +125,7 @@ class Replay:
                 break
             right = offset + 1
             if self.weighting.follows_path:
-                likelihoods = log_probs[:, token].clamp_min(LEAST)
+                likelihoods = log_probs[:, token].clamp_min(MIN_LOG_PROB)
                 log_weights = (log_weights + likelihoods).log_softmax(-1)
         return _Block(right, chances, log_loss, contested, trusted)
 

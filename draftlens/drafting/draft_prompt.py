@@ -91,7 +91,10 @@ class TextPromptBuilder(DraftPromptBuilder):
 
     def lengths(self, prompt: Prompt) -> list[int]:
         visual = prompt.visual.sum(1).tolist()
-        return [max(all_ - own, 1) for all_, own in zip(prompt.lengths, visual, strict=True)]
+        return [
+            max(length - num_visual, 1)
+            for length, num_visual in zip(prompt.lengths, visual, strict=True)
+        ]
 
     def readable(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         return text_inputs(self._config, inputs)
@@ -138,7 +141,7 @@ class SelfPromptBuilder:
         if self.kv == "prefill":
             return prefilled(self.backbone, pruned.prompt)
         num_layers = len(context.cache.layers)
-        kept_by_layer = [pruned.kept] * num_layers
+        kept_by_layer = [pruned.kept_tokens] * num_layers
         if self.kv == "sparse":
             kept_by_layer = self._kept_by_layer(context)
         return DraftPrompt(
@@ -174,7 +177,7 @@ def append_slots(source: KVCache, target: KVCache, kept_by_layer: list[list[Tens
     """Append slots of a cache to another one of the same layers and rows: per layer and row, int64
     ``[K]``; a row takes equally many in every layer."""
     with torch.inference_mode():
-        taken = source.taken(kept_by_layer)
-        for layer, (keys, values) in zip(target.layers, taken, strict=True):
+        layer_states = source.taken(kept_by_layer)
+        for layer, (keys, values) in zip(target.layers, layer_states, strict=True):
             layer.update(keys, values)
     target.advance([len(slots) for slots in kept_by_layer[0]])

@@ -194,12 +194,17 @@ class DraftRows:
     def _keep_path(self, verdict: Verdict) -> None:
         assert self.cache is not None
         index_of = {node: index for index, node in enumerate(self._forwarded)}
-        kept = [[index_of[node] for node in path if node in index_of] for path in verdict.paths]
+        path_indices = [
+            [index_of[node] for node in path if node in index_of] for path in verdict.paths
+        ]
         views = range(self.num_views)
-        slots = [[index * len(views) + view for index in row for view in views] for row in kept]
+        slots = [
+            [index * len(views) + view for index in row for view in views] for row in path_indices
+        ]
         self.cache.keep(self._base, slots)
         self.pending = [
-            list(tokens[len(row) :]) for tokens, row in zip(verdict.tokens, kept, strict=True)
+            list(tokens[len(row) :])
+            for tokens, row in zip(verdict.tokens, path_indices, strict=True)
         ]
 
     def _forward(

@@ -40,14 +40,14 @@ def likeliest(
     first = logits.argmax(-1)
     if count == 1:
         return first
-    others = backbone.greedy_chain(first, positions, cache, count - 1, vocab_size)
-    if others is not None:
-        return torch.cat([first, others], 1)
-    chosen = [first]
+    later_tokens = backbone.greedy_chain(first, positions, cache, count - 1, vocab_size)
+    if later_tokens is not None:
+        return torch.cat([first, later_tokens], 1)
+    tokens = [first]
     for step in range(count - 1):
-        logits = score_tokens(backbone, vocab_size, chosen[-1], positions + step, cache, None)
-        chosen.append(logits.argmax(-1))
-    return torch.cat(chosen, 1)
+        logits = score_tokens(backbone, vocab_size, tokens[-1], positions + step, cache, None)
+        tokens.append(logits.argmax(-1))
+    return torch.cat(tokens, 1)
 
 
 def with_ids_of_the_target(logits: Tensor, vocab_size: int) -> Tensor:

@@ -183,8 +183,8 @@ class TreeDrafter:
             return controller.grown([confidences[row] for row in running])
 
         tree = self._grow(topology, batch, logits, goes_on)
-        kept = trees.cut(topology, controller.kept_depth)
-        return DraftTree.uniform(kept, tree.tokens[:, : len(kept)])
+        kept_tree = trees.cut(topology, controller.kept_depth)
+        return DraftTree.uniform(kept_tree, tree.tokens[:, : len(kept_tree)])
 
     def _situation(self, batch: Batch, budget: int) -> RoundState:
         return RoundState(
@@ -316,6 +316,6 @@ def _agreement(logits: Tensor, tokens: list[list[int]]) -> tuple[int, int]:
 
 def _probabilities(scores: Tensor, children: Tensor) -> list[float]:
     """The probability of each row's first child ``[B, most]``, from scores ``[B, V]``."""
-    chosen = scores.gather(-1, children[:, :1])[:, 0]
-    values: list[float] = (chosen - scores.logsumexp(-1)).exp().tolist()
+    child_scores = scores.gather(-1, children[:, :1])[:, 0]
+    values: list[float] = (child_scores - scores.logsumexp(-1)).exp().tolist()
     return values

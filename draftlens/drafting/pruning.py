@@ -22,7 +22,7 @@ class PrunedPrompt:
     """A prompt after pruning."""
 
     prompt: Prompt
-    kept: list[Tensor]  # per row the indices of the tokens that stay, int64 ``[K]``
+    kept_tokens: list[Tensor]  # per row the indices of the tokens that stay, int64 ``[K]``
 
 
 @dataclass(frozen=True)
@@ -36,26 +36,26 @@ class Pruning:
         """Per row the tokens that stay, int64 ``[K]``: text, and the pruner's visual tokens."""
         spec = self.pruner.readings
         target_scores = spec.scores(context.readings)
-        kept = []
+        kept_tokens = []
         for row, length in enumerate(prompt.lengths):
             is_visual = prompt.visual[row, :length]
             positions = is_visual.nonzero()[:, 0]
             scores = _row_scores(prompt, row, positions, context.prompt, target_scores)
             visual = Visual(prompt.cells[row, positions], prompt.embeds[row, positions], scores)
-            chosen = self.pruner.select(visual, keep_count(len(positions), self.ratio))
-            context.observer.on_choice(Choice(positions, visual, chosen, spec.score_name))
+            indices = self.pruner.select(visual, keep_count(len(positions), self.ratio))
+            context.observer.on_choice(Choice(positions, visual, indices, spec.score_name))
             stays = ~is_visual
-            stays[positions[chosen]] = True
-            kept.append(stays.nonzero()[:, 0])
-        return kept
+            stays[positions[indices]] = True
+            kept_tokens.append(stays.nonzero()[:, 0])
+        return kept_tokens
 
     def apply(self, prompt: Prompt, context: TargetContext) -> PrunedPrompt:
         """Prune a prompt, and count its visual tokens before and after for the statistics."""
         with context.observer.phase("prune"):
-            kept = self.keep(prompt, context)
-            pruned = gather(prompt, kept)
+            kept_tokens = self.keep(prompt, context)
+            pruned = gather(prompt, kept_tokens)
         context.observer.on_prune(int(prompt.visual.sum()), int(pruned.visual.sum()))
-        return PrunedPrompt(pruned, kept)
+        return PrunedPrompt(pruned, kept_tokens)
 
 
 def _row_scores(

@@ -67,12 +67,12 @@ class RetokenizedDrafter:
 
     def propose(self, batch: Batch, budget: int) -> DraftTree:
         proposed: list[list[int]] = [[] for _ in range(len(batch))]
-        known = [self._known(row, batch) for row in range(len(batch))]
-        open_rows = [row for row, ids in enumerate(known) if ids] if budget > 0 else []
-        written = self._write(known, open_rows)
+        draft_ids = [self._known(row, batch) for row in range(len(batch))]
+        open_rows = [row for row, ids in enumerate(draft_ids) if ids] if budget > 0 else []
+        written = self._write(draft_ids, open_rows)
         for row in open_rows:
             tokens = batch.histories[row].tokens
-            ids = self.retokenizer.continuation(tokens, known[row], written[row])
+            ids = self.retokenizer.continuation(tokens, draft_ids[row], written[row])
             ids = [token for token in ids if token < self.vocab_size]
             if self._has_ended(written[row]):
                 ids += sorted(self._eos[row])[:1]

@@ -40,9 +40,9 @@ def text_inputs(config: Any, inputs: Mapping[str, Any]) -> dict[str, Tensor]:
     these are where it finds them. Elsewhere only tokens that the configuration names are left out,
     and other marks of pictures stay; a row without anything else keeps its last token."""
     ids, mask = inputs["input_ids"], inputs.get("attention_mask")
-    found = text_ids(config, ids, mask)
-    if found is not None:
-        return found
+    text_only = text_ids(config, ids, mask)
+    if text_only is not None:
+        return text_only
     of_media = media_ids(config) | _placeholders(config)
     rows = [
         [token for token in row if token not in of_media] or row[-1:] for row in _rows(ids, mask)

@@ -115,17 +115,17 @@ def _with_words(conversation: Conversation, words: Sequence[str], apart: bool) -
 def _joined(content: Sequence[dict[str, Any]], words: Sequence[str], apart: bool) -> str:
     remaining = list(words)
     text = ""
-    behind_words = False
+    after_words = False
     for item in content:
         is_medium = item["type"] in MEDIA
         piece = remaining.pop(0) if is_medium else item["text"]
-        if apart and (is_medium or behind_words) and _would_touch(text, piece):
+        if apart and (is_medium or after_words) and _would_touch(text, piece):
             text += LINE_BREAK
         text += piece
-        behind_words = is_medium
+        after_words = is_medium
     return text
 
 
-def _would_touch(before: str, behind: str) -> bool:
+def _would_touch(before: str, after: str) -> bool:
     """Whether no white space would be between two texts."""
-    return bool(before and behind) and not before[-1].isspace() and not behind[0].isspace()
+    return bool(before and after) and not before[-1].isspace() and not after[0].isspace()

@@ -80,10 +80,10 @@ def check_room(topology: Topology, models: Models) -> None:
     for model in (models.target, models.draft):
         if model is None:
             continue
-        most = max_positions(model.text_config)
-        if most is not None and topology.depth >= most:
+        max_length = max_positions(model.text_config)
+        if max_length is not None and topology.depth >= max_length:
             raise ConfigError(
-                f"num_speculative_tokens, or the depth of a tree, must be below the {most} "
+                f"num_speculative_tokens, or the depth of a tree, must be below the {max_length} "
                 f"positions of {model.name}, not {topology.depth}"
             )
         if width > model.vocab_size:

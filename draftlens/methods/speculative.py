@@ -94,10 +94,10 @@ class SpeculativeDecoding:
         assert retokenizer is not None
         is_chain = self.tree in (None, "auto")
         if not is_chain or self.schedule != "serial":
-            what = "trees" if not is_chain else f"schedule {self.schedule!r}"
+            feature = "trees" if not is_chain else f"schedule {self.schedule!r}"
             raise IncompatiblePairError(
                 f"the draft {prompts.backbone.name} has another tokenizer than the target, which "
-                f"only chains with schedule 'serial' allow, not {what}"
+                f"only chains with schedule 'serial' allow, not {feature}"
             )
         length = self.num_speculative_tokens or DEFAULT_LENGTH
         return Plan(

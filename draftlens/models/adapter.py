@@ -312,10 +312,10 @@ class Backbone:
         if cache.spread or self._lock.is_watching():
             return None
         with self._passing():
-            chosen = self.passes.run_chain(tokens, position_ids, cache, count, vocab_size)
-        if chosen is not None:
+            next_tokens = self.passes.run_chain(tokens, position_ids, cache, count, vocab_size)
+        if next_tokens is not None:
             cache.advance(count)
-        return chosen
+        return next_tokens
 
     def forward_modules(
         self,
@@ -453,8 +453,8 @@ def check_direct_calls(backbone: Backbone) -> None:
     is one of a tree's two leaves. No other check finds logits scaled after the head, ignored masks
     and positions that are made elsewhere."""
     ids = torch.tensor([[1, 2, 3, 4]], device=backbone.device) % backbone.vocab_size
-    seen = torch.ones_like(ids)
-    stock = backbone.model(input_ids=ids, attention_mask=seen, use_cache=False).logits[:, -1]
+    full_mask = torch.ones_like(ids)
+    stock = backbone.model(input_ids=ids, attention_mask=full_mask, use_cache=False).logits[:, -1]
     rejected, root, accepted = ids[0, 1:].tolist()
     fork = Topology((ROOT, ROOT))
     relative = 1e-3 if stock.dtype == torch.float32 else 5e-2

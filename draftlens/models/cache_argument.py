@@ -28,8 +28,8 @@ def with_cache(cache: Any) -> dict[str, Any]:
 
 
 def cache_in(arguments: Mapping[str, Any]) -> Any:
-    given = (arguments.get(name) for name in CACHE_ARGUMENTS)
-    return next((cache for cache in given if cache is not None), None)
+    caches = (arguments.get(name) for name in CACHE_ARGUMENTS)
+    return next((cache for cache in caches if cache is not None), None)
 
 
 def without_cache(arguments: Mapping[str, Any]) -> dict[str, Any]:

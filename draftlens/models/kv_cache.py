@@ -143,8 +143,8 @@ class KVCache(Cache):  # type: ignore[misc]
 
     def shares(self, other: KVCache) -> bool:
         """Whether these are rows of the buffers of another cache (`new_rows`)."""
-        own, theirs = self.layers[0].buffers, other.layers[0].buffers
-        return own is theirs
+        buffers, other_buffers = self.layers[0].buffers, other.layers[0].buffers
+        return buffers is other_buffers
 
     @torch.inference_mode()
     def copied(self, rows: KVCache) -> KVCache:

@@ -222,12 +222,12 @@ def pair_options(words: Mapping[str, Any]) -> PairOptions:
 def _add(options: dict[str, Any], name: str, value: Any, word: str) -> None:
     """Add an option; raise `ConfigError` if it is unknown or present with another value."""
     name = "dtype" if name == "torch_dtype" else name
-    known = [item.name for item in fields(LoadOptions)]
-    if name not in known:
-        names = ", ".join(known)
+    option_names = [item.name for item in fields(LoadOptions)]
+    if name not in option_names:
+        names = ", ".join(option_names)
         raise ConfigError(
             f"there is no option {word!r}; a model is loaded with {names}, and its draft with the "
-            f"same names behind {DRAFT_PREFIX!r}"
+            f"same names after {DRAFT_PREFIX!r}"
         )
     if name in options and options[name] != value:
         raise ConfigError(f"{name} and torch_dtype contradict each other: name one of them")
@@ -248,14 +248,14 @@ def _dtype_name(dtype: Any) -> str | None:
 def _check_quantization(quantization: Any) -> None:
     if quantization is None or hasattr(quantization, "quant_method"):
         return
-    known = ", ".join(QUANTIZATIONS)
+    names = ", ".join(QUANTIZATIONS)
     if isinstance(quantization, str):
         if quantization not in QUANTIZATIONS:
-            raise ConfigError(f"unknown quantization {quantization!r}; known: {known}")
+            raise ConfigError(f"unknown quantization {quantization!r}; known: {names}")
         return
     if not isinstance(quantization, Mapping):
         raise ConfigError(
-            f"a quantization is one of {known}, a mapping with quant_method or a configuration of "
+            f"a quantization is one of {names}, a mapping with quant_method or a configuration of "
             f"transformers, not {quantization!r}"
         )
     named = {"quant_method", "load_in_4bit", "load_in_8bit"}

@@ -29,15 +29,15 @@ def with_features(cache: PromptCache, model: Any, inputs: Mapping[str, Any]) -> 
         return remaining
     outputs: dict[str, Any] = dict(remaining.get(ENCODED) or {})
     for modality in MODALITIES:
-        given = encoder_arguments(model, modality, remaining)
-        if not any(name in given for name in PIXELS):
+        arguments = encoder_arguments(model, modality, remaining)
+        if not any(name in arguments for name in PIXELS):
             continue
-        shares = pixel_items(model.config.model_type, modality, given)
+        shares = pixel_items(model.config.model_type, modality, arguments)
         if shares is None:
             continue
         outputs[modality] = _features(cache, model, modality, shares)
         for name in PIXELS:
-            if name in given:
+            if name in arguments:
                 del remaining[name]
     if outputs:
         remaining[ENCODED] = outputs

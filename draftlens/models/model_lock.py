@@ -110,8 +110,12 @@ class PassLock:
         thread = get_ident()
         self.hooks = Lock()
         self._changed = Condition()
-        self._holders = {own: count for own, count in self._holders.items() if own == thread}
-        self._watching = {own: count for own, count in self._watching.items() if own == thread}
+        self._holders = {
+            holder: count for holder, count in self._holders.items() if holder == thread
+        }
+        self._watching = {
+            holder: count for holder, count in self._watching.items() if holder == thread
+        }
         for hook in self._hooks:
             if hook.thread != thread:
                 hook.remove()

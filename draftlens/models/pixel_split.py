@@ -57,18 +57,18 @@ class Pictures(Shares):
     for each. With `batch_num_images` the pictures of a prompt stay together, because the model cuts
     a picture into patches only if it is alone."""
 
-    given: Mapping[str, Any]
+    inputs: Mapping[str, Any]
     sizes: Sequence[int]
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Pictures | None:
+    def of(cls, inputs: Mapping[str, Any]) -> Pictures | None:
         """None if these arguments cannot be divided."""
-        pixels = given["pixel_values"]
-        numbers = given.get("batch_num_images")
+        pixels = inputs["pixel_values"]
+        numbers = inputs.get("batch_num_images")
         sizes = [1] * len(pixels) if numbers is None else [int(n) for n in numbers if n]
         if sum(sizes) != len(pixels):
             return None
-        return cls(given, sizes)
+        return cls(inputs, sizes)
 
     @property
     def units(self) -> int:
@@ -84,7 +84,7 @@ class Pictures(Shares):
 
     def arguments(self, first: int, last: int) -> dict[str, Any]:
         span = self._span(first, last)
-        arguments = dict(self.given)
+        arguments = dict(self.inputs)
         for name in ("pixel_values", "image_sizes"):
             if arguments.get(name) is not None:
                 arguments[name] = arguments[name][span]
@@ -102,11 +102,11 @@ class Pictures(Shares):
 class Videos(Shares):
     """Videos ``[V, F, C, H, W]``, video by video."""
 
-    given: Mapping[str, Any]
+    inputs: Mapping[str, Any]
 
     @property
     def units(self) -> int:
-        return len(self.given["pixel_values_videos"])
+        return len(self.inputs["pixel_values_videos"])
 
     @property
     def groups(self) -> int:
@@ -115,10 +115,13 @@ class Videos(Shares):
     @property
     def num_states(self) -> int:
         """One for each frame."""
-        return self.units * int(self.given["pixel_values_videos"].shape[1])
+        return self.units * int(self.inputs["pixel_values_videos"].shape[1])
 
     def arguments(self, first: int, last: int) -> dict[str, Any]:
-        return {**self.given, "pixel_values_videos": self.given["pixel_values_videos"][first:last]}
+        return {
+            **self.inputs,
+            "pixel_values_videos": self.inputs["pixel_values_videos"][first:last],
+        }
 
     def groups_of(self, first: int, last: int) -> list[int]:
         return list(range(first, last))
@@ -128,15 +131,15 @@ class Videos(Shares):
 class Frames(Shares):
     """Videos ``[V, F, C, H, W]``; the model appends one token to the features of each."""
 
-    given: Mapping[str, Any]
+    inputs: Mapping[str, Any]
 
     @property
     def units(self) -> int:
-        return int(self.given["pixel_values_videos"].shape[1])
+        return int(self.inputs["pixel_values_videos"].shape[1])
 
     @property
     def groups(self) -> int:
-        return len(self.given["pixel_values_videos"])
+        return len(self.inputs["pixel_values_videos"])
 
     @property
     def num_states(self) -> int:
@@ -144,8 +147,8 @@ class Frames(Shares):
         return self.units * self.groups
 
     def arguments(self, first: int, last: int) -> dict[str, Any]:
-        frames = self.given["pixel_values_videos"][:, first:last]
-        return {**self.given, "pixel_values_videos": frames.contiguous()}
+        frames = self.inputs["pixel_values_videos"][:, first:last]
+        return {**self.inputs, "pixel_values_videos": frames.contiguous()}
 
     def groups_of(self, first: int, last: int) -> list[int]:
         return list(range(self.groups))
@@ -162,31 +165,31 @@ class Frames(Shares):
 class Grids(Shares):
     """Pictures and videos as patches ``[P, D]``, with grids (t, h, w), int64 ``[V, 3]``."""
 
-    given: Mapping[str, Any]
+    inputs: Mapping[str, Any]
     pixels: str
     grid: str
 
     @classmethod
-    def of_pictures(cls, given: Mapping[str, Any]) -> Grids:
-        return cls(given, "pixel_values", "image_grid_thw")
+    def of_pictures(cls, inputs: Mapping[str, Any]) -> Grids:
+        return cls(inputs, "pixel_values", "image_grid_thw")
 
     @classmethod
-    def of_videos(cls, given: Mapping[str, Any]) -> Grids:
-        return cls(given, "pixel_values_videos", "video_grid_thw")
+    def of_videos(cls, inputs: Mapping[str, Any]) -> Grids:
+        return cls(inputs, "pixel_values_videos", "video_grid_thw")
 
     @property
     def units(self) -> int:
-        return int(self.given[self.grid][:, 0].sum())
+        return int(self.inputs[self.grid][:, 0].sum())
 
     @property
     def groups(self) -> int:
-        return len(self.given[self.grid])
+        return len(self.inputs[self.grid])
 
     def _pieces(self, first: int, last: int) -> list[tuple[int, int]]:
         """The videos of these units, and how many of the units each has."""
         pieces = []
         end = 0
-        for video, length in enumerate(self.given[self.grid][:, 0].tolist()):
+        for video, length in enumerate(self.inputs[self.grid][:, 0].tolist()):
             start = end
             end += length
             shared = min(end, last) - max(start, first)
@@ -195,20 +198,20 @@ class Grids(Shares):
         return pieces
 
     def arguments(self, first: int, last: int) -> dict[str, Any]:
-        grid = self.given[self.grid]
+        grid = self.inputs[self.grid]
         patches = (grid[:, 1] * grid[:, 2]).repeat_interleave(grid[:, 0])  # of each unit
         begin = int(patches[:first].sum())
         end = begin + int(patches[first:last].sum())
         pieces = self._pieces(first, last)
         cut = grid[[video for video, _ in pieces]]
         cut[:, 0] = torch.tensor([number for _, number in pieces])
-        return {**self.given, self.pixels: self.given[self.pixels][begin:end], self.grid: cut}
+        return {**self.inputs, self.pixels: self.inputs[self.pixels][begin:end], self.grid: cut}
 
     def groups_of(self, first: int, last: int) -> list[int]:
         return [video for video, _ in self._pieces(first, last)]
 
     def items(self) -> list[tuple[int, int]]:
-        ends = [0, *accumulate(self.given[self.grid][:, 0].tolist())]
+        ends = [0, *accumulate(self.inputs[self.grid][:, 0].tolist())]
         return list(pairwise(ends))
 
 
@@ -217,14 +220,14 @@ class PaddedPictures(Shares):
     """Pictures ``[B, N, C, H, W]`` of B prompts, padded by pictures of zeros, which the model
     skips; `real` has prompt and index of the others, int64 ``[n, 2]``."""
 
-    given: Mapping[str, Any]
+    inputs: Mapping[str, Any]
     real: Tensor
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> PaddedPictures | None:
+    def of(cls, inputs: Mapping[str, Any]) -> PaddedPictures | None:
         """None if all pictures are padding."""
-        real = (given["pixel_values"] != 0).flatten(2).any(-1).nonzero()
-        return cls(given, real) if len(real) else None
+        real = (inputs["pixel_values"] != 0).flatten(2).any(-1).nonzero()
+        return cls(inputs, real) if len(real) else None
 
     @property
     def units(self) -> int:
@@ -232,11 +235,11 @@ class PaddedPictures(Shares):
 
     @property
     def groups(self) -> int:
-        return len(self.given["pixel_values"])
+        return len(self.inputs["pixel_values"])
 
     def arguments(self, first: int, last: int) -> dict[str, Any]:
         prompts, places = self.real[first:last].unbind(1)
-        arguments = dict(self.given)
+        arguments = dict(self.inputs)
         for name in ("pixel_values", "pixel_attention_mask"):
             if arguments.get(name) is not None:
                 arguments[name] = arguments[name][prompts, places][:, None]
@@ -249,7 +252,7 @@ class PaddedPictures(Shares):
 
 Maker = Callable[[Mapping[str, Any]], Shares | None]
 
-KNOWN: Mapping[tuple[str, str], Maker] = {
+MAKERS: Mapping[tuple[str, str], Maker] = {
     ("llava", "image"): Pictures.of,
     ("llava_next", "image"): Pictures.of,
     ("llava_onevision", "image"): Pictures.of,
@@ -266,15 +269,15 @@ KNOWN: Mapping[tuple[str, str], Maker] = {
 """How the pixels of a family are divided, by its `model_type` and the modality."""
 
 
-def pixel_shares(model_type: str, modality: str, given: Mapping[str, Any]) -> Shares | None:
+def pixel_shares(model_type: str, modality: str, inputs: Mapping[str, Any]) -> Shares | None:
     """The shares of the pixels of one modality (`image` or `video`), from the encoder's arguments;
     None if the family is unknown, or these pixels cannot be divided."""
-    maker = KNOWN.get((model_type, modality))
-    return None if maker is None else maker(given)
+    maker = MAKERS.get((model_type, modality))
+    return None if maker is None else maker(inputs)
 
 
-def pixel_items(model_type: str, modality: str, given: Mapping[str, Any]) -> Shares | None:
+def pixel_items(model_type: str, modality: str, inputs: Mapping[str, Any]) -> Shares | None:
     """As `pixel_shares`, so that each picture and each video can be encoded by itself."""
     if (model_type, modality) == ("llava_onevision", "video"):
-        return Videos(given)
-    return pixel_shares(model_type, modality, given)
+        return Videos(inputs)
+    return pixel_shares(model_type, modality, inputs)

@@ -46,7 +46,7 @@ class PrefixTree:
     def match(self, digests: np.ndarray) -> list[tuple[Segment, int]]:
         """The segments that begin a prompt, with the number of their tokens that it shares; all
         but the last are shared whole."""
-        found = []
+        matches = []
         node = self._root
         start = 0
         while start < len(digests):
@@ -54,12 +54,12 @@ class PrefixTree:
             if child is None:
                 break
             shared = _num_shared(child.digests, digests[start:])
-            found.append((child, shared))
+            matches.append((child, shared))
             if shared < len(child):
                 break
             start += shared
             node = child
-        return found
+        return matches
 
     def insert(
         self, digests: np.ndarray, states: Callable[[int, int], Sequence[LayerStates]], now: int

@@ -237,9 +237,9 @@ def neutral_config(max_new_tokens: int, own: GenerationConfig) -> GenerationConf
 def with_config(model: Any, config: GenerationConfig) -> Any:
     """The same modules and weights under another generation config; the model keeps its own, since
     other threads may be using it."""
-    other = copy(model)
-    other.generation_config = config
-    return other
+    clone = copy(model)
+    clone.generation_config = config
+    return clone
 
 
 def prompt_options(options: Mapping[str, Any], model_config: Any) -> dict[str, Any]:

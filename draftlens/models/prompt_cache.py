@@ -157,7 +157,7 @@ def num_bytes(size: int | str) -> int:
         if size < 0:
             raise wrong("prompt_cache", size, allowed)
         return size
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]i?b)?\s*", size.lower())
-    if found is None:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]i?b)?\s*", size.lower())
+    if match is None:
         raise wrong("prompt_cache", size, allowed)
-    return int(float(found[1]) * UNITS[found[2] or ""])
+    return int(float(match[1]) * UNITS[match[2] or ""])

@@ -87,13 +87,13 @@ def num_ids_of(backbone: Backbone) -> int | None:
 def check_length(backbone: Backbone, prepared: Prepared, allowed: bool) -> None:
     """Raise `InputError` for a prompt of more positions than the model was made for (its answers
     are usually nonsense), unless `allowed`. Several visual tokens may share a position."""
-    most = max_positions(backbone.text_config)
-    if allowed or most is None:
+    limit = max_positions(backbone.text_config)
+    if allowed or limit is None:
         return
     needed = _positions_of(prepared)
-    if needed > most:
+    if needed > limit:
         raise InputError(
-            f"the prompt has {needed} positions and {backbone.name} is made for {most}: use fewer "
+            f"the prompt has {needed} positions and {backbone.name} is made for {limit}: use fewer "
             f"frames, smaller images or a shorter text ({LONG_PROMPT}=True answers all the same)"
         )
 
@@ -116,7 +116,7 @@ def max_positions(text_config: Any) -> int | None:
     stated = getattr(text_config, "max_position_embeddings", None)
     if not isinstance(stated, int) or stated < 1:
         return None
-    most = stated
+    num_positions = stated
     for rope in _ropes(text_config):
         kind = rope.get("rope_type", rope.get("type"))
         if kind in UNBOUNDED:
@@ -124,8 +124,8 @@ def max_positions(text_config: Any) -> int | None:
         factor = as_real(rope.get("factor"))
         if kind in STRETCHED and factor is not None:
             original = rope.get("original_max_position_embeddings") or stated
-            most = max(most, int(original * factor))
-    return most
+            num_positions = max(num_positions, int(original * factor))
+    return num_positions
 
 
 def _ropes(text_config: Any) -> Iterator[Mapping[str, Any]]:

@@ -85,11 +85,11 @@ class PromptReading:
         ends = [min(start + most, length) for start, length in zip(starts, lengths, strict=True)]
         # A row that is read whole reads its last token again, to slots that are dropped.
         firsts = [min(start, length - 1) for start, length in zip(starts, lengths, strict=True)]
-        kept = [
+        indices = [
             torch.arange(first, max(end, first + 1))
             for first, end in zip(firsts, ends, strict=True)
         ]
-        part = gather(self._prompt, kept)
+        part = gather(self._prompt, indices)
         if self._probe is not None:
             self._probe.begin_part(starts, ends)
         logits = self._backbone.read_on(part, self._cache, self._probe)
@@ -109,10 +109,12 @@ def _restore(backbone: Backbone, prompt: Prompt, cache: KVCache, least: int) -> 
     `least` tokens of each row."""
     stored = backbone.prompt_cache
     assert stored is not None
-    for row, (length, held) in enumerate(zip(prompt.lengths, cache.held, strict=True)):
-        assert held is not None
-        most = min(stored.shared(backbone.model, held), max(length - least, 0))
-        stored.restore(backbone.model, held, cache, row, before_media(prompt.visual[row], most))
+    for row, (length, cached) in enumerate(zip(prompt.lengths, cache.held, strict=True)):
+        assert cached is not None
+        num_shared = min(stored.shared(backbone.model, cached), max(length - least, 0))
+        stored.restore(
+            backbone.model, cached, cache, row, before_media(prompt.visual[row], num_shared)
+        )
 
 
 def before_media(visual: Tensor, end: int) -> int:
@@ -126,9 +128,9 @@ def before_media(visual: Tensor, end: int) -> int:
 def store(backbone: Backbone, cache: KVCache) -> None:
     """Store the prompts that the rows of a cache hold."""
     assert backbone.prompt_cache is not None
-    for row, held in enumerate(cache.held):
-        assert held is not None
-        backbone.prompt_cache.store(backbone.model, held, cache, row)
+    for row, cached in enumerate(cache.held):
+        assert cached is not None
+        backbone.prompt_cache.store(backbone.model, cached, cache, row)
 
 
 def store_answer(
@@ -136,8 +138,8 @@ def store_answer(
 ) -> None:
     """Store a row that has ended, with the tokens of its answer that the cache holds, if its prompt
     is stored. `next_position` of the prompt is int64 ``[..., 1]``."""
-    held = cache.held[row]
-    if held is None or backbone.prompt_cache is None:
+    cached = cache.held[row]
+    if cached is None or backbone.prompt_cache is None:
         return
     cache.held[row] = None  # once
     if not tokens:
@@ -146,4 +148,4 @@ def store_answer(
     positions = next_position + torch.arange(len(tokens), device=next_position.device)
     with torch.inference_mode():
         digests = answer_digests(backbone.embed(ids), positions)
-    backbone.prompt_cache.store(backbone.model, held.followed_by(digests), cache, row)
+    backbone.prompt_cache.store(backbone.model, cached.followed_by(digests), cache, row)

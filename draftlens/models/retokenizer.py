@@ -42,10 +42,10 @@ class Retokenizer:
     ) -> list[int]:
         before = _text(self._draft, known)
         after = _text(self._draft, [*known, *written]).rstrip(REPLACEMENT)
-        said = _text(self._target, tokens)
-        if said.endswith(REPLACEMENT) or not after.startswith(before):
+        answer = _text(self._target, tokens)
+        if answer.endswith(REPLACEMENT) or not after.startswith(before):
             return []
-        whole = _encoded(self._target, said + after[len(before) :])
+        whole = _encoded(self._target, answer + after[len(before) :])
         if whole[: len(tokens)] == list(tokens):
             return whole[len(tokens) :]
         return _encoded(self._target, after[len(before) :])

@@ -30,6 +30,6 @@ class SpreadRow:
         if not self.places:
             which = torch.arange(len(slots) if rank == 0 else 0)
             return which, slots.cpu()[which]
-        held = self.places[rank]
-        which = torch.isin(slots.cpu(), held).nonzero()[:, 0]
-        return which, torch.searchsorted(held, slots.cpu()[which])
+        places = self.places[rank]
+        which = torch.isin(slots.cpu(), places).nonzero()[:, 0]
+        return which, torch.searchsorted(places, slots.cpu()[which])

@@ -55,11 +55,11 @@ def content_digest(values: Iterable[tuple[str, object]]) -> bytes:
 def _visual_features(prompt: Prompt, row: int) -> list[Tensor]:
     """Further features of a row's visual tokens (deepstack), each ``[n, D]``."""
     before = int(prompt.visual[:row].sum())
-    own = slice(before, before + int(prompt.visual[row].sum()))
+    row_slice = slice(before, before + int(prompt.visual[row].sum()))
     features: list[Tensor] = []
     for value in prompt.extra.values():
         if isinstance(value, (list, tuple)):
-            features += [part[own] for part in value if isinstance(part, Tensor)]
+            features += [part[row_slice] for part in value if isinstance(part, Tensor)]
     return features
 
 

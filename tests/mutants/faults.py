@@ -759,8 +759,8 @@ FAULTS = (
     Fault(
         "parallel: tokens that came since the end of the round are proposed",
         "draftlens/methods/parallelvlm/target_rows.py",
-        "return self.tokens[self.known : self.met]",
-        "return self.tokens[self.known :]",
+        "return self.tokens[self.num_decided : self.met]",
+        "return self.tokens[self.num_decided :]",
         PARALLEL_DRAFTER,
     ),
     Fault(
@@ -787,7 +787,7 @@ FAULTS = (
     Fault(
         "parallel: the next guess is that after the whole window",
         "draftlens/methods/parallelvlm/target_rows.py",
-        "position = self.known + depth",
+        "position = self.num_decided + depth",
         "position = self.met",
         PARALLEL_DRAFTER,
     ),
@@ -808,7 +808,7 @@ FAULTS = (
     Fault(
         "parallel: a token that comes late is not compared",
         "draftlens/methods/parallelvlm/target_rows.py",
-        "if drafted.position < self.known else []",
+        "if drafted.position < self.num_decided else []",
         "if drafted.position < 0 else []",
         PARALLEL_DRAFTER,
     ),
@@ -872,8 +872,8 @@ FAULTS = (
     Fault(
         "tabed: a view that a row lacks has a weight there",
         "draftlens/methods/tabed/ensemble.py",
-        "known = [log_weights[self._chosen[view]] if has_view[view] else -inf for view in awake]",
-        "known = [log_weights[self._chosen[view]] for view in awake]",
+        "log_weights[self._chosen[view]] if has_view[view] else -inf for view in awake",
+        "log_weights[self._chosen[view]] for view in awake",
         MIXTURE,
     ),
     Fault(
@@ -928,7 +928,7 @@ FAULTS = (
     Fault(
         "candidates that begin alike have different parents",
         "draftlens/methods/lookup/prefix_tree.py",
-        "            node = known\n",
+        "            node = child\n",
         "            node = len(self.tokens) - 1\n",
         PREFIXES,
     ),
@@ -1163,8 +1163,8 @@ FAULTS = (
     Fault(
         "hosts: new tokens do not see what other ranks hold",
         "draftlens/prefill/spava/sharded_attention.py",
-        "        if held is None:\n",
-        "        if held is None or layer == 0:\n",
+        "        if kept_row is None:\n",
+        "        if kept_row is None or layer == 0:\n",
         SPREAD,
     ),
     Fault(
@@ -1429,8 +1429,8 @@ FAULTS = (
     Fault(
         "prompt cache: a prompt begins inside a picture",
         "draftlens/models/prompt_reading.py",
-        "before_media(prompt.visual[row], most)",
-        "most",
+        "before_media(prompt.visual[row], num_shared)",
+        "num_shared",
         WHOLE_MEDIA,
     ),
     Fault(
@@ -1681,8 +1681,8 @@ FAULTS = (
     Fault(
         "words: pictures count in what the prompt costs the draft",
         "draftlens/drafting/draft_prompt.py",
-        "[max(all_ - own, 1) for",
-        "[max(all_ - 0 * own, 1) for",
+        "max(length - num_visual, 1)",
+        "max(length - 0 * num_visual, 1)",
         WORDS,
     ),
     Fault(

@@ -81,14 +81,14 @@ class Costs:
         the largest forward whose cost is known."""
         check = lru_cache(partial(self.check, at=at))
         level = lru_cache(partial(self.level, at=at))
-        most = max(0, self.target.largest // at.rows - 1)
+        max_nodes = max(0, self.target.largest // at.rows - 1)
         plans = [RoundPlan.of(tree, rates, check, level) for tree in TREES]
         return max(
             (
                 (plan, depth)
                 for plan in plans
                 for depth, size in enumerate(level_sizes(plan.tree))
-                if size <= most
+                if size <= max_nodes
             ),
             key=lambda choice: choice[0].rate(choice[1]),
         )

@@ -20,7 +20,7 @@ class CostCurve:
 
     Args:
         widths: measured widths in rising order, the first of them 1.
-        seconds: of a forward of each width behind `context` cached tokens.
+        seconds: of a forward of each width after `context` cached tokens.
         context: cached tokens of the measured row.
         seconds_per_cached: further seconds for each cached token of each row.
         seconds_per_pair: further seconds for each pair of a new token and a cached token of its
@@ -80,9 +80,9 @@ class CostCurve:
         return max(seconds + slope * further, 0.1 * seconds)
 
     def steps(self, factor: float = 1.1) -> list[int]:
-        """Widths behind which the next measured width costs `factor` times as much or more."""
+        """Widths after which the next measured width costs `factor` times as much or more."""
         pairs = zip(self.widths, self.seconds, self.seconds[1:], strict=False)
-        return [width for width, here, there in pairs if there >= factor * here]
+        return [width for width, seconds, next_seconds in pairs if next_seconds >= factor * seconds]
 
     def to_dict(self) -> dict[str, Any]:
         """The curve as JSON values."""

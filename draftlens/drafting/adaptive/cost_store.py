@@ -61,9 +61,9 @@ def calibrate_models(backbones: Sequence[Backbone], seconds: float) -> list[Cost
     began = time.perf_counter()
     curves = []
     for number, backbone in enumerate(backbones, 1):
-        left = seconds - (time.perf_counter() - began)
+        remaining = seconds - (time.perf_counter() - began)
         share = 1.0 if number == len(backbones) else FIRST_SHARE
-        curves.append(calibrate(backbone, share * left))
+        curves.append(calibrate(backbone, share * remaining))
     return curves
 
 

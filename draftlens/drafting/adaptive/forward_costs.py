@@ -95,8 +95,8 @@ class ForwardCosts:
             closest = min(self._timings, key=lambda timed: max(timed / width, width / timed))
             ratios = list(self._timings[closest])
             if self.trusted:
-                others = [t[-1] for timed, t in self._timings.items() if timed != closest]
-                ratios.append(max(_lower_median(others or [1.0]), 1.0))
+                other_ratios = [t[-1] for timed, t in self._timings.items() if timed != closest]
+                ratios.append(max(_lower_median(other_ratios or [1.0]), 1.0))
             self._ratios[width] = _lower_median(ratios)
         return self._ratios[width]
 

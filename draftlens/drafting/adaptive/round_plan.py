@@ -52,13 +52,13 @@ class RoundPlan:
         """
         firsts = rates.first_choices
         firsts += firsts[-1:] * (tree.depth - len(firsts))
-        others = [rate.mean for rate in rates.ranks[1:]]
+        later_rates = [rate.mean for rate in rates.ranks[1:]]
         reached = {ROOT: 1.0}
         tokens = [1.0] + [0.0] * tree.depth
         for parent, children in tree.children.items():
             depth = tree.depths[parent] if parent != ROOT else 0
             rest = reached[parent]
-            for node, rate in zip(children, (firsts[depth], *others), strict=False):
+            for node, rate in zip(children, (firsts[depth], *later_rates), strict=False):
                 reached[node] = rest * rate
                 tokens[depth + 1] += reached[node]
                 rest -= reached[node]

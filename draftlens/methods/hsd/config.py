@@ -166,8 +166,8 @@ class HSD:
         )
 
 
-def _references(model_type: str, given: Any, source: ExtraSource) -> References:
+def _references(model_type: str, references: Any, source: ExtraSource) -> References:
     """The caller's references, or those that are read from the pictures of the messages."""
-    if given is None and source.chat is not None:
-        given = read_pictures(model_type, source.chat, source.phase)
-    return read_references(given, source)
+    if references is None and source.chat is not None:
+        references = read_pictures(model_type, source.chat, source.phase)
+    return read_references(references, source)

@@ -42,15 +42,15 @@ class Alignment:
         last = min(len(self._symbols) - self._start, self._num_symbols + BAND)
         before = self._distances
         distances: dict[int, int] = {}
-        left: float = inf
+        previous: float = inf
         for count in range(min(first, last), last + 1):
             distance = before.get(count, inf) + 1
             if count:
                 differs = difference(self._symbols[self._start + count - 1], symbol)
-                distance = min(distance, before.get(count - 1, inf) + differs, left + 1)
+                distance = min(distance, before.get(count - 1, inf) + differs, previous + 1)
             if distance < inf:
                 distances[count] = int(distance)
-            left = distance
+            previous = distance
         if distances:
             self._distances = distances
 

@@ -110,10 +110,10 @@ class DocumentMatcher(Matcher):
     def _extended(self, candidates: Sequence[Candidate], length: int) -> Iterator[Candidate]:
         """The candidates; one that ends its reference is extended by what may follow there."""
         for rank, candidate in enumerate(candidates):
-            left = length - len(candidate.tokens)
-            is_open = candidate.reaches_end and left > 0 and bool(self.queue.regions)
+            remaining = length - len(candidate.tokens)
+            is_open = candidate.reaches_end and remaining > 0 and bool(self.queue.regions)
             if rank == 0 and is_open and self.heads:
-                for head in self.queue.next(self.tail, 0, left, candidate.reference):
+                for head in self.queue.next(self.tail, 0, remaining, candidate.reference):
                     yield replace(candidate, tokens=candidate.tokens + head.tokens, head=head)
             yield candidate
 
@@ -131,8 +131,8 @@ class DocumentMatcher(Matcher):
 
     def _is_sure(self, candidate: Candidate, accepted: int) -> bool:
         """Whether the agreement is too long to be accidental."""
-        known = 0 if candidate.kind == Kind.MATCH else self.window
-        return known + candidate.agreement + accepted > self.window
+        base_length = 0 if candidate.kind == Kind.MATCH else self.window
+        return base_length + candidate.agreement + accepted > self.window
 
     def _follow_to(self, step: Advance) -> bool:
         """Move to a place of a reference; false if it is not in the queue."""

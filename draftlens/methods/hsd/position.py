@@ -29,8 +29,8 @@ class Position:
         if self.source is None or self._alignment is None:
             return
         self._alignment.extend(self.source.to_symbols(tokens, text))
-        least = self._alignment.least
-        if least > LOST and least > self._alignment.num_symbols / 2:
+        distance = self._alignment.least
+        if distance > LOST and distance > self._alignment.num_symbols / 2:
             self.source = None
             self._alignment = None
 

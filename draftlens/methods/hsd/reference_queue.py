@@ -94,9 +94,9 @@ class ReferenceQueue:
         """Separators that may still come before the next region."""
         text = tail.text(num_tokens) if num_tokens else ""
         for begun in (text, space_of(text)):
-            rests = [known for known in self._separators if known.startswith(begun)]
+            rests = [separator for separator in self._separators if separator.startswith(begun)]
             if rests:
-                return [known.removeprefix(begun) for known in rests[:MOST_SEPARATORS]]
+                return [separator.removeprefix(begun) for separator in rests[:MOST_SEPARATORS]]
         return [""]
 
     def _begun(

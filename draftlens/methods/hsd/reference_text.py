@@ -103,12 +103,12 @@ class TextReference(TokenSource):
             in_text = normalized.end_in_text(end)
             if in_text is not None:
                 ends[in_text] = end
-        found = []
+        matches = []
         marks = tail.trailing_marks
         for in_text in islice(sources_in_order(list(ends), self.cursor), MOST_MATCHES):
             agreement = self._agreement(ends[in_text], tail)
-            found.append((agreement, self._after(in_text, marks)))
-        return found
+            matches.append((agreement, self._after(in_text, marks)))
+        return matches
 
     def _agreement(self, end: int, tail: AnswerTail) -> int:
         """How many last tokens with letters or digits precede `end` in the normalized text."""

@@ -47,10 +47,10 @@ class MatchRates:
             kind, agreement = candidates[tree.origins[children[0]]].evidence_at(depth)
             first = self.chance(agreement, kind)
             chances[children[0]] = reached * first
-            left = reached * (1 - first)
+            remaining = reached * (1 - first)
             for child in children[1:]:
-                chances[child] = left * self._other
-                left *= 1 - self._other
+                chances[child] = remaining * self._other
+                remaining *= 1 - self._other
         return chances
 
     def count(
@@ -116,10 +116,10 @@ class DraftBudget:
         sums = [list(accumulate(values, initial=0.0)) for values in ranked]
         longest = max(map(len, ranked), default=0)
         with self.lock:
-            most = min(longest, self.most, self.costs.largest // rows - 1)
+            max_width = min(longest, self.most, self.costs.largest // rows - 1)
             best = 0
             best_rate = len(ranked) / self.costs.cost(rows, rows, context)
-            for width in range(1, most + 1):
+            for width in range(1, max_width + 1):
                 gained = sum(total[min(width, len(total) - 1)] for total in sums)
                 seconds = self.costs.cost(rows * (width + 1), rows, context)
                 rate = (len(ranked) + gained) / seconds

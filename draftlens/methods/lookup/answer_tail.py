@@ -24,10 +24,10 @@ class AnswerTail:
     def __init__(self, size: int, decoder: PieceDecoder | None = None) -> None:
         self.size = size
         self._decoder = decoder
-        kept = size if decoder is None else max(size, LONGEST_TEXT)
-        self._tokens: deque[int] = deque(maxlen=kept)
-        self._pieces: deque[str] = deque(maxlen=kept)
-        self._normalized: deque[str] = deque(maxlen=kept)
+        capacity = size if decoder is None else max(size, LONGEST_TEXT)
+        self._tokens: deque[int] = deque(maxlen=capacity)
+        self._pieces: deque[str] = deque(maxlen=capacity)
+        self._normalized: deque[str] = deque(maxlen=capacity)
         self.pending: list[int] = []  # last tokens that form an incomplete character
 
     def __len__(self) -> int:

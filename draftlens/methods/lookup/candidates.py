@@ -146,13 +146,13 @@ class Matcher:
     def _matches(self) -> list[tuple[int, TokenSource, int]]:
         """Agreement, text and place of each match, the preferred one first."""
         for length in range(min(self.window, len(self.tail)), 0, -1):
-            found = [
+            matches = [
                 (agreement, reference, place)
                 for reference in self.references
                 for agreement, place in reference.matches(self.tail, length)
             ]
-            if found:
-                return sorted(found, key=_preference)  # stable
+            if matches:
+                return sorted(matches, key=_preference)  # stable
         return []
 
     def _follow(self, tokens: Sequence[int], pieces: Sequence[str]) -> None:
@@ -166,14 +166,14 @@ class Matcher:
 
 def distinct(candidates: Iterable[Candidate], most: int) -> list[Candidate]:
     """The first `most` candidates, without those that are a prefix of an earlier one."""
-    kept: list[Candidate] = []
+    result: list[Candidate] = []
     for candidate in candidates:
-        if len(kept) >= most:
+        if len(result) >= most:
             break
         count = len(candidate.tokens)
-        if not any(known.tokens[:count] == candidate.tokens for known in kept):
-            kept.append(candidate)
-    return kept
+        if not any(earlier.tokens[:count] == candidate.tokens for earlier in result):
+            result.append(candidate)
+    return result
 
 
 def longest_correct(

@@ -32,7 +32,7 @@ class LookupRow:
     """State of one row."""
 
     matcher: Matcher
-    known: int = 0  # tokens of the answer that the matcher has
+    num_read: int = 0  # tokens of the answer that the matcher has
     tree: PrefixTree = NO_CANDIDATES  # candidates of this round, merged
     candidates: Sequence[Candidate] = ()  # indexed by `tree.origins`
     verified: PrefixTree = NO_CANDIDATES  # the part of the tree that the target verifies
@@ -150,17 +150,17 @@ class LookupDrafter:
             self.budget.record(self._width, len(batch), self._context, seconds)
         deepest = 0
         for row, history in zip(self._rows, batch.histories, strict=True):
-            emitted = history.answer[row.known : history.length]
+            emitted = history.answer[row.num_read : history.length]
             deepest = max(deepest, self.rates.count(row.tree, row.candidates, emitted))
-            num_accepted = sum(history.from_draft[row.known : history.length])
+            num_accepted = sum(history.from_draft[row.num_read : history.length])
             row.count_references(emitted[:num_accepted])
             self._extend(row, history)
         self._record_depth(deepest)
 
     def _extend(self, row: LookupRow, history: History) -> None:
-        emitted = history.answer[row.known : history.length]
+        emitted = history.answer[row.num_read : history.length]
         row.matcher.extend(self.vocabulary.with_breaks(emitted))
-        row.known = history.length
+        row.num_read = history.length
 
     def remove(self, row: int) -> None:
         replace_by_last(self._rows, row)

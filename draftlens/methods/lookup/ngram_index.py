@@ -58,8 +58,8 @@ class TokenIndex:
     def agreement(self, end: int, tail: Sequence[int]) -> int:
         """How many tokens before `end` equal those at the end of `tail`."""
         count = 0
-        most = min(end, len(tail))
-        while count < most and self.tokens[end - 1 - count] == tail[-1 - count] != BREAK:
+        limit = min(end, len(tail))
+        while count < limit and self.tokens[end - 1 - count] == tail[-1 - count] != BREAK:
             count += 1
         return count
 

@@ -85,16 +85,16 @@ class _Trie:
     def insert(self, candidate: Sequence[int], origin: int) -> None:
         node = ROOT
         for token in candidate:
-            known = self.children[node].get(token)
-            if known is None:
+            child = self.children[node].get(token)
+            if child is None:
                 if len(self.tokens) >= self.max_nodes:
                     return
-                known = len(self.tokens)
-                self.children[node][token] = known
-                self.children[known] = {}
+                child = len(self.tokens)
+                self.children[node][token] = child
+                self.children[child] = {}
                 self.tokens.append(token)
                 self.origins.append(origin)
-            node = known
+            node = child
 
     def in_level_order(self) -> PrefixTree:
         order = list(self.children[ROOT].values())

@@ -93,12 +93,12 @@ class TextCodec:
         The beginning of the last word of `before` suffices. Where a token crosses the boundary, the
         ids are those of the text after a line break.
         """
-        known = self._continuations.get((before, text))
-        if known is None:
+        token_ids = self._continuations.get((before, text))
+        if token_ids is None:
             ids = self._encode_after(before, text) if before else None
-            known = self.encode(text) if ids is None else ids
-            self._continuations[before, text] = known
-        return known
+            token_ids = self.encode(text) if ids is None else ids
+            self._continuations[before, text] = token_ids
+        return token_ids
 
     def _encode_after(self, before: str, text: str) -> list[int] | None:
         """Tokens of `text` after `before`; None where a token crosses the boundary."""

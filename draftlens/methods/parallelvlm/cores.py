@@ -75,12 +75,12 @@ class TargetShare:
             self._left.pop(holder, None)
 
     def _set_threads(self) -> None:
-        most = max(self._left.values())
-        if most:
+        num_reserved = max(self._left.values())
+        if num_reserved:
             if self._before is None:
                 self._before = torch.get_num_threads()
-            mine = max(1, usable_cores() - most)
-            torch.set_num_threads(min(self._before, mine))
+            num_threads = max(1, usable_cores() - num_reserved)
+            torch.set_num_threads(min(self._before, num_threads))
         elif self._before is not None:
             torch.set_num_threads(self._before)
             self._before = None

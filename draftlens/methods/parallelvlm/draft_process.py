@@ -128,12 +128,12 @@ class DraftProcess:
         while self._read(0.0):
             pass
         while not inbox:
-            left = end - time.monotonic()
-            if left <= 0:
+            remaining = end - time.monotonic()
+            if remaining <= 0:
                 self._check_now_and_then()
                 return []
             # Another thread may receive the message for this one.
-            self._read(min(left, CHECK_SECONDS / 10))
+            self._read(min(remaining, CHECK_SECONDS / 10))
         messages = []
         while inbox:
             messages.append(inbox.popleft())

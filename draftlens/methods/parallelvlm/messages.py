@@ -111,7 +111,7 @@ class Joined:
 
 
 @dataclass(frozen=True)
-class Guess:
+class DraftToken:
     """One draft token."""
 
     row: int
@@ -127,7 +127,7 @@ class DraftTokens:
     """The tokens of one forward of the draft."""
 
     answer: int
-    tokens: tuple[Guess, ...]  # at most one for each row
+    tokens: tuple[DraftToken, ...]  # at most one for each row
     cache_bytes: int  # of the draft's keys and values
     span: Span  # the time that the forward took
 

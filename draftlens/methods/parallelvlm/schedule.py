@@ -120,4 +120,4 @@ class Schedule:
 def _speed(rounds: Iterable[Round]) -> float:
     """Tokens a second."""
     done = list(rounds)
-    return sum(one.tokens for one in done) / max(sum(one.seconds for one in done), 1e-9)
+    return sum(entry.tokens for entry in done) / max(sum(entry.seconds for entry in done), 1e-9)

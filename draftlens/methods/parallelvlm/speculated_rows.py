@@ -16,7 +16,7 @@ from draftlens.decoding.drafter import draw_children
 from draftlens.drafting.draft_prompt import DraftPrompt
 from draftlens.drafting.draft_rows import DraftRows
 from draftlens.drafting.draft_scores import with_ids_of_the_target
-from draftlens.methods.parallelvlm.messages import Decision, Guess
+from draftlens.methods.parallelvlm.messages import Decision, DraftToken
 from draftlens.models.adapter import Backbone
 
 
@@ -29,7 +29,6 @@ class SpeculatedRow:
     limit: int  # length up to which the row may be drafted
     tip: Tensor | None  # logits after the last of `tokens`, ``[V]``; None until they are computed
     tokens: list[int]  # answer and draft tokens
-    known: int = 0  # how many of these the target has emitted
     epoch: int = 0  # how often draft tokens were replaced
     finished: bool = False
 
@@ -37,7 +36,6 @@ class SpeculatedRow:
         """Apply a decision of the target; returns how many leading tokens are unchanged."""
         start = decision.start
         end = start + len(decision.tokens)
-        self.known = end
         self.limit = decision.limit
         self.finished = decision.finished
         same = start
@@ -93,29 +91,31 @@ class SpeculatedRows:
         self.draft_rows.remove(row)
         replace_by_last(self.rows, row)
 
-    def step(self) -> tuple[Guess, ...]:
+    def step(self) -> tuple[DraftToken, ...]:
         """Draft the next token of every open row with one forward."""
         rows = [index for index, row in enumerate(self.rows) if self._is_open(row)]
         if not rows:
             return ()
         self._forward(rows)
-        chosen = [self.rows[index] for index in rows]
-        tips = [row.tip for row in chosen if row.tip is not None]
-        batch = Batch(tuple(map(_history, chosen)))
+        open_rows = [self.rows[index] for index in rows]
+        tips = [row.tip for row in open_rows if row.tip is not None]
+        batch = Batch(tuple(map(_history, open_rows)))
         logits = torch.stack(tips)[:, None]  # [B, 1, V]
         count = len(tips)
-        no_guesses = torch.empty(count, 0, dtype=torch.long, device=logits.device)
-        scores = batch.process(logits, [EMPTY] * count, no_guesses, [[ROOT]] * count)
-        drawn = draw_children(batch, scores, 1, batch.steps(logits.device))
+        no_tokens = torch.empty(count, 0, dtype=torch.long, device=logits.device)
+        scores = batch.process(logits, [EMPTY] * count, no_tokens, [[ROOT]] * count)
+        children = draw_children(batch, scores, 1, batch.steps(logits.device))
         probs = _probabilities(batch, scores[:, 0])
-        tokens = drawn[:, 0, 0].tolist()
-        guesses = []
-        for index, row in enumerate(chosen):
+        tokens = children[:, 0, 0].tolist()
+        draft_tokens = []
+        for index, row in enumerate(open_rows):
             token = tokens[index]
-            guesses.append(Guess(row.number, row.epoch, len(row.tokens), token, probs[index]))
+            draft_tokens.append(
+                DraftToken(row.number, row.epoch, len(row.tokens), token, probs[index])
+            )
             row.tokens.append(token)
             row.tip = None
-        return tuple(guesses)
+        return tuple(draft_tokens)
 
     def _is_open(self, row: SpeculatedRow) -> bool:
         is_readable = row.tip is not None or bool(row.tokens)
@@ -123,15 +123,17 @@ class SpeculatedRows:
 
     def _forward(self, rows: Sequence[int]) -> None:
         """Forward what the cache lacks of these rows, for their tips; other rows get fillers."""
-        held = [self.draft_rows.held(index) for index in range(len(self.rows))]
+        cached_lengths = [self.draft_rows.held(index) for index in range(len(self.rows))]
         pending: list[list[int]] = [[] for _ in self.rows]
         for index in rows:
-            pending[index] = self.rows[index].tokens[held[index] :]
+            pending[index] = self.rows[index].tokens[cached_lengths[index] :]
         if not any(pending):
             return
         self.draft_rows.begin_round()
         self.draft_rows.pending = pending
-        steps = [[cached + len(tokens)] for cached, tokens in zip(held, pending, strict=True)]
+        steps = [
+            [cached + len(tokens)] for cached, tokens in zip(cached_lengths, pending, strict=True)
+        ]
         logits = self.draft_rows.catch_up(torch.tensor(steps, device=self.draft_rows.device))
         for index in rows:
             if pending[index]:

@@ -9,7 +9,7 @@ from torch import Tensor
 from draftlens.core.history import History
 from draftlens.core.proposal import NextProposal
 from draftlens.core.timeline import DISCARDED, Span
-from draftlens.methods.parallelvlm.messages import Decision, Guess
+from draftlens.methods.parallelvlm.messages import Decision, DraftToken
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Row:
     # answer and draft tokens, as far as the worker has written them
     tokens: list[int] = field(default_factory=list)
     answer: list[int] = field(default_factory=list)  # the target's own tokens, which only ever grow
-    known: int = 0  # how many of these were sent to the worker
+    num_decided: int = 0  # how many of these were sent to the worker
     epoch: int = 0  # of the last draft token
     agrees: bool = True  # whether nothing in `tokens` contradicts the answer
     finished: bool = False  # whether the answer has ended, or goes on without a draft
@@ -52,7 +52,7 @@ class Row:
     @property
     def is_written(self) -> bool:
         """Whether the worker has written all that it may."""
-        if self.finished or self.limit <= self.known:
+        if self.finished or self.limit <= self.num_decided:
             return True
         return self.agrees and len(self.tokens) >= self.limit
 
@@ -61,17 +61,17 @@ class Row:
         """The draft tokens to verify: those of the last round, without later ones."""
         if self.finished or not self.agrees:
             return []
-        return self.tokens[self.known : self.met]
+        return self.tokens[self.num_decided : self.met]
 
     def next_proposal(self, depth: int) -> NextProposal | None:
         """The draft token after the first `depth` ones, with what it was drawn from."""
-        position = self.known + depth
+        position = self.num_decided + depth
         probs = self.probs.get(position)
         if probs is None or self.finished or not self.agrees:
             return None
         return NextProposal(self.tokens[position], probs)
 
-    def take(self, drafted: Guess, work: DraftForward) -> list[bool]:
+    def take(self, drafted: DraftToken, work: DraftForward) -> list[bool]:
         """Append a token of the worker; returns its verdict if the answer has come so far."""
         if drafted.epoch != self.epoch:
             # The worker has followed the decisions up to here and goes on from the answer.
@@ -85,23 +85,23 @@ class Row:
         self.works[drafted.position] = work
         if drafted.probs is not None:
             self.probs[drafted.position] = drafted.probs
-        return [self._compare(drafted.position)] if drafted.position < self.known else []
+        return [self._compare(drafted.position)] if drafted.position < self.num_decided else []
 
     def advance(self, history: History) -> list[bool]:
         """Follow the answer; returns the verdicts on draft tokens that it has reached."""
         verdicts = []
         reached = min(history.length, len(self.tokens)) if self.agrees else 0
-        for position in range(self.known, reached):
+        for position in range(self.num_decided, reached):
             verdicts.append(self._compare(position))
             if not self.agrees:
                 break
-        self.known = history.length
+        self.num_decided = history.length
         self.finished = history.finished
-        self.met = max(len(self.tokens), self.known) if self.agrees else self.known
+        self.met = max(len(self.tokens), self.num_decided) if self.agrees else self.num_decided
         return verdicts
 
     def decision(self, start: int) -> Decision:
-        gained = tuple(self.answer[start : self.known])
+        gained = tuple(self.answer[start : self.num_decided])
         return Decision(self.number, start, gained, self.limit, self.finished)
 
     def _compare(self, position: int) -> bool:

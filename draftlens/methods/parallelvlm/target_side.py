@@ -116,8 +116,8 @@ class ParallelDrafter(DraftWorker):
                 pruning = self.reading.pruning
                 self._session = WorkerSession(self.link, self.vocab_size, pruning, observed)
             if self._session is not None:
-                given = self.reading.inputs(inputs)
-                rows = self._session.add(batch, given, room, limit, waits)
+                draft_inputs = self.reading.inputs(inputs)
+                rows = self._session.add(batch, draft_inputs, room, limit, waits)
         except WorkerLostError as error:
             if self._is_parallel is None:
                 logger.warning("the schedule is serial: %s", error)
@@ -183,8 +183,8 @@ class ParallelDrafter(DraftWorker):
         """The draft tokens of the last round, one chain for each row."""
         if not self._is_parallel:
             return self.serial.propose(batch, budget)
-        most = min(budget, self.schedule.window) if self.schedule.drafts else 0
-        proposed = [row.proposed[:most] for row in self._rows]
+        limit = min(budget, self.schedule.window) if self.schedule.drafts else 0
+        proposed = [row.proposed[:limit] for row in self._rows]
         counts = [len(tokens) for tokens in proposed]
         self._width = 1 + max(counts)
         table = torch.zeros(len(counts), max(counts), dtype=torch.long)
@@ -198,10 +198,10 @@ class ParallelDrafter(DraftWorker):
         """What the proposed tokens were drawn from, float32 ``[B, P, V]``, zeros in rows without
         rejection sampling; None if no token was drawn."""
         drawn_from = {
-            (index, depth): row.probs[row.known + depth]
+            (index, depth): row.probs[row.num_decided + depth]
             for index, (row, count) in enumerate(zip(self._rows, counts, strict=True))
             for depth in range(count)
-            if row.known + depth in row.probs
+            if row.num_decided + depth in row.probs
         }
         if not drawn_from:
             return None
@@ -230,7 +230,7 @@ class ParallelDrafter(DraftWorker):
         pass_seconds = time.perf_counter() - self._proposed_at
         self._meet(session, self._rows)
         gained = [
-            history.length - row.known
+            history.length - row.num_decided
             for row, history in zip(self._rows, batch.histories, strict=True)
             if not row.finished
         ]
@@ -254,9 +254,9 @@ class ParallelDrafter(DraftWorker):
         decisions = []
         for row, history in zip(rows, batch.histories, strict=True):
             if not row.finished:
-                start = row.known
+                start = row.num_decided
                 self._count(row.advance(history))
-                limit = row.met + self.schedule.window if self.schedule.drafts else row.known
+                limit = row.met + self.schedule.window if self.schedule.drafts else row.num_decided
                 row.limit = min(limit, row.room)
                 decisions.append(row.decision(start))
         if decisions:

@@ -25,7 +25,12 @@ from draftlens.drafting.model_drafter import TreeDrafter
 from draftlens.methods.tabed.mixture import log_mixture
 from draftlens.methods.tabed.prompts import ViewPrompts, present_views
 from draftlens.methods.tabed.view_rows import Present, ViewRows
-from draftlens.methods.tabed.weight_updates import LEAST, Asked, ViewTallies, log_probs_before
+from draftlens.methods.tabed.weight_updates import (
+    MIN_LOG_PROB,
+    RowViews,
+    ViewTallies,
+    log_probs_before,
+)
 from draftlens.methods.tabed.weights import Weighting, normalized
 
 NEGLIGIBLE = 0.05  # A view with less weight in all rows is dropped.
@@ -139,7 +144,7 @@ class Ensemble(TreeDrafter):
         if self.weighting.follows_path and weights.shape[1] > 1:
             index = tokens[:, None, :, None].expand(-1, weights.shape[1], -1, -1)
             likelihoods = above.scores[:, :, parents].gather(-1, index)[..., 0]
-            weights = (weights + likelihoods.clamp_min(LEAST)).log_softmax(1)
+            weights = (weights + likelihoods.clamp_min(MIN_LOG_PROB)).log_softmax(1)
         self._weights = weights
         return self.rows.expand(tokens, steps, level)
 
@@ -167,24 +172,28 @@ class Ensemble(TreeDrafter):
         table = []
         for tally, has_view in zip(self._tallies.rows, self.rows.present, strict=True):
             log_weights = tally.log_weights
-            known = [log_weights[self._chosen[view]] if has_view[view] else -inf for view in awake]
-            if max(known) == -inf:  # fixed weights of 0
-                known = [0.0 if has_view[view] else -inf for view in awake]
-            table.append(normalized(known))
+            weights = [
+                log_weights[self._chosen[view]] if has_view[view] else -inf for view in awake
+            ]
+            if max(weights) == -inf:  # fixed weights of 0
+                weights = [0.0 if has_view[view] else -inf for view in awake]
+            table.append(normalized(weights))
         return torch.tensor(table, device=self.rows.device)[:, :, None]
 
     def _observe_first(self, logits: Sequence[Tensor | None], first_row: int) -> None:
         """Weigh the views by the first tokens of rows that joined; logits of each prefill."""
         present = self.rows.present[first_row:]
-        asked = tuple(view for view in range(len(logits)) if any(row[view] for row in present))
-        known = [logits[view] for view in asked]
-        computed = [after_prompt for after_prompt in known if after_prompt is not None]
-        if len(computed) < len(known) or len(self._chosen) == 1:
+        view_numbers = tuple(
+            view for view in range(len(logits)) if any(row[view] for row in present)
+        )
+        view_logits = [logits[view] for view in view_numbers]
+        computed = [after_prompt for after_prompt in view_logits if after_prompt is not None]
+        if len(computed) < len(view_logits) or len(self._chosen) == 1:
             return
         stacked = with_ids_of_the_target(torch.stack(computed, 1), self.rows.vocab_size)
         for row, views in enumerate(stacked, first_row):
             if self._histories[row].length:
-                self._observe_late(row, 0, views, asked)
+                self._observe_late(row, 0, views, view_numbers)
 
     def _observe_pending(self, logits: Tensor) -> None:
         """Weigh the views by each row's pending tokens but the first; logits ``[B, a, W, V]``."""
@@ -198,7 +207,9 @@ class Ensemble(TreeDrafter):
                 misses += len(tokens) - 1 - right
         self._agreement = (hits, misses)
 
-    def _observe_late(self, row: int, first: int, logits: Tensor, asked: Sequence[int]) -> int:
+    def _observe_late(
+        self, row: int, first: int, logits: Tensor, view_numbers: Sequence[int]
+    ) -> int:
         """Weigh the views by P tokens, from index `first` on, that the draft has not proposed.
 
         `logits` are those before each token, ``[a, P, V]``. Returns how many of the tokens the view
@@ -207,7 +218,7 @@ class Ensemble(TreeDrafter):
         history = self._histories[row]
         log_probs = log_probs_before(history, first, logits)
         tokens = history.answer[first : first + log_probs.shape[1]]
-        views = self._asked(row, asked)
+        views = self._asked(row, view_numbers)
         return self._tallies.observe(row, history, first, log_probs, tokens, views)
 
     def _count_only(self, row: int, verdict: Verdict, places: Mapping[int, Any]) -> None:
@@ -248,10 +259,10 @@ class Ensemble(TreeDrafter):
         views = self._asked(row, self.rows.awake)
         self._tallies.observe(row, history, history.length, log_probs, tokens, views, log_targets)
 
-    def _asked(self, row: int, asked: Sequence[int]) -> Asked:
+    def _asked(self, row: int, view_numbers: Sequence[int]) -> RowViews:
         """Indices in `self.names`; None for a view that the row does not have."""
         has_view = self.rows.present[row]
-        return [self._chosen[view] if has_view[view] else None for view in asked]
+        return [self._chosen[view] if has_view[view] else None for view in view_numbers]
 
     def _largest_weight(self, view: int) -> float:
         """The largest weight of a view in the running rows that have it; 0 if there is none."""
@@ -277,8 +288,10 @@ class Ensemble(TreeDrafter):
 
     def _is_dispensable(self, view: int) -> bool:
         """Whether every row has another view that is awake."""
-        others = [other for other in self.rows.awake if other != view]
-        return all(any(has_view[other] for other in others) for has_view in self.rows.present)
+        rest = [other_view for other_view in self.rows.awake if other_view != view]
+        return all(
+            any(has_view[other_view] for other_view in rest) for has_view in self.rows.present
+        )
 
 
 def _processed(logits: Tensor, nodes: Nodes) -> Tensor:

@@ -42,13 +42,13 @@ def read_views(
         )
     for name, inputs in given.items():
         _check_view_rows(f"draft_inputs['views'][{name!r}]", inputs, source.num_rows)
-    made: dict[str, Callable[[], Mapping[str, Any]]] = {}
+    makers_of_inputs: dict[str, Callable[[], Mapping[str, Any]]] = {}
     for name, make in makers.items():
         if name in given:
-            made[name] = partial(dict, given[name])
+            makers_of_inputs[name] = partial(dict, given[name])
         elif source.chat is not None:
-            made[name] = partial(make, source.chat)
-    return made
+            makers_of_inputs[name] = partial(make, source.chat)
+    return makers_of_inputs
 
 
 def _check_form(given: Any) -> None:

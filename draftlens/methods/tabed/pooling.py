@@ -22,13 +22,13 @@ def pool(prompt: Prompt, size: int = 2) -> Prompt:
     features, if any, are pooled as well.
     """
     blocks = [_blocks(prompt, row, size) for row in range(len(prompt.lengths))]
-    kept = []
+    kept_tokens = []
     for row, length in enumerate(prompt.lengths):
         stays = ~prompt.visual[row, :length]
         _, firsts = _first_of(blocks[row])
         stays[_visual(prompt, row)[firsts]] = True
-        kept.append(stays.nonzero()[:, 0])
-    return gather(_averaged(prompt, blocks), kept, "compact")
+        kept_tokens.append(stays.nonzero()[:, 0])
+    return gather(_averaged(prompt, blocks), kept_tokens, "compact")
 
 
 def _visual(prompt: Prompt, row: int) -> Tensor:

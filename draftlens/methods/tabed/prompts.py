@@ -43,8 +43,8 @@ class ViewPrompts:
 
     def source(self, encoded: Mapping[str, Any], context: TargetContext) -> Source:
         """What the views of rows that join are made of; `encoded` are the draft's inputs."""
-        made = context.extras.get(VIEWS_EXTRA, {})
-        return Source(self.backbone, encoded, made, context, self.is_target, self.config)
+        makers = context.extras.get(VIEWS_EXTRA, {})
+        return Source(self.backbone, encoded, makers, context, self.is_target, self.config)
 
     def read(self, chosen: Sequence[int], source: Source) -> list[DraftPrompt | None]:
         """The prompt of each chosen view; None where it repeats another one, as most do without
@@ -76,9 +76,11 @@ def present_views(drafts: Sequence[DraftPrompt | None], row: int) -> Present:
     """Which views a row has: those that could be read, without repetitions."""
     present: list[bool] = []
     for view, draft in enumerate(drafts):
-        earlier = [drafts[other] for other in range(view) if present[other]]
+        earlier = [drafts[index] for index in range(view) if present[index]]
         is_new = draft is not None and not any(
-            _are_equal(draft.prompt, other.prompt, row) for other in earlier if other is not None
+            _are_equal(draft.prompt, previous.prompt, row)
+            for previous in earlier
+            if previous is not None
         )
         present.append(is_new)
     return tuple(present)

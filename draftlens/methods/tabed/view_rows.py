@@ -85,8 +85,8 @@ class ViewRows(DraftRows):
         longest = 0
         for row, views in enumerate(present):
             pairs = zip(drafts, views, strict=True)
-            held = sum(draft.prompt.lengths[row] for draft, has_view in pairs if has_view)
-            longest = max(longest, held)
+            num_tokens = sum(draft.prompt.lengths[row] for draft, has_view in pairs if has_view)
+            longest = max(longest, num_tokens)
         capacity = longest + len(drafts) * self._room
         cache = self._empty_rows(drafts[0], 0)
         cache.capacity = max(cache.capacity, capacity)
@@ -99,11 +99,11 @@ class ViewRows(DraftRows):
         alone = self.backbone.new_cache(draft.prompt, 0)
         logits = draft.fill(alone)
         lengths = draft.prompt.lengths
-        kept = [
+        slots = [
             torch.arange(length if has else 0)
             for length, has in zip(lengths, has_view, strict=True)
         ]
-        append_slots(alone, rows, [kept] * len(alone.layers))
+        append_slots(alone, rows, [slots] * len(alone.layers))
         return logits
 
     def _take_views(
@@ -123,8 +123,8 @@ class ViewRows(DraftRows):
             view for view in range(len(drafts)) if any(row[view] for row in self.present)
         )
         if num_before:  # they may go on in more views than before
-            held = self._capacity(self.cache.lengths[:num_before])
-            self.cache.capacity = max(self.cache.capacity, held)
+            capacity = self._capacity(self.cache.lengths[:num_before])
+            self.cache.capacity = max(self.cache.capacity, capacity)
         self._answered += [history.length for history in batch.histories]
         self._grow_owners(max(self.cache.lengths))
         for row, views in enumerate(present):
@@ -178,15 +178,15 @@ class ViewRows(DraftRows):
         """Drop a view from all rows, between two rounds; each row has another one. Rows that join
         later may have the view."""
         table = self._owners[:, : max(self.lengths)]
-        others = [((row != view) & (row != NOBODY)).nonzero()[:, 0] for row in table]
-        owners = [row[slots] for row, slots in zip(table, others, strict=True)]
+        kept_slots = [((row != view) & (row != NOBODY)).nonzero()[:, 0] for row in table]
+        owners = [row[slots] for row, slots in zip(table, kept_slots, strict=True)]
         self.present = [(*row[:view], False, *row[view + 1 :]) for row in self.present]
-        self.awake = tuple(other for other in self.awake if other != view)
+        self.awake = tuple(awake_view for awake_view in self.awake if awake_view != view)
         self.prompt_lengths = [
             int((slots < length).sum())
-            for slots, length in zip(others, self.prompt_lengths, strict=True)
+            for slots, length in zip(kept_slots, self.prompt_lengths, strict=True)
         ]
-        self.cache = self._moved(others)
+        self.cache = self._moved(kept_slots)
         self._owners.fill_(NOBODY)
         for row, names in enumerate(owners):
             self._owners[row, : len(names)] = names

@@ -55,7 +55,7 @@ class Source:
         backbone: the model that drafts.
         inputs: the output of its processor for the rows that join; not used if the target drafts
             for itself.
-        made: what makes the draft's inputs for further views, by name.
+        makers: what makes the draft's inputs for further views, by name.
         context: the target's side of these rows.
         is_target: whether the target drafts for itself.
         config: of the model with the processor that made `inputs`; None for `backbone`.
@@ -63,7 +63,7 @@ class Source:
 
     backbone: Backbone
     inputs: Mapping[str, Any]
-    made: Mapping[str, MakeInputs]
+    makers: Mapping[str, MakeInputs]
     context: TargetContext
     is_target: bool = False
     config: Any = None
@@ -163,8 +163,8 @@ class MultimodalView:
         lengths = source.whole.lengths
 
         def fill(cache: KVCache) -> None:
-            kept = [torch.arange(length) for length in lengths]
-            append_slots(source.context.cache, cache, [kept] * len(cache.layers))
+            slots = [torch.arange(length) for length in lengths]
+            append_slots(source.context.cache, cache, [slots] * len(cache.layers))
 
         return DraftPrompt(source.whole, fill)
 
@@ -201,7 +201,7 @@ class TextView:
         return "text" if self.instead == "\n" else f"text({self.instead!r})"
 
     def read(self, source: Source) -> DraftPrompt:
-        make_inputs = source.made.get(self.label)
+        make_inputs = source.makers.get(self.label)
         if make_inputs is not None:
             return source.read(make_inputs())
         mask = source.inputs.get("attention_mask")
@@ -243,7 +243,7 @@ class CaptionView:
             object.__setattr__(self, "captioner", tuple(self.captioner))
 
     def read(self, source: Source) -> DraftPrompt:
-        make_inputs = source.made.get(self.label)
+        make_inputs = source.makers.get(self.label)
         if make_inputs is None:
             raise ViewError(
                 "captions are made of messages: give them, or the view's inputs as "
@@ -318,8 +318,8 @@ class PrunedView:
         """The pruner and the ratio; two views may prune by the same name with other options."""
         options = describe(PRUNERS, self.pruner)
         name = options.pop("name")
-        chosen = "".join(f",{key}={value}" for key, value in options.items())
-        return f"{name}({self.ratio:g}{chosen})"
+        option_text = "".join(f",{key}={value}" for key, value in options.items())
+        return f"{name}({self.ratio:g}{option_text})"
 
     @property
     def readings(self) -> FeatureSpec:

@@ -21,10 +21,10 @@ from draftlens.methods.tabed.weights import Seen, Tally, Weighting, log_sum
 
 # Least log likelihood of a draft token (one in 10,000) where weights are updated along its path: a
 # view can recover after top-k or top-p left a token no chance.
-LEAST = -9.21
+MIN_LOG_PROB = -9.21
 
 # For each scored view its index among all views; None if a row does not have it.
-Asked = Sequence[int | None]
+RowViews = Sequence[int | None]
 
 
 class ViewTallies:
@@ -53,7 +53,7 @@ class ViewTallies:
         first: int,
         log_probs: Tensor,
         tokens: Sequence[int],
-        asked: Asked,
+        row_views: RowViews,
         log_targets: Tensor | None = None,
     ) -> int:
         """Weigh the views by some tokens.
@@ -61,18 +61,19 @@ class ViewTallies:
         Args:
             first: index of the first of the P tokens in the row's answer.
             log_probs: log q_v before each token, ``[a, P, V]``.
-            asked: the view of each of the a rows of `log_probs`.
+            row_views: the view of each of the a rows of `log_probs`.
             log_targets: log p there, ``[P, V]``, if the weighting needs it and it is known.
 
         Returns:
             How many of the tokens the view with the largest weight would have proposed.
         """
         index = torch.tensor(tokens, device=log_probs.device)
-        likelihoods = log_probs.gather(-1, index.expand(len(asked), -1)[..., None])[..., 0].tolist()
+        indices = index.expand(len(row_views), -1)[..., None]
+        likelihoods = log_probs.gather(-1, indices)[..., 0].tolist()
         noise = _noise(history, first, log_probs)
         ranking = log_probs if noise is None else log_probs + noise
         is_right = (ranking.argmax(-1) == index).tolist()
-        views = [(slot, view) for slot, view in enumerate(asked) if view is not None]
+        views = [(slot, view) for slot, view in enumerate(row_views) if view is not None]
         right = 0
         for place, token in enumerate(tokens):
             values = [nan] * len(self.names)
@@ -83,15 +84,15 @@ class ViewTallies:
             right += self.count(row, first + place, token, hits)
             if log_targets is None and self.weighting.needs_target_scores:
                 continue
-            seen = Seen(token, values, rejects=history.sampling.rejects)
+            evidence = Seen(token, values, rejects=history.sampling.rejects)
             if log_targets is not None:
-                seen = replace(
-                    seen,
+                evidence = replace(
+                    evidence,
                     log_probs=self._by_view(log_probs[:, place], views),
                     log_target=log_targets[place],
                     noise=None if noise is None else noise[place],
                 )
-            self.rows[row].observe(seen)
+            self.rows[row].observe(evidence)
         return right
 
     def count(self, row: int, index: int, token: int, hits: Sequence[bool | None]) -> bool:
@@ -101,14 +102,16 @@ class ViewTallies:
         Returns whether the view with the largest weight, of those with scores, would have done so.
         """
         log_weights = self.rows[row].log_weights
-        asked = [view for view, hit in enumerate(hits) if hit is not None]
-        total = log_sum([log_weights[view] for view in asked])
+        scored_views = [view for view, hit in enumerate(hits) if hit is not None]
+        total = log_sum([log_weights[view] for view in scored_views])
         weights = [0.0] * len(hits)
-        for view in asked:
-            weights[view] = exp(log_weights[view] - total) if total > -inf else 1 / len(asked)
+        for view in scored_views:
+            weights[view] = (
+                exp(log_weights[view] - total) if total > -inf else 1 / len(scored_views)
+            )
         row_of_call = self._rows_of_calls[row]
         self.report(Weighed(row_of_call, index, token, self.names, tuple(weights), tuple(hits)))
-        best = max(asked, key=weights.__getitem__)
+        best = max(scored_views, key=weights.__getitem__)
         return bool(hits[best])
 
     def _by_view(self, log_probs: Tensor, views: Sequence[tuple[int, int]]) -> Tensor:

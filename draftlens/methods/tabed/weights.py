@@ -173,11 +173,11 @@ class BayesTally:
         floor = self.rule.log_floor
         likelihoods = [max(value, floor) for value in seen.log_likelihoods]  # NaN stays
         pairs = list(zip(self.log_weights, likelihoods, strict=True))
-        asked = [(weight, value) for weight, value in pairs if not isnan(value)]
-        if not asked:
+        scored = [(weight, value) for weight, value in pairs if not isnan(value)]
+        if not scored:
             return
-        mixture = log_sum([weight + value for weight, value in asked])
-        mixture -= log_sum([weight for weight, _ in asked])
+        mixture = log_sum([weight + value for weight, value in scored])
+        mixture -= log_sum([weight for weight, _ in scored])
         rate = self.rule.rate
         moved = [weight + rate * (mixture if isnan(value) else value) for weight, value in pairs]
         self._move(normalized(moved))

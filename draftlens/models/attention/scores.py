@@ -67,10 +67,10 @@ class AttentionProbe:
         for row, readers in enumerate(self.readers):
             if len(readers):
                 readers = readers.to(query.device)
-                own = query[row][:, readers - self.starts[row]]
+                row_query = query[row][:, readers - self.starts[row]]
                 # A pass over rows of different lengths has keys after the end of this one.
-                known = _row_scores(own, key[row], readers, scaling)[: scores.shape[1]]
-                scores[row, : len(known)] = known.to(scores.device)
+                row_scores = _row_scores(row_query, key[row], readers, scaling)[: scores.shape[1]]
+                scores[row, : len(row_scores)] = row_scores.to(scores.device)
         scores *= self.visual
         if self._num_added < len(self.by_layer):
             self.by_layer[self._num_added] += scores

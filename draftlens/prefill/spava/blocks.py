@@ -128,8 +128,8 @@ class Share:
     @property
     def num_local(self) -> int:
         """Tokens on this rank, copies included."""
-        held = sum(self.blocks.size(block) for block in self.mine)
-        return self.blocks.anchor + held + self.blocks.length - self.blocks.context
+        block_tokens = sum(self.blocks.size(block) for block in self.mine)
+        return self.blocks.anchor + block_tokens + self.blocks.length - self.blocks.context
 
     def local_spans(self) -> list[slice]:
         """The blocks of `mine` as slices of this rank's tokens."""

@@ -20,7 +20,7 @@ from draftlens.prefill.spava.blocks import Share
 from draftlens.prefill.spava.one_process_attention import BlockAttention
 from draftlens.prefill.spava.passing_keys import Choose, keys_by_query
 from draftlens.prefill.spava.rank_attention import InShards
-from draftlens.prefill.spava.rank_zero import Hand, Held, OnRankZero, read_by_ranks
+from draftlens.prefill.spava.rank_zero import Hand, OnRankZero, RowPart, read_by_ranks
 from draftlens.prefill.spava.rows import PromptRow, notes_of
 
 _CHECKED = Slot[bool]("passed check_directed")
@@ -67,16 +67,16 @@ def read_in_blocks(
 
 def _hand(prompt: Prompt, rows: Sequence[PromptRow], size: int, rank: int, zigzag: bool) -> Hand:
     shares: list[Share | None] = []
-    held: list[Held] = []
+    parts: list[RowPart] = []
     for row, length in zip(rows, prompt.lengths, strict=True):
         if row.blocks is None:
             shares.append(None)
-            held.append(OnRankZero(length, rank))
+            parts.append(OnRankZero(length, rank))
         else:
             share = Share(row.blocks, rank, size, zigzag)
             shares.append(share)
-            held.append(share)
-    return Hand(held, InShards(tuple(shares)))
+            parts.append(share)
+    return Hand(parts, InShards(tuple(shares)))
 
 
 @torch.no_grad()
@@ -88,12 +88,12 @@ def check_directed(backbone: Backbone) -> None:
         return
     ids = torch.tensor([[1, 2, 3, 4]], device=backbone.device) % backbone.vocab_size
     prompt = backbone.text_prompt(ids)
-    own = backbone.prefill(prompt, backbone.new_cache(prompt, 1))
+    stock = backbone.prefill(prompt, backbone.new_cache(prompt, 1))
     attention = BlockAttention([None], [4])
     directed = backbone.prefill(prompt, backbone.new_cache(prompt, 1), attention)
-    relative = 1e-3 if own.dtype == torch.float32 else 5e-2
-    bound = relative * float(own.abs().max().clamp_min(1e-6))
-    difference = float((directed - own).abs().max())
+    relative = 1e-3 if stock.dtype == torch.float32 else 5e-2
+    bound = relative * float(stock.abs().max().clamp_min(1e-6))
+    difference = float((directed - stock).abs().max())
     if attention.num_layers != backbone.text_config.num_hidden_layers or not difference <= bound:
         raise UnsupportedModelError(
             f"the attention of {backbone.name} is no softmax of scaled products in every layer, or "

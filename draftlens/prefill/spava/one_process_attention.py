@@ -112,23 +112,23 @@ def attend_in_blocks(
     shared = _Shared(key, value, blocks)
     shared.add(key[:, anchor], value[:, anchor])
 
-    asked = query[:, blocks.context : blocks.length]
+    selection_query = query[:, blocks.context : blocks.length]
     for block in range(blocks.count):
         span = blocks.span(block)
-        own = attend(query[:, span], key[:, span], value[:, span], causal=True)
+        diagonal = attend(query[:, span], key[:, span], value[:, span], causal=True)
         earlier = attend(query[:, span], *shared.states)
-        output[:, span] = merge_running(earlier, own).out
+        output[:, span] = merge_running(earlier, diagonal).out
         count = blocks.passed(block)
         if count:
-            places = choose(asked, key[:, span], count, layer, block)
+            places = choose(selection_query, key[:, span], count, layer, block)
             shared.add(taken(key[:, span], places), taken(value[:, span], places))
 
     # The query, and the answer where it is read together with the prompt.
     context = slice(blocks.context)
-    behind = slice(blocks.context, blocks.length)
-    seen = attend(query[:, behind], key[:, context], value[:, context])
-    itself = attend(query[:, behind], key[:, behind], value[:, behind], causal=True)
-    output[:, behind] = merge_parts([seen, itself]).out
+    query_span = slice(blocks.context, blocks.length)
+    context_part = attend(query[:, query_span], key[:, context], value[:, context])
+    query_part = attend(query[:, query_span], key[:, query_span], value[:, query_span], causal=True)
+    output[:, query_span] = merge_parts([context_part, query_part]).out
     return output
 
 

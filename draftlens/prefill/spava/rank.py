@@ -46,11 +46,11 @@ class Shard:
 
     def local_readers(self, rank: int) -> list[Tensor]:
         """Per row, indices among the rank's tokens of the readers that it owns."""
-        found = []
+        indices = []
         for row, readers in enumerate(self.readers):
             is_reader = torch.isin(self.places[row], readers.places[readers.owners == rank])
-            found.append(self.owned[row][is_reader])
-        return found
+            indices.append(self.owned[row][is_reader])
+        return indices
 
     def run(self, backbone: Backbone, hosts: Hosts) -> None:
         """Read the share, and keep it or send rank 0 what it needs."""
@@ -104,7 +104,7 @@ class Outcome:
         layers = []
         for number, queries in enumerate(self.queries):
             rows = zip(queries, self.owned(number), self.shard.places, strict=True)
-            layers.append([Local(asked, pair[0], places) for asked, pair, places in rows])
+            layers.append([Local(query, pair[0], places) for query, pair, places in rows])
         scalings = self.attention.scalings
         scores = probe_by_ranks(layers, scalings, self.shard.readers, hosts)
         return torch.cat([row for layer in scores for row in layer])
@@ -133,8 +133,8 @@ class _Recorder:
         mask: Tensor | None,
         **kwargs: Any,
     ) -> Any:
-        kept = [query[row][:, places] for row, places in enumerate(self._readers)]
-        self.queries.append(kept)
+        reader_queries = [query[row][:, places] for row, places in enumerate(self._readers)]
+        self.queries.append(reader_queries)
         return self._attention(module, query, key, value, mask, **kwargs)
 
 

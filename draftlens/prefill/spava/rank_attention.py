@@ -33,15 +33,15 @@ class _Local:
     share: Share
 
     @property
-    def behind(self) -> slice:
+    def query_span(self) -> slice:
         """The query's tokens."""
         blocks = self.share.blocks
         return slice(self.share.num_local - (blocks.length - blocks.context), self.share.num_local)
 
     @property
-    def asked(self) -> Tensor:
+    def selection_query(self) -> Tensor:
         """Queries that choose passing keys."""
-        return self.query[:, self.behind]
+        return self.query[:, self.query_span]
 
 
 class ShardAttention:
@@ -109,9 +109,11 @@ class ShardAttention:
             for block, span in zip(local.share.mine, spans, strict=True):
                 count = blocks.passed(block)
                 if count:
-                    own = local.key[:, span]
-                    places = keys_by_query(local.asked, own, count, self.num_layers, block)
-                    pieces.append(taken(own, places).flatten())
+                    block_keys = local.key[:, span]
+                    places = keys_by_query(
+                        local.selection_query, block_keys, count, self.num_layers, block
+                    )
+                    pieces.append(taken(block_keys, places).flatten())
                     pieces.append(taken(local.value[:, span], places).flatten())
         per_key = key.shape[1] * (key.shape[-1] + value.shape[-1])
         sizes = [per_key * _num_passed(rows, rank) for rank in range(self._hosts.size)]
@@ -162,11 +164,11 @@ class ShardAttention:
         merged = []
         first = 0
         for local in rows:
-            num_behind = local.behind.stop - local.behind.start
-            end = first + query.shape[1] * num_behind * (value.shape[-1] + 1)
+            query_length = local.query_span.stop - local.query_span.start
+            end = first + query.shape[1] * query_length * (value.shape[-1] + 1)
             parts = []
             for message in messages:
-                joined = message[first:end].view(query.shape[1], num_behind, -1)
+                joined = message[first:end].view(query.shape[1], query_length, -1)
                 parts.append(Part(joined[..., :-1], joined[..., -1]))
             merged.append(merge_parts(parts).out)
             first = end
@@ -181,15 +183,17 @@ def _num_passed(rows: Sequence[_Local], rank: int) -> int:
 def _query_part(local: _Local, attend: Attend) -> Part:
     """The query over the rank's slice of the anchor and its blocks; on rank 0 also over itself."""
     anchor = local.share.anchor_slice
-    own = slice(local.share.blocks.anchor, local.behind.start)
-    keys = torch.cat([local.key[:, anchor], local.key[:, own]], 1)
-    values = torch.cat([local.value[:, anchor], local.value[:, own]], 1)
-    query = local.query[:, local.behind]
-    seen = attend(query, keys, values)
+    block_slice = slice(local.share.blocks.anchor, local.query_span.start)
+    keys = torch.cat([local.key[:, anchor], local.key[:, block_slice]], 1)
+    values = torch.cat([local.value[:, anchor], local.value[:, block_slice]], 1)
+    query = local.query[:, local.query_span]
+    context_part = attend(query, keys, values)
     if local.share.rank:
-        return seen
-    itself = attend(query, local.key[:, local.behind], local.value[:, local.behind], causal=True)
-    return merge_running(Part(seen.out.float(), seen.lse), itself)
+        return context_part
+    query_part = attend(
+        query, local.key[:, local.query_span], local.value[:, local.query_span], causal=True
+    )
+    return merge_running(Part(context_part.out.float(), context_part.lse), query_part)
 
 
 def _without_passing(local: _Local, attend: Attend) -> list[Part]:
@@ -200,9 +204,11 @@ def _without_passing(local: _Local, attend: Attend) -> list[Part]:
         attend(local.query[:, anchor], local.key[:, anchor], local.value[:, anchor], causal=True)
     ]
     for span in spans:
-        own = attend(local.query[:, span], local.key[:, span], local.value[:, span], causal=True)
+        diagonal = attend(
+            local.query[:, span], local.key[:, span], local.value[:, span], causal=True
+        )
         shared = attend(local.query[:, span], local.key[:, anchor], local.value[:, anchor])
-        parts.append(merge_running(shared, own))
+        parts.append(merge_running(shared, diagonal))
     return parts
 
 
@@ -211,7 +217,7 @@ def _write(
     local: _Local,
     parts: Sequence[Part],
     passed: dict[int, tuple[Tensor, Tensor]],
-    behind: Tensor,
+    query_output: Tensor,
     attend: Attend,
 ) -> None:
     """Complete the blocks by their passing keys, and write the row ``[H, T, E]``."""
@@ -227,7 +233,7 @@ def _write(
                 part, attend(local.query[:, span], keys[:, earlier], values[:, earlier])
             )
         output[:, span] = part.out
-    output[:, local.behind] = behind
+    output[:, local.query_span] = query_output
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ class OnRankZero:
         return torch.full((len(self.indices()),), self.rank == 0)
 
 
-Held = Share | Chunks | OnRankZero
+RowPart = Share | Chunks | OnRankZero
 """One rank's part of a row: the indices of its tokens, and which of them it owns."""
 
 
@@ -50,7 +50,7 @@ Held = Share | Chunks | OnRankZero
 class Hand:
     """A rank's share of a prompt: its part of each row, and the maker of its attention."""
 
-    held: Sequence[Held]
+    parts: Sequence[RowPart]
     maker: InShards | InRing
 
 
@@ -91,18 +91,18 @@ def read_by_ranks(
 
 def _places(hand: Hand) -> list[Tensor]:
     """Per row the tokens that a rank owns."""
-    return [held.indices()[held.owned()] for held in hand.held]
+    return [part.indices()[part.owned()] for part in hand.parts]
 
 
 def _readers(probe: AttentionProbe, places: Sequence[Sequence[Tensor]]) -> tuple[Readers, ...]:
     """The tokens of each row that have their attention measured, and their owners."""
     readers = []
     for row, in_row in enumerate(probe.readers):
-        wanted = in_row.cpu()
-        owners = torch.zeros_like(wanted)
+        indices = in_row.cpu()
+        owners = torch.zeros_like(indices)
         for rank, of_rank in enumerate(places):
-            owners[torch.isin(wanted, of_rank[row])] = rank
-        readers.append(Readers(wanted, owners))
+            owners[torch.isin(indices, of_rank[row])] = rank
+        readers.append(Readers(indices, owners))
     return tuple(readers)
 
 
@@ -113,8 +113,8 @@ def _shard(
     layers: tuple[int, ...],
     numbers: tuple[int, ...],
 ) -> Shard:
-    indices = [held.indices() for held in hand.held]
-    owned = [held.owned().nonzero()[:, 0] for held in hand.held]
+    indices = [part.indices() for part in hand.parts]
+    owned = [part.owned().nonzero()[:, 0] for part in hand.parts]
     return Shard(
         prompt=gather(prompt, indices),
         maker=hand.maker,
@@ -148,15 +148,15 @@ class _Collected:
     def keep(self) -> None:
         """Fill the cache with rank 0's own tokens, and record where the others are."""
         cache = self._reading.cache
-        own = [len(places) for places in self._places[0]]
+        lengths = [len(places) for places in self._places[0]]
         for number, layer in enumerate(self._outcome.cache.layers):
-            keys = _whole(layer.keys, self._rows, max(own))
-            values = _whole(layer.values, self._rows, max(own))
+            keys = _whole(layer.keys, self._rows, max(lengths))
+            values = _whole(layer.values, self._rows, max(lengths))
             for row, pair in enumerate(self._outcome.owned(number)):
-                keys[row, :, : own[row]] = pair[0]
-                values[row, :, : own[row]] = pair[1]
+                keys[row, :, : lengths[row]] = pair[0]
+                values[row, :, : lengths[row]] = pair[1]
             cache.layers[number].update(keys, values)
-        cache.truncate(own)
+        cache.truncate(lengths)
         for row, spread in enumerate(cache.spread):
             spread.places = tuple(of_rank[row] for of_rank in self._places)
 
@@ -194,11 +194,11 @@ class _Collected:
     @torch.inference_mode()
     def states(self, layer: int) -> Tensor:
         """Hidden states of all tokens, ``[B, L, D]``."""
-        own = self._outcome.states[layer]
-        states = own.new_zeros(self._rows, self._length, own.shape[-1])
+        local_states = self._outcome.states[layer]
+        states = local_states.new_zeros(self._rows, self._length, local_states.shape[-1])
         message = self._outcome.states_message(layer)
         for rank, piece in enumerate(
-            self._hosts.gather(message, self._sizes(own.shape[-1])).wait()
+            self._hosts.gather(message, self._sizes(local_states.shape[-1])).wait()
         ):
             reader = _Pieces(piece)
             for row, places in enumerate(self._places[rank]):

@@ -13,7 +13,7 @@ from draftlens.prefill.full import FullPrefill
 from draftlens.prefill.reading import PrefillReading
 from draftlens.prefill.spava.kv_placement import check_decode, new_cache
 from draftlens.prefill.spava.one_process import check_directed
-from draftlens.prefill.spava.rank_zero import Hand, Held, OnRankZero, read_by_ranks
+from draftlens.prefill.spava.rank_zero import Hand, OnRankZero, RowPart, read_by_ranks
 from draftlens.prefill.spava.ring_attention import Chunks, InRing
 from draftlens.prefill.spava.several import SeveralProcesses
 
@@ -58,23 +58,23 @@ class RingPrefill(SeveralProcesses):
         """`Prefill.run`; raises `HostError` if a rank is lost."""
         hosts = backbone.hosts
         lengths = reading.prompt.lengths
-        least = 2 * hosts.size
-        if hosts.size == 1 or max(lengths) < least:
+        min_length = 2 * hosts.size
+        if hosts.size == 1 or max(lengths) < min_length:
             return FullPrefill().run(backbone, reading)
-        hands = [_hand(lengths, rank, hosts.size, least) for rank in range(hosts.size)]
+        hands = [_hand(lengths, rank, hosts.size, min_length) for rank in range(hosts.size)]
         return read_by_ranks(backbone, hosts, reading, hands)
 
 
 def _hand(lengths: Sequence[int], rank: int, size: int, least: int) -> Hand:
     """The share of one rank; rows with fewer than `least` tokens are rank 0's."""
     rows: list[Chunks | None] = []
-    held: list[Held] = []
+    parts: list[RowPart] = []
     for length in lengths:
         if length < least:
             rows.append(None)
-            held.append(OnRankZero(length, rank))
+            parts.append(OnRankZero(length, rank))
         else:
             chunks = Chunks(length, rank, size)
             rows.append(chunks)
-            held.append(chunks)
-    return Hand(held, InRing(tuple(rows)))
+            parts.append(chunks)
+    return Hand(parts, InRing(tuple(rows)))

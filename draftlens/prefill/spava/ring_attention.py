@@ -147,8 +147,8 @@ class RingAttention:
         pieces = [key.new_empty(0)]
         for row, chunks in enumerate(self._rows):
             if chunks is not None:
-                held = chunks.num_held(self._hosts.rank)
-                pieces += [key[row, :, :held].flatten(), value[row, :, :held].flatten()]
+                num_keys = chunks.num_held(self._hosts.rank)
+                pieces += [key[row, :, :num_keys].flatten(), value[row, :, :num_keys].flatten()]
         return torch.cat(pieces)
 
     def _size(self, rank: int, key: Tensor, value: Tensor) -> int:
@@ -172,11 +172,11 @@ class RingAttention:
         for row, chunks in enumerate(self._rows):
             if chunks is None:
                 continue
-            held = chunks.num_held(sender)
-            middle = first + key.shape[1] * held * key.shape[-1]
-            end = middle + key.shape[1] * held * value.shape[-1]
-            keys = message[first:middle].view(key.shape[1], held, -1)
-            values = message[middle:end].view(key.shape[1], held, -1)
+            num_keys = chunks.num_held(sender)
+            middle = first + key.shape[1] * num_keys * key.shape[-1]
+            end = middle + key.shape[1] * num_keys * value.shape[-1]
+            keys = message[first:middle].view(key.shape[1], num_keys, -1)
+            values = message[middle:end].view(key.shape[1], num_keys, -1)
             first = end
             for mine, span in chunks.held(self._hosts.rank):
                 for theirs, place in chunks.held(sender):

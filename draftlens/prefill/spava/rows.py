@@ -54,7 +54,7 @@ def _row(division: Division, length: int, last_visual: int) -> PromptRow:
     if length - context > context:
         return PromptRow(
             None,
-            f"the {length - context} tokens behind the last visual one are more than the "
+            f"the {length - context} tokens after the last visual one are more than the "
             f"{context} up to it",
         )
     anchor = tokens_of(division.anchor, context)
@@ -71,4 +71,8 @@ def _row(division: Division, length: int, last_visual: int) -> PromptRow:
 
 def notes_of(rows: Sequence[PromptRow]) -> dict[int, str]:
     """Messages to the user about rows that are read exactly, by row."""
-    return {row: f"read exactly: {one.note}" for row, one in enumerate(rows) if one.note}
+    return {
+        row: f"read exactly: {prompt_row.note}"
+        for row, prompt_row in enumerate(rows)
+        if prompt_row.note
+    }

@@ -57,10 +57,10 @@ class OnOtherRank:
         self, layer: int, row: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
     ) -> Part:
         """As `AttentionOnRankZero.seen`; key and value are not read."""
-        held = self.rows[row]
-        if held is None:
+        kept_row = self.rows[row]
+        if kept_row is None:
             return nothing_seen(query, value)
-        return attend(query, held.keys[layer], held.values[layer], scaling)
+        return attend(query, kept_row.keys[layer], kept_row.values[layer], scaling)
 
 
 class SpreadAttention:
@@ -90,7 +90,7 @@ class SpreadAttention:
         message = torch.stack(joined)
         sizes = [message.numel()] * self._hosts.size
         arrived = self._hosts.all_gather(message.flatten(), sizes).wait()
-        stacked = torch.stack([other.view_as(message) for other in arrived])
+        stacked = torch.stack([piece.view_as(message) for piece in arrived])
         # Every rank merges in the same order, so all go on with the same states.
         merged = merge_stacked(stacked[..., :-1], stacked[..., -1])
         self.num_layers += 1

@@ -59,25 +59,29 @@ class ShardedCache(KVCache):
     def _order(self, slots_by_layer: Sequence[Sequence[Tensor]], rank: int) -> Fetch:
         places = []
         for slots in slots_by_layer:
-            found = [row.find(wanted, rank) for row, wanted in zip(self.spread, slots, strict=True)]
-            places.append(tuple(local for _, local in found))
+            matches = [
+                row.find(row_slots, rank) for row, row_slots in zip(self.spread, slots, strict=True)
+            ]
+            places.append(tuple(local for _, local in matches))
         return Fetch(tuple(row.number for row in self.spread), tuple(places))
 
     def _collected(
         self, layer: int, slots: Sequence[Tensor], orders: Sequence[Fetch]
     ) -> tuple[Tensor, Tensor]:
         """Keys and values of one layer from all ranks, in the order of the slots."""
-        own = self.layers[layer]
-        message = orders[0].message(layer, list(zip(own.keys, own.values, strict=True)))
-        heads = own.keys.shape[1]
-        width = own.keys.shape[-1]
-        both_widths = width + own.values.shape[-1]
+        cache_layer = self.layers[layer]
+        message = orders[0].message(
+            layer, list(zip(cache_layer.keys, cache_layer.values, strict=True))
+        )
+        heads = cache_layer.keys.shape[1]
+        width = cache_layer.keys.shape[-1]
+        both_widths = width + cache_layer.values.shape[-1]
         sizes = [heads * both_widths * sum(map(len, order.places[layer])) for order in orders]
-        states = own.keys.new_zeros(len(slots), heads, max(map(len, slots)), both_widths)
+        states = cache_layer.keys.new_zeros(len(slots), heads, max(map(len, slots)), both_widths)
         for rank, piece in enumerate(self.hosts.gather(message, sizes).wait()):
             first = 0
-            for row, wanted in enumerate(slots):
-                which, _ = self.spread[row].find(wanted, rank)
+            for row, row_slots in enumerate(slots):
+                which, _ = self.spread[row].find(row_slots, rank)
                 end = first + heads * both_widths * len(which)
                 states[row, :, which] = piece[first:end].view(heads, len(which), both_widths)
                 first = end
@@ -119,9 +123,11 @@ class Fetch:
     places: tuple[tuple[Tensor, ...], ...]
 
     def run(self, backbone: Backbone, hosts: Hosts) -> None:
-        held: list[HeldRow | None] = [hosts.kept.get(number) for number in self.numbers]
+        kept_rows: list[HeldRow | None] = [hosts.kept.get(number) for number in self.numbers]
         for layer in range(len(self.places)):
-            states = [None if row is None else (row.keys[layer], row.values[layer]) for row in held]
+            states = [
+                None if row is None else (row.keys[layer], row.values[layer]) for row in kept_rows
+            ]
             hosts.gather(self.message(layer, states)).wait()
 
     def message(self, layer: int, states: Sequence[tuple[Tensor, Tensor] | None]) -> Tensor:

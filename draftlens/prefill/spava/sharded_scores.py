@@ -115,24 +115,24 @@ def _products(
 def _normalizers(queries: Tensor, local: Local, readers: Readers, scaling: float) -> Tensor:
     """Log-sum-exp of each reader's products with the keys of this rank, float32 ``[H', S]``."""
     num_queries = queries.shape[0] * queries.shape[1] // local.keys.shape[0]
-    found = queries.new_empty(local.keys.shape[0], num_queries, dtype=torch.float32)
+    normalizers = queries.new_empty(local.keys.shape[0], num_queries, dtype=torch.float32)
     for head, part, products in _products(queries, local, readers, scaling):
-        found[head, part] = products.logsumexp(-1)
-    return found
+        normalizers[head, part] = products.logsumexp(-1)
+    return normalizers
 
 
 def _merged(normalizers: Sequence[Sequence[Tensor]], hosts: Hosts) -> list[list[Tensor]]:
     """Log-sum-exp over the keys of all ranks."""
-    message = torch.cat([own.flatten() for layer in normalizers for own in layer])
+    message = torch.cat([normalizer.flatten() for layer in normalizers for normalizer in layer])
     arrived = hosts.all_gather(message, [len(message)] * hosts.size).wait()
     total = torch.stack(arrived).logsumexp(0)
     merged = []
     first = 0
     for layer in normalizers:
         rows = []
-        for own in layer:
-            rows.append(total[first : first + own.numel()].view_as(own))
-            first += own.numel()
+        for normalizer in layer:
+            rows.append(total[first : first + normalizer.numel()].view_as(normalizer))
+            first += normalizer.numel()
         merged.append(rows)
     return merged
 

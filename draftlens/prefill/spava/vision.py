@@ -35,12 +35,12 @@ def encode_by_ranks(model: Any, hosts: Hosts, inputs: Mapping[str, Any]) -> Enco
     notes = []
     outputs: dict[str, Any] = dict(remaining.get(ENCODED) or {})
     for modality, words in MODALITIES.items():
-        given = encoder_arguments(model, modality, remaining)
-        if not any(name in given for name in PIXELS):
+        arguments = encoder_arguments(model, modality, remaining)
+        if not any(name in arguments for name in PIXELS):
             continue
         shares = None
         if ENCODED in inspect.signature(model.forward).parameters:
-            shares = pixel_shares(model.config.model_type, modality, given)
+            shares = pixel_shares(model.config.model_type, modality, arguments)
         if shares is None:
             notes.append(f"{words} were encoded by one host: they cannot be divided exactly")
         elif shares.units < 2:
@@ -48,7 +48,7 @@ def encode_by_ranks(model: Any, hosts: Hosts, inputs: Mapping[str, Any]) -> Enco
         else:
             outputs[modality] = _encoded(model, hosts, modality, shares)
             for name in PIXELS:
-                if name in given:
+                if name in arguments:
                     del remaining[name]
     if outputs:
         remaining[ENCODED] = outputs

@@ -334,7 +334,7 @@ def test_the_smaller_prompt_and_what_is_counted() -> None:
     both, notes = prompt(6, 3), Notes()
     pruner: Pruner = make_pruner({"name": "window", "window": "end"})
     after = Pruning(pruner, 0.5).apply(both, seen(both, None, notes))
-    smaller, kept = after.prompt, after.kept
+    smaller, kept = after.prompt, after.kept_tokens
     assert [row.tolist() for row in kept] == [[0, 4, 5, 6, 7, 8], [0, 3, 4, 5]]
     assert smaller.lengths == [6, 4]
     for row, places in enumerate(kept):

@@ -68,11 +68,11 @@ class Heartbeat(Signs):
         self._stopped.set()
 
     def tell(self, why: str) -> str:
-        told = [why]
-        watch = threading.Thread(target=self._tell, args=(told,), daemon=True)
+        reasons = [why]
+        watch = threading.Thread(target=self._tell, args=(reasons,), daemon=True)
         watch.start()
         watch.join(ANSWER_SECONDS)
-        return told[-1]
+        return reasons[-1]
 
     def _tell(self, told: list[str]) -> None:
         with suppress(RuntimeError), self._using:  # the store may have ended
@@ -80,30 +80,30 @@ class Heartbeat(Signs):
 
     def silent(self) -> list[int]:
         """The ranks without a heartbeat for `SILENCE_SECONDS`, which it waits; earliest first."""
-        found: list[int] = []
-        watch = threading.Thread(target=self._watch, args=(found,), daemon=True)
+        silent_ranks: list[int] = []
+        watch = threading.Thread(target=self._watch, args=(silent_ranks,), daemon=True)
         watch.start()
         watch.join(SILENCE_SECONDS + ANSWER_SECONDS)
         if watch.is_alive() and self._rank:
             return [0]  # the store, on rank 0, does not answer
-        return list(found)
+        return list(silent_ranks)
 
-    def _watch(self, found: list[int]) -> None:
+    def _watch(self, silent_ranks: list[int]) -> None:
         try:
             before = self._signs()
             time.sleep(SILENCE_SECONDS)
             after = self._signs()
         except RuntimeError:  # the store has ended, and with it rank 0
-            found += [0] if self._rank else []
+            silent_ranks += [0] if self._rank else []
             return
         still = [rank for rank, sign in before.items() if after[rank] == sign]
-        found += sorted(still, key=lambda rank: before[rank])
+        silent_ranks += sorted(still, key=lambda rank: before[rank])
 
     def _signs(self) -> dict[int, float]:
         """The time of the last heartbeat of every other rank, by its own clock."""
-        others = [rank for rank in range(self._size) if rank != self._rank]
+        ranks = [rank for rank in range(self._size) if rank != self._rank]
         with self._using:
-            return {rank: float(self._store.get(_key(rank))) for rank in others}
+            return {rank: float(self._store.get(_key(rank))) for rank in ranks}
 
     def _run(self) -> None:
         while not self._stopped.wait(BEAT_SECONDS):

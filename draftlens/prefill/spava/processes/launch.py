@@ -43,7 +43,7 @@ READY = b"+"
 LONGEST_SENTENCE = 4096
 """Bytes of the last sentence of a child."""
 
-TOLD = 2
+REPORTED = 2
 """Exit status of a child that has reported why it ends."""
 
 ENDING_SECONDS = 2.0
@@ -72,7 +72,7 @@ class _Child:
         """Whether it is stopped, or has ended without a reason."""
         status = self.process.poll()
         if status is not None:
-            return status != TOLD
+            return status != REPORTED
         return psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED
 
     def wait_until_ready(self) -> None:
@@ -189,19 +189,20 @@ def start(
             "hosts are started for models on the CPU only: start the program with torchrun, one "
             "process for each GPU"
         )
-    own, *others = mesh(size)
-    links = SocketLinks(own)
+    own_sockets, *rank_sockets = mesh(size)
+    links = SocketLinks(own_sockets)
     children: list[_Child] = []
     try:
         with closing(share(backbone.model)) as parcel:
-            for rank, sockets in enumerate(others, 1):
-                descriptors = {other: sock.fileno() for other, sock in sockets.items()}
+            for rank, sockets in enumerate(rank_sockets, 1):
+                descriptors = {peer: sock.fileno() for peer, sock in sockets.items()}
                 children.append(_start_child(list(descriptors.values()), threads))
                 channel = Channel(children[-1].control)
                 channel.send_parcel(_copy(parcel))
                 channel.send(LaunchPlace(rank, size, descriptors, patience))
                 channel.flush(START_SECONDS)
-        _close(others)  # so that a rank sees the end of another one: no open copy is left here
+        # So that a rank sees the end of another one: no open copy is left here.
+        _close(rank_sockets)
         for child in children:
             child.wait_until_ready()
     except pickle.PicklingError as error:
@@ -214,7 +215,7 @@ def start(
         _end(links, children, os.getpid())
         raise
     finally:
-        _close(others)
+        _close(rank_sockets)
     hosts = LocalRanks(links, children, threads, patience)
     backbone.hosts = hosts
     return hosts

@@ -96,8 +96,8 @@ class GroupRanks(ForkAware):
         return encode_by_ranks(model, self, inputs)
 
     def all_gather(self, local: Tensor, sizes: Sequence[int]) -> Arriving:
-        others = [rank for rank in range(self.size) if rank != self.rank]
-        return self._exchange(local, others, {rank: sizes[rank] for rank in others}, [*others])
+        peers = [rank for rank in range(self.size) if rank != self.rank]
+        return self._exchange(local, peers, {rank: sizes[rank] for rank in peers}, [*peers])
 
     def pass_on(self, local: Tensor, size: int) -> Arriving:
         following = (self.rank + 1) % self.size
@@ -107,8 +107,8 @@ class GroupRanks(ForkAware):
     def gather(self, local: Tensor, sizes: Sequence[int] = ()) -> Arriving:
         if self.rank:
             return self._exchange(local, [0], {}, [], with_own=False)
-        others = list(range(1, self.size))
-        return self._exchange(local, [], {rank: sizes[rank] for rank in others}, others)
+        peers = list(range(1, self.size))
+        return self._exchange(local, [], {rank: sizes[rank] for rank in peers}, peers)
 
     def _exchange(
         self,

@@ -78,10 +78,10 @@ class SocketLinks:
     def settle(self, transfer: Transfer, seconds: float) -> None:
         end = time.monotonic() + seconds
         while transfer.left:
-            left = end - time.monotonic()
-            if left <= 0:
+            remaining = end - time.monotonic()
+            if remaining <= 0:
                 raise RuntimeError("another rank does not take part in time")
-            for rank in self._ready(min(left, LONGEST_POLL)):
+            for rank in self._ready(min(remaining, LONGEST_POLL)):
                 self._move(rank)
 
     def close(self) -> None:
@@ -161,6 +161,6 @@ def mesh(size: int) -> list[dict[int, socket.socket]]:
     """For each rank the sockets to all others, by their ranks."""
     sockets: list[dict[int, socket.socket]] = [{} for _ in range(size)]
     for rank in range(size):
-        for other in range(rank + 1, size):
-            sockets[rank][other], sockets[other][rank] = socket.socketpair()
+        for peer in range(rank + 1, size):
+            sockets[rank][peer], sockets[peer][rank] = socket.socketpair()
     return sockets

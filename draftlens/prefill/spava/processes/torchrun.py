@@ -43,11 +43,11 @@ def join(backbone: Backbone, patience: float = PATIENCE_SECONDS, digest: str = "
     """
     try:
         store, rank, size = next(rendezvous("env://"))
-        own = PrefixStore("draftlens", store)
-        check_first(own, rank)
-        check_equal(own, rank, size, digest)
+        group_store = PrefixStore("draftlens", store)
+        check_first(group_store, rank)
+        check_equal(group_store, rank, size, digest)
         on_lost = exit_when_lost if rank else ignore_loss
-        hosts = GlooRanks(own, rank, size, patience, None, on_lost)
+        hosts = GlooRanks(group_store, rank, size, patience, None, on_lost)
     except RuntimeError as error:
         raise HostError(f"the hosts that torchrun started did not meet: {error}") from error
     if rank:
@@ -69,8 +69,8 @@ def check_first(store: Any, rank: int) -> None:
 def check_equal(store: Any, rank: int, size: int, digest: str) -> None:
     """Raise `InputError` on all ranks if a rank's request differs from that of rank 0."""
     store.set(f"asked/{rank}", digest)
-    asked = [store.get(f"asked/{other}").decode() for other in range(size)]
-    different = [other for other in range(size) if asked[other] != asked[0]]
+    digests = [store.get(f"asked/{peer}").decode() for peer in range(size)]
+    different = [peer for peer in range(size) if digests[peer] != digests[0]]
     if different:
         raise InputError(
             f"host {different[0]} was given other inputs than host 0: under torchrun all processes "

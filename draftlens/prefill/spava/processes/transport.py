@@ -84,7 +84,7 @@ def transport_of(
     each rank has a GPU of its own, which NCCL needs; otherwise `gloo`."""
     place = f"{socket.gethostname()} {device}" if device.type == "cuda" else ""
     store.set(f"device/{rank}", place)
-    places = [store.get(f"device/{other}").decode() for other in range(size)]
+    places = [store.get(f"device/{peer}").decode() for peer in range(size)]
     if not is_nccl_available() or "" in places or len(set(places)) < size:
         return gloo
     nccl: Any = torch.distributed.ProcessGroupNCCL  # type: ignore[attr-defined]

@@ -25,9 +25,9 @@ from draftlens.methods.parallelvlm.messages import (
     Arrive,
     Close,
     Decide,
+    DraftToken,
     DraftTokens,
     Failed,
-    Guess,
     Joined,
     Leave,
     Open,
@@ -86,7 +86,7 @@ class WrittenLink:
     def guess(self, row: int, position: int, tokens: Seq[int], epoch: int = 0) -> None:
         """One forward of 10 ms for each token."""
         for index, token in enumerate(tokens, position):
-            guess = Guess(row, epoch, index, token)
+            guess = DraftToken(row, epoch, index, token)
             span = Span("draft", "draft", float(index), index + 0.01, tokens=1)
             self.inbox.append(DraftTokens(3, (guess,), 20, span))
 
@@ -428,7 +428,7 @@ def test_next_guesses_stand_behind_the_checked_ones() -> None:
         """Row 0 uses rejection sampling, row 1 does not."""
         for index, token in enumerate(tokens, position):
             probs = torch.full((VOCAB,), float(token)) if row == 0 else None
-            made = Guess(row, epoch, index, token, probs)
+            made = DraftToken(row, epoch, index, token, probs)
             link.inbox.append(DraftTokens(3, (made,), 20, Span("draft", "draft", 0.0, 0.1)))
 
     def following(*counts: int) -> list[tuple[int, float] | None]:
@@ -472,7 +472,7 @@ def test_a_token_that_has_not_come_is_no_next_guess() -> None:
 
     def take(epoch: int, position: int, *tokens: int) -> None:
         for index, token in enumerate(tokens, position):
-            made = Guess(0, epoch, index, token, torch.full((VOCAB,), float(token)))
+            made = DraftToken(0, epoch, index, token, torch.full((VOCAB,), float(token)))
             row.take(made, DraftForward(Span("draft", "draft", 0.0, 0.1), 1))
 
     take(0, 0, FIRST, 41, 42, 43)

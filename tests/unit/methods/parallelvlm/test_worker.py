@@ -22,10 +22,10 @@ from draftlens.methods.parallelvlm.messages import (
     Close,
     Decide,
     Decision,
+    DraftToken,
     DraftTokens,
     Failed,
     FromDraft,
-    Guess,
     Joined,
     Leave,
     Open,
@@ -63,7 +63,7 @@ class Lane:
     def decide(self, answer: int, *decisions: Decision) -> None:
         self.worker.handle(Decide(answer, decisions))
 
-    def run(self) -> list[Guess]:
+    def run(self) -> list[DraftToken]:
         """Guess as far as allowed; returns the guesses of all sessions in order."""
         while self.worker.can_step:
             self.worker.step()
@@ -75,7 +75,7 @@ class Lane:
         return guesses
 
 
-def tokens_of(guesses: Seq[Guess], row: int = 0) -> list[int]:
+def tokens_of(guesses: Seq[DraftToken], row: int = 0) -> list[int]:
     return [guess.token for guess in guesses if guess.row == row]
 
 

@@ -30,7 +30,7 @@ from draftlens.drafting.growth import Nodes
 from draftlens.methods.tabed.ensemble import Ensemble
 from draftlens.methods.tabed.prompts import ViewPrompts
 from draftlens.methods.tabed.views import Source, View, make_views
-from draftlens.methods.tabed.weight_updates import LEAST
+from draftlens.methods.tabed.weight_updates import MIN_LOG_PROB
 from draftlens.methods.tabed.weights import make_weighting
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prompt
@@ -216,7 +216,7 @@ def slow_mixture(scene: Scene, row: int, path: list[int], root: Any, follows_pat
     said = list(sequence.tokens)
     for token in path if follows_path else ():
         likelihoods = torch.stack([slow_q(scene, view, row, said)[token] for view in scene.views])
-        log_weights = log_weights + likelihoods.clamp_min(LEAST)
+        log_weights = log_weights + likelihoods.clamp_min(MIN_LOG_PROB)
         said.append(token)
     weights = log_weights.softmax(-1)
     said = [*sequence.tokens, *path]

@@ -61,7 +61,7 @@ def test_a_prompt_may_end_with_a_picture() -> None:
     ("found", "why"),
     [
         (row(40, 0, 0), "neither a picture nor a clip"),
-        (row(10, 60, 71), "71 tokens behind the last visual one are more than the 70"),
+        (row(10, 60, 71), "71 tokens after the last visual one are more than the 70"),
         (
             row(1, 62, 5),
             "63 tokens up to the last visual one are too few for 4 blocks, anchor n/64",

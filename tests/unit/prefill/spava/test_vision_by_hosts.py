@@ -111,7 +111,7 @@ def test_what_cannot_be_divided_is_encoded_by_one_host(monkeypatch: pytest.Monke
     given = inputs(FAMILIES[0], "image", rows=(0,))
     with by_hosts(FAMILIES[0], 2) as (backbone, hosts):
         alone = backbone.prepare(given, max_new_tokens=1)
-        monkeypatch.setattr("draftlens.models.pixel_split.KNOWN", {})
+        monkeypatch.setattr("draftlens.models.pixel_split.MAKERS", {})
         unknown = backbone.prepare(inputs(FAMILIES[0], "image"), max_new_tokens=1)
     assert hosts.jobs == []
     assert alone.notes == ("pictures were encoded by one host: there is only one to encode",)
