@@ -303,8 +303,8 @@ class PackedTensor(Tensor):
 def test_weights_that_are_quantized_on_disk_only_are_compiled(
     backbone: Backbone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of a GGUF file become floats when they are read; 8-bit ones, and those of torchao, which
-    are a subclass of tensors, stay what they are."""
+    """Those of a GGUF file become floats when they are read; 8-bit ones, and those of torchao,
+    which are a subclass of tensors, stay what they are."""
     monkeypatch.setattr(backbone.model.config, "quantization_config", {"a": 1}, raising=False)
     assert switch.compile_refusal(backbone) == ""
     norm = backbone.decoder.norm
