@@ -6,9 +6,10 @@
 
 The weights of SmolLM2-135M-Instruct are rounded to float16 and written as a GGUF file that both
 libraries read, transformers as float32; OpenVINO GenAI keeps them in 16 bits. It is told to compute
-in float32, to cache keys and values in float32, and not to remember prompts. Prompts are tokenized once, and each way is timed from token ids to
-token ids. The tasks are those of `benchmarks/real_text.py`, whose prompts are pages of this
-repository's documentation, and questions without a text.
+in float32, to cache keys and values in float32, and not to remember prompts. Prompts are tokenized
+once, and each way is timed from token ids to token ids. The tasks are those of
+`benchmarks/real_text.py`, whose prompts are pages of this repository's documentation, and questions
+without a text.
 """
 
 from __future__ import annotations
