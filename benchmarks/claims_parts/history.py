@@ -55,7 +55,9 @@ def marks(claim: Claim, paper: Paper, commit: str) -> str:
         found.append(pair if "embedded" in weights else "an earlier model")
     folder = claim.code or paper.code
     if git("rev-parse", f"{commit}:{folder}") != git("rev-parse", f"HEAD:{folder}"):
-        found.append(f"other code, now {git('log', '-1', '--format=%h', '--', folder)}")
+        found.append(
+            f"other code, now {git('log', '-1', '--abbrev=7', '--format=%h', '--', folder)}"
+        )
     return f"{date}; **stale**: {' and '.join(found)}" if found else date
 
 

@@ -235,7 +235,7 @@ def compile_refusal(backbone: Backbone) -> str:
         return f"it runs {backbone.attention} attention; load it with sdpa"
     if backbone.is_spread:
         return "accelerate moves its weights or inputs between devices"
-    if getattr(backbone.model.config, "quantization_config", None) is not None:
+    if _has_quantized_weights(backbone):
         return "its weights are quantized"
     kind = changing_frequencies(backbone.text_config)
     if kind:
@@ -243,6 +243,20 @@ def compile_refusal(backbone: Backbone) -> str:
     if any(_has_hooks(module) for module in backbone.decoder.modules()):
         return "its modules have hooks, which compiled code would not call"
     return ""
+
+
+def _has_quantized_weights(backbone: Backbone) -> bool:
+    """False also for weights that were quantized on disk only, such as those of a GGUF file."""
+    if getattr(backbone.model.config, "quantization_config", None) is None:
+        return False
+    modules = (backbone.decoder, backbone.head)
+    tensors = [each for module in modules for each in (*module.parameters(), *module.buffers())]
+    return any(
+        type(each.data) is not torch.Tensor
+        or not each.is_floating_point()
+        or each.element_size() == 1
+        for each in tensors
+    )
 
 
 def _has_hooks(module: torch.nn.Module) -> bool:

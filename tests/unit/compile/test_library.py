@@ -296,6 +296,26 @@ def test_modules_that_code_cannot_stand_for_are_refused(
         switch.attach([backbone], "always")  # type: ignore[arg-type]
 
 
+class PackedTensor(Tensor):
+    """As torchao keeps weights."""
+
+
+def test_weights_that_are_quantized_on_disk_only_are_compiled(
+    backbone: Backbone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a GGUF file become floats when they are read; 8-bit ones, and those of torchao,
+    which are a subclass of tensors, stay what they are."""
+    monkeypatch.setattr(backbone.model.config, "quantization_config", {"a": 1}, raising=False)
+    assert switch.compile_refusal(backbone) == ""
+    norm = backbone.decoder.norm
+    plain = norm.weight
+    packed = plain.data.as_subclass(PackedTensor)
+    for other in (plain.data.to(torch.int8), plain.data.to(torch.float8_e4m3fn), packed):
+        norm.weight = torch.nn.Parameter(other, requires_grad=False)
+        assert switch.compile_refusal(backbone) == "its weights are quantized"
+    norm.weight = plain
+
+
 @pytest.mark.parametrize("kind", ["dynamic", "longrope"])
 def test_frequencies_that_change_with_the_length_are_refused(
     kind: str, caplog: pytest.LogCaptureFixture
