@@ -91,8 +91,14 @@ def read(backbone: Backbone, family: int, prefill: Any) -> tuple[PrefillOutput, 
 @pytest.mark.parametrize("size", [2, 3, 4])
 @pytest.mark.parametrize(
     ("family", "prefill"),
-    [(3, GATHERED), (5, {**SHARDED, "zigzag": False}), (5, RING_SHARDED), (3, RING)],
-    ids=["spava", "no zigzag, sharded", "ring deepstack, sharded", "ring"],
+    [
+        (3, GATHERED),
+        (5, {**SHARDED, "zigzag": False}),
+        (4, {**SHARDED, "query_tokens": 2, "anchor": 1, "blocks": 3}),
+        (5, RING_SHARDED),
+        (3, RING),
+    ],
+    ids=["spava", "no zigzag, sharded", "a text, sharded", "ring deepstack, sharded", "ring"],
 )
 def test_everything_that_a_prefill_leaves(pool: Pool, family: int, prefill: Any, size: int) -> None:
     """Logits, keys, values and readings are those of one process, whatever their number and

@@ -105,6 +105,32 @@ def test_rows_without_pictures_are_exact(family: Family) -> None:
 
 
 @every_family
+def test_a_text_in_blocks(family: Family) -> None:
+    """Passing everything is exact, passing little is not, and speculation follows it."""
+    texts = inputs(family, "text")
+
+    def of_texts(prefill: Any, **options: Any) -> draftlens.Result:
+        prefill = {**prefill, "blocks": 2, "query_tokens": 2}
+        return draftlens.generate(
+            target(family), texts, prefill=prefill, max_new_tokens=NEW, **options
+        )
+
+    assert of_texts(EVERYTHING).tokens == reference(family, "text")
+    result = of_texts({**BLOCKS, "anchor": 1, "passing": 0})
+    assert result.tokens != reference(family, "text")
+    assert result.approximate == (
+        "spava prefill: 2 blocks, anchor 1, nothing passed, the last 2 tokens of texts as query",
+    )
+    assert not result.notes
+    drafted = of_texts(
+        {**BLOCKS, "anchor": 1, "passing": 0},
+        draft=draft(family),
+        method={"num_speculative_tokens": 3},
+    )
+    assert drafted.tokens == result.tokens
+
+
+@every_family
 def test_what_is_too_short_is_exact(family: Family) -> None:
     """For the defaults all of these prompts are."""
     result = answer(family, {"name": "spava", "blocks": 500})

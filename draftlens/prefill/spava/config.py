@@ -24,7 +24,7 @@ ABLATIONS = "the prefill 'spava-ablation' of draftlens-lab has it"
 
 @dataclass(frozen=True)
 class SpavaPrefill(SeveralProcesses):
-    """Reads a video in blocks: approximate, and cheaper the longer the video is.
+    """Reads a video or a long text in blocks: approximate, and cheaper the longer it is.
 
     The context, which ends with the last visual token, is divided into an anchor and `blocks`
     blocks. A block attends to the anchor, to itself, and to the few keys that the blocks before it
@@ -41,6 +41,9 @@ class SpavaPrefill(SeveralProcesses):
         passing: l_p, keys that each block passes on, in the same forms. At least the length of a
             block makes the prefill exact.
         blocks: number of blocks; twice the number of ranks in the paper.
+        query_tokens: tokens at the end of a prompt without pictures and clips that are its query,
+            such as a question about a long text and what the chat template adds to it; the text in
+            front of them is the context. None: such prompts are read exactly.
         zigzag: whether each process reads blocks from the front and from the back, so that all have
             equal work. It changes no token.
         decode: where keys and values are while the answer is decoded, with several processes:
@@ -61,11 +64,14 @@ class SpavaPrefill(SeveralProcesses):
     anchor: Length = "n/64"
     passing: Length = "n/128"
     blocks: int = 16
+    query_tokens: int | None = None
     zigzag: bool = True
     decode: str = "auto"
 
     def __post_init__(self) -> None:
         check_decode(self.decode)
+        if self.query_tokens is not None:
+            check_whole("query_tokens", self.query_tokens)
         check_ring_length("anchor", self.anchor)
         check_ring_length("passing", self.passing)
         check_whole("blocks", self.blocks)
@@ -79,10 +85,14 @@ class SpavaPrefill(SeveralProcesses):
     def described(self) -> str:
         """The options that change tokens, in words for the user."""
         passing = f"passing {self.passing}" if self.passing else "nothing passed"
-        return f"{self.blocks} blocks, anchor {self.anchor}, {passing}"
+        words = f"{self.blocks} blocks, anchor {self.anchor}, {passing}"
+        if self.query_tokens is None:
+            return words
+        return f"{words}, the last {self.query_tokens} tokens of texts as query"
 
     def rows(self, prompt: Prompt) -> list[PromptRow]:
-        return prompt_rows(prompt, Division(self.blocks, self.anchor, self.passing))
+        division = Division(self.blocks, self.anchor, self.passing, self.query_tokens)
+        return prompt_rows(prompt, division)
 
     def check(self, backbone: Backbone) -> None:
         check_directed(backbone)

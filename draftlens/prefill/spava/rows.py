@@ -12,11 +12,14 @@ from draftlens.prefill.spava.ring_chunks import Length, tokens_of, vanishes
 
 @dataclass(frozen=True)
 class Division:
-    """How rows of any length are divided: the number of blocks after the anchor, l_a and l_p."""
+    """How rows of any length are divided: the number of blocks after the anchor, l_a and l_p, and
+    the tokens at the end of a row without visual tokens that are its query (None: such rows are
+    read exactly)."""
 
     blocks: int
     anchor: Length
     passing: Length
+    query_tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -31,9 +34,10 @@ def prompt_rows(prompt: Prompt, division: Division) -> list[PromptRow]:
     """How each row of a prompt is read.
 
     The context is everything up to the last visual token, and the query what follows. The last
-    token of a prompt always belongs to the query. A row is read exactly if
+    token of a prompt always belongs to the query. The query of a row without visual tokens is its
+    last `query_tokens` tokens. A row is read exactly if
 
-    - it has no visual tokens,
+    - it has no visual tokens, and `query_tokens` is None,
     - its query is longer than its context,
     - a share of its context is less than one token, or
     - its context without the anchor has fewer tokens than there are blocks.
@@ -48,23 +52,25 @@ def prompt_rows(prompt: Prompt, division: Division) -> list[PromptRow]:
 
 def _row(division: Division, length: int, last_visual: int) -> PromptRow:
     """One row; `last_visual` is the index of the last visual token, -1 for none."""
-    if last_visual < 0:
+    if last_visual >= 0:
+        context, end = min(last_visual + 1, length - 1), "the last visual one"
+    elif division.query_tokens is not None:
+        context, end = max(length - division.query_tokens, 0), "the query"
+    else:
         return PromptRow(None, "it shows neither a picture nor a clip")
-    context = min(last_visual + 1, length - 1)
     if length - context > context:
-        return PromptRow(
-            None,
-            f"the {length - context} tokens after the last visual one are more than the "
-            f"{context} up to it",
-        )
+        query = f"{length - context} tokens after the last visual one"
+        if last_visual < 0:
+            query = f"{length - context} tokens of the query"
+        return PromptRow(None, f"the {query} are more than the {context} up to it")
     anchor = tokens_of(division.anchor, context)
     passing = tokens_of(division.passing, context)
     too_small = vanishes(division.anchor, context) or vanishes(division.passing, context)
     if too_small or context - anchor < division.blocks:
         return PromptRow(
             None,
-            f"the {context} tokens up to the last visual one are too few for {division.blocks} "
-            f"blocks, anchor {division.anchor} and passing {division.passing}",
+            f"the {context} tokens up to {end} are too few for {division.blocks} blocks, "
+            f"anchor {division.anchor} and passing {division.passing}",
         )
     return PromptRow(divide(length, context, anchor, passing, division.blocks))
 

@@ -51,7 +51,7 @@ class SpavaAblation(OneProcess):
     """`SpavaPrefill` in one process with other rules for passing keys.
 
     Args:
-        anchor, passing, blocks: as for `SpavaPrefill`.
+        anchor, passing, blocks, query_tokens: as for `SpavaPrefill`.
         select: how passing keys are chosen: `"query"` by the question, `"random"`, or `"uniform"`
             at equal distances.
         pool: as `neighbours` of `keys_by_query`, odd; 1 for none.
@@ -70,6 +70,7 @@ class SpavaAblation(OneProcess):
     anchor: Length = "n/64"
     passing: Length = "n/128"
     blocks: int = 16
+    query_tokens: int | None = None
     select: str = "query"
     pool: int = NEIGHBOURS
     rounding: int = 1
@@ -78,6 +79,8 @@ class SpavaAblation(OneProcess):
         check_ring_length("anchor", self.anchor)
         check_ring_length("passing", self.passing)
         check_whole("blocks", self.blocks)
+        if self.query_tokens is not None:
+            check_whole("query_tokens", self.query_tokens)
         check_whole("rounding", self.rounding)
         check_whole("pool", self.pool)
         if self.pool % 2 == 0:
@@ -98,7 +101,8 @@ class SpavaAblation(OneProcess):
 
     def rows(self, prompt: Prompt) -> list[PromptRow]:
         """How each row of a prompt is divided."""
-        rows = prompt_rows(prompt, Division(self.blocks, self.anchor, self.passing))
+        division = Division(self.blocks, self.anchor, self.passing, self.query_tokens)
+        rows = prompt_rows(prompt, division)
         return [self._rounded(row) for row in rows]
 
     def _rounded(self, row: PromptRow) -> PromptRow:

@@ -27,6 +27,8 @@ class StarPrefill(SeveralProcesses):
     Args:
         blocks: number of blocks, the first of which is the anchor of the others: one for each host
             in that paper.
+        query_tokens: tokens at the end of a prompt without pictures and clips that are its query;
+            None: such prompts are read exactly.
         decode: where keys and values are while the answer is decoded, with several processes:
             `"gathered"` on rank 0, `"sharded"` with those that read them, `"auto"` wherever there
             is memory and it is faster. It changes no token.
@@ -41,10 +43,13 @@ class StarPrefill(SeveralProcesses):
     """
 
     blocks: int = 8
+    query_tokens: int | None = None
     decode: str = "auto"
 
     def __post_init__(self) -> None:
         check_decode(self.decode)
+        if self.query_tokens is not None:
+            check_whole("query_tokens", self.query_tokens)
         check_whole("blocks", self.blocks)
         if self.blocks < 2:
             raise ConfigError(f"star prefill needs at least 2 blocks, not {self.blocks}")
@@ -55,7 +60,8 @@ class StarPrefill(SeveralProcesses):
 
     def rows(self, prompt: Prompt) -> list[PromptRow]:
         """How each row of a prompt is divided."""
-        return prompt_rows(prompt, Division(self.blocks - 1, f"n/{self.blocks}", 0))
+        division = Division(self.blocks - 1, f"n/{self.blocks}", 0, self.query_tokens)
+        return prompt_rows(prompt, division)
 
     def check(self, backbone: Backbone) -> None:
         check_directed(backbone)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -48,6 +49,21 @@ def test_each_row_is_divided_behind_its_own_pictures() -> None:
     assert together == [row(3, 130, 5), row(20, 0, 0), row(1, 70, 30)]
     contexts = [one.blocks and one.blocks.context for one in together]
     assert contexts == [133, None, 71]
+
+
+def test_a_text_is_divided_in_front_of_its_query() -> None:
+    """Rows with pictures are divided as without the option."""
+    division = replace(DIVISION, query_tokens=8)
+    together = rows((138, 0, 0), (3, 130, 5), (15, 0, 0), (7, 0, 0), division=division)
+    blocks = together[0].blocks
+    assert blocks is not None
+    assert (blocks.context, blocks.length) == (130, 138)
+    assert (blocks.anchor, blocks.passing, blocks.count) == (2, 4, 4)
+    assert together[1] == row(3, 130, 5)
+    assert together[2].note == "the 8 tokens of the query are more than the 7 up to it"
+    assert together[3].note == "the 7 tokens of the query are more than the 0 up to it"
+    short = row(40, 0, 0, division)
+    assert "the 32 tokens up to the query are too few for 4 blocks" in short.note
 
 
 def test_a_prompt_may_end_with_a_picture() -> None:
