@@ -7,6 +7,7 @@
     python benchmarks/spava.py firsttoken --repeats 5
     python benchmarks/spava.py decode
     python benchmarks/spava.py answers --lengths 4097 16001
+    python benchmarks/spava.py texts
     python benchmarks/spava.py model
     python benchmarks/spava.py claims
 
@@ -26,6 +27,7 @@ PARTS = {
     "firsttoken": "spava_parts.first_token",
     "decode": "spava_parts.decode",
     "answers": "spava_parts.answers",
+    "texts": "spava_parts.texts",
     "model": "spava_parts.cost_model",
     "claims": "spava_parts.claims",
 }

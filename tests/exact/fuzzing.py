@@ -1022,6 +1022,7 @@ def blocks(draw: st.DrawFn) -> Pairs:
         ("anchor", draw(st.sampled_from((0, 1, 2, 5, "n/8")))),
         ("passing", draw(st.sampled_from((0, 1, 3, "n/4", "n/1")))),
         ("blocks", draw(st.integers(1, 7))),
+        ("query_tokens", draw(st.sampled_from((None, 1, 3)))),
         ("zigzag", draw(st.booleans())),
     )
 
