@@ -41,11 +41,11 @@ COLOURS = ("red", "green", "blue", "yellow", "black", "white", "orange", "purple
 WORDS = ("apple", "river", "candle", "window", "garden", "silver", "bridge", "forest", "mirror")
 
 PREDICTION = """Written after a trial of four needles at 1,024 tokens, of which the full prefill
-found two and no other way any. The full prefill finds half of the needles. SPAVA loses most of these
-at 1,024 tokens, where a block passes 7 keys, and half at 4,096; with a sixteenth passed it loses 20
-points; the others lose nearly all. The loss of what follows rises by less than 0.02 by SPAVA, 0.03
-with random keys, 0.05 with none and 0.05 by Star Attention, and the rises shrink with the length.
-SPAVA computes a fifth of the attention at 4,096 tokens."""
+found two and no other way any. The full prefill finds half of the needles. SPAVA loses most of
+these at 1,024 tokens, where a block passes 7 keys, and half at 4,096; with a sixteenth passed it
+loses 20 points; the others lose nearly all. The loss of what follows rises by less than 0.02 by
+SPAVA, 0.03 with random keys, 0.05 with none and 0.05 by Star Attention, and the rises shrink with
+the length. SPAVA computes a fifth of the attention at 4,096 tokens."""
 
 
 @dataclass(frozen=True)
