@@ -4,6 +4,7 @@
     python benchmarks/compiled.py decode --repeats 5
     python benchmarks/compiled.py large --layers 8
     python benchmarks/compiled.py engines --layers 24
+    python benchmarks/compiled.py memory
     python benchmarks/compiled.py families
     python benchmarks/compiled.py start
 
@@ -20,6 +21,7 @@ PARTS = {
     "decode": "compiled_parts.decode",
     "large": "compiled_parts.large",
     "engines": "compiled_parts.engines",
+    "memory": "compiled_parts.memory",
     "families": "compiled_parts.families",
     "start": "compiled_parts.start",
 }
