@@ -1,0 +1,104 @@
+"""Products of many rows by the library that computes them faster on this processor: those of
+prompts, of pictures and of wide batches.
+
+`torch.nn.functional.linear` calls MKL for float32 on x86. Its code for processors of other makers
+does not use all that they have: with AVX-512 on AMD's it takes twice the time of oneDNN, which
+torch contains too. Elsewhere both take the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+from torch.overrides import TorchFunctionMode
+
+from draftlens.models.onednn_linear import GAIN, TIMINGS, is_available, product
+
+WORK = 20_000_000
+"""Least number of multiplications of a product that is computed here: 0.2 ms of one core. A call of
+oneDNN costs tens of microseconds."""
+
+PASS_WORK = 300_000_000
+"""Least number of multiplications of a pass in which products are watched for, which costs every
+function of torch that it calls a microsecond."""
+
+
+class ManyRows:
+    """Products of many rows of one model.
+
+    The first ones are computed by both libraries in turn and timed; the library with the shortest
+    time for a multiplication computes all later ones.
+    """
+
+    def __init__(self) -> None:
+        # By number of threads: whether oneDNN is faster, and seconds by MKL and oneDNN.
+        self._by_onednn: dict[int, bool] = {}
+        self._timings: dict[int, tuple[list[float], list[float]]] = {}
+
+    def __call__(self, states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        threads = torch.get_num_threads()
+        by_onednn = self._by_onednn.get(threads)
+        if by_onednn is None:
+            return self._timed(threads, states, weight, bias)
+        return product(states, weight, bias) if by_onednn else linear(states, weight, bias)
+
+    def _timed(self, threads: int, states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        by_mkl, by_onednn = self._timings.setdefault(threads, ([], []))
+        is_usual = len(by_mkl) <= len(by_onednn)
+        began = time.thread_time()
+        output = (linear if is_usual else product)(states, weight, bias)
+        seconds = (time.thread_time() - began) / _work(states, weight)
+        (by_mkl if is_usual else by_onednn).append(seconds)
+        if min(len(by_mkl), len(by_onednn)) >= TIMINGS:  # threads may add more
+            self._by_onednn[threads] = min(by_onednn) <= GAIN * min(by_mkl)
+        return output
+
+
+def many_rows(work: int, products: Callable[[], ManyRows]) -> AbstractContextManager[Any]:
+    """A context for a pass of so many multiplications, in which those with many rows are computed
+    by the faster library. Weights must be on the CPU."""
+    if work >= PASS_WORK and is_available() and not torch.is_autocast_enabled("cpu"):
+        return _OfManyRows(products())
+    return nullcontext()
+
+
+class _OfManyRows(TorchFunctionMode):
+    def __init__(self, products: ManyRows) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._products = products
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if func is linear and not kwargs and _fits(args[0], args[1]):
+            states, weight, *bias = args
+            return self._products(states, weight, bias[0] if bias else None)
+        return func(*args, **(kwargs or {}))
+
+
+def _fits(states: Tensor, weight: Tensor) -> bool:
+    return (
+        type(weight) in (Tensor, nn.Parameter)
+        and weight.dtype == torch.float32
+        and states.dtype == torch.float32
+        and weight.device.type == "cpu"
+        and weight.dim() == 2
+        and weight.is_contiguous()
+        and not torch.is_grad_enabled()
+        and _work(states, weight) >= WORK
+    )
+
+
+def _work(states: Tensor, weight: Tensor) -> int:
+    """Multiplications of a product."""
+    return states.numel() * len(weight)
