@@ -10,7 +10,7 @@ import transformers
 
 from draftlens.models.adapter import Backbone
 
-FORMAT = 1
+FORMAT = 2
 """Version of the files; files of another version are measured again."""
 
 
