@@ -26,7 +26,7 @@ WIDEST_TREE = 49
 """Widths above it are not bisected: a batch passes the edges of steps anyway."""
 
 CONTEXT = 256
-"""Cached tokens behind which the widths are measured."""
+"""Cached tokens after which the widths are measured."""
 
 LONG_CONTEXT = 2048
 """Cached tokens of the two further forwards that tell how the cost grows with the context."""
@@ -82,7 +82,7 @@ def measure_curve(backbone: Backbone, seconds: float) -> CostCurve:
             measured.
 
     Returns:
-        The curve of one row, behind `CONTEXT` cached tokens.
+        The curve of one row, after `CONTEXT` cached tokens.
     """
     deadline = Deadline(seconds)
     scratch = _Scratch(backbone)
@@ -105,7 +105,7 @@ def measure_curve(backbone: Backbone, seconds: float) -> CostCurve:
 
 
 def forward_seconds(backbone: Backbone, width: int) -> float:
-    """Seconds of one forward of a model behind `CONTEXT` cached tokens, the second of its kind."""
+    """Seconds of one forward of a model after `CONTEXT` cached tokens, the second of its kind."""
     scratch = _Scratch(backbone)
     scratch.forward_seconds(width, CONTEXT)
     return scratch.forward_seconds(width, CONTEXT)
@@ -210,7 +210,7 @@ class _Scratch:
         return self._seconds(lambda: self.forward(width, context))
 
     def forward(self, width: int, context: int) -> Tensor:
-        """One forward of a chain behind some cached tokens."""
+        """One forward of a chain after some cached tokens."""
         self.cache.truncate([context])
         device = self.backbone.device
         tokens = torch.ones(1, width, dtype=torch.long, device=device)
