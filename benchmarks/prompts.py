@@ -1,6 +1,7 @@
 """Seconds to the first token by the library that multiplies many rows (`docs/products.md`).
 
     python benchmarks/prompts.py
+    python benchmarks/prompts.py --sizes  # the clips only; other rows of the report stay
 
 Stock `generate`, whose products are MKL's, and plain decoding with MKL's products and with those of
 the faster library, interleaved: random weights of real shapes with prompts of words, and the
@@ -10,6 +11,7 @@ embedded target with clips, whose vision tower and processor are included.
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -54,12 +56,17 @@ Answer = Callable[[], tuple[float, list[list[int]]]]
 
 def main() -> None:
     parser = argument_parser(__doc__, "benchmarks/results/prompts", repeats=5)
-    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
+    parser.add_argument("--sizes", nargs="*", choices=SIZES, default=list(SIZES))
     parser.set_defaults(max_new_tokens=4)
     args = parser.parse_args()
     configure(args.threads)
-    rows = [*of_random_models(args), *of_clips(args)]
     facts = environment(args)
+    file = args.out.with_suffix(".json")
+    earlier = json.loads(file.read_text())["rows"] if file.exists() else []
+    found = {row["prompt"]: row for row in earlier}
+    for row in (*of_random_models(args), *of_clips(args)):
+        found[row["prompt"]] = {**row, "commit": facts["commit"][:7]}
+    rows = list(found.values())
     prediction = " ".join(PREDICTION.split())
     page = markdown(rows, environment_line(facts), prediction)
     save(args.out, {"environment": facts, "prediction": prediction, "rows": rows}, page)
@@ -129,8 +136,9 @@ def markdown(rows: Sequence[Mapping[str, Any]], facts: str, prediction: str) -> 
                 f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
             )
         times = [f"{statistics.median(row['seconds'][way]):.3f}" for way in WAYS]
-        cells.append([row["prompt"], *times, *gains, "yes" if row["equal"] else "NO"])
-    header = ("prompt", *(f"{way}, s" for way in WAYS), *WAYS[1:], "tokens equal")
+        equal = "yes" if row["equal"] else "NO"
+        cells.append([row["prompt"], *times, *gains, equal, row["commit"]])
+    header = ("prompt", *(f"{way}, s" for way in WAYS), *WAYS[1:], "tokens equal", "commit")
     lines = ["# Seconds to the first token", "", *markdown_table(header, cells, text_columns=(0,))]
     lines += ["", "Ratios are stock's time over the way's, in the same repeat.", ""]
     return "\n".join([*lines, f"<sub>{facts}</sub>", "", f"Prediction. {prediction}", ""])

@@ -24,9 +24,9 @@ WORK = 20_000_000
 """Least number of multiplications of a product that is computed here: 0.2 ms of one core. A call of
 oneDNN costs tens of microseconds."""
 
-PASS_WORK = 300_000_000
-"""Least number of multiplications of a pass in which products are watched for, which costs every
-function of torch that it calls a microsecond."""
+PASS_WORK = 3_000_000_000
+"""Least number of multiplications of a pass in which products are watched for: 30 ms of one core.
+Watching costs microseconds for every function of torch that the pass calls."""
 
 
 class ManyRows:
