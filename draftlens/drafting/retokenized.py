@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -73,9 +74,10 @@ class RetokenizedDrafter:
         for row in open_rows:
             tokens = batch.histories[row].tokens
             ids = self.retokenizer.continuation(tokens, draft_ids[row], written[row])
-            ids = [token for token in ids if token < self.vocab_size]
             if self._has_ended(written[row]):
                 ids += sorted(self._eos[row])[:1]
+            # Tokens that the target does not have, such as an end beyond its vocabulary, end it.
+            ids = list(takewhile(self.vocab_size.__gt__, ids))
             proposed[row] = ids[: min(budget, self.max_nodes)]
         counts = list(map(len, proposed))
         table = torch.zeros(len(counts), max(counts, default=0), dtype=torch.long)

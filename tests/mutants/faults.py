@@ -1783,4 +1783,11 @@ FAULTS = (
         "max(length - division.query_tokens - 1, 0)",
         ("tests/unit/prefill/spava/test_rows.py",),
     ),
+    Fault(
+        "retokenized: an end beyond the target's vocabulary is proposed",
+        "draftlens/drafting/retokenized.py",
+        "takewhile(self.vocab_size.__gt__, ids)",
+        "ids",
+        RETOKENIZED_ROWS,
+    ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from batches import batch_of, sequences
 from torch import Tensor
@@ -67,13 +68,15 @@ class Counting:
         return torch.nn.functional.one_hot((tokens + 1) % 10, 10).float()
 
 
-def begun(answers: list[list[int]]) -> tuple[RetokenizedDrafter, Counting, list[Any]]:
+def begun(
+    answers: list[list[int]], vocab_size: int = 100
+) -> tuple[RetokenizedDrafter, Counting, list[Any]]:
     """A drafter of chains of 4 whose rows have these answers after prompts of two tokens."""
     ids = torch.tensor([[1, 2]] * len(answers))
     rows = sequences(ids, answers)
     model: Any = Counting()
     retokenizer = Retokenizer(Words(True), Words(False))
-    drafter = RetokenizedDrafter(DraftPromptBuilder(model), retokenizer, 4, vocab_size=100)
+    drafter = RetokenizedDrafter(DraftPromptBuilder(model), retokenizer, 4, vocab_size)
     encoded = drafter.encode({"input_ids": ids})
     prompt: Any = SimpleNamespace(namespace=None)
     context = TargetContext(prompt, KVCache(1, 2, 3), room=20, eos=frozenset({99}))
@@ -118,6 +121,15 @@ def test_the_end_of_the_drafts_text_is_that_of_the_answer() -> None:
     assert proposed(drafter, rows) == [[8, 99]]
     assert proposed(drafter, rows, budget=1) == [[8]]
     assert drafter.forwards == 4
+
+
+@pytest.mark.parametrize(("vocab_size", "chain"), [(99, [[8]]), (8, [[]])])
+def test_tokens_that_the_target_does_not_have_end_the_chain(
+    vocab_size: int, chain: list[list[int]]
+) -> None:
+    """Its generation config may name an end beyond its vocabulary."""
+    drafter, _, rows = begun([[67]], vocab_size)
+    assert proposed(drafter, rows) == chain
 
 
 def test_rows_of_other_lengths_that_leave() -> None:
