@@ -64,10 +64,11 @@ OpenVINO's passes is 2 to 4 times as fast as OpenVINO GenAI's greedy decoding en
 OUTCOME = """All tokens are equal. Without a text OpenVINO GenAI is 2.2 times as fast as stock
 generate, where 1.3 was expected, and plain decoding with OpenVINO's passes 1.7: a quarter behind,
 of which 16-bit weights are a third (a trial: 18.5 ms a token there, 22.6 here, 20.6 here with
-them). With a text, lookup with OpenVINO's passes decodes 3.1 to 3.9 times as fast as stock, OpenVINO
-GenAI greedily 2.1 and by its prompt lookup 3.1 to 4.6 times. End to end lookup is at 2.1 to 2.4,
-level with the greedy one (2.2) and behind the prompt lookup (2.7 to 3.3), since the modules read a
-prompt; with MKL's products, before the faster library read prompts, it was at 1.7."""
+them). With a text, lookup with OpenVINO's passes decodes 3.1 to 3.9 times as fast as stock,
+OpenVINO GenAI greedily 2.1 and by its prompt lookup 3.1 to 4.6 times. End to end lookup is at 2.1
+to 2.4, level with the greedy one (2.2) and behind the prompt lookup (2.7 to 3.3), since the
+modules read a prompt; with MKL's products, before the faster library read prompts, it was at
+1.7."""
 
 
 @contextmanager

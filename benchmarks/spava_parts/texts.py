@@ -47,13 +47,13 @@ loses 20 points; the others lose nearly all. The loss of what follows rises by l
 SPAVA, 0.03 with random keys, 0.05 with none and 0.05 by Star Attention, and the rises shrink with
 the length. SPAVA computes a fifth of the attention at 4,096 tokens."""
 
-OUTCOME = """At 1,024 tokens SPAVA finds half of the needles that the full prefill finds and random
-keys a third; at 2,048 it finds as many as the full one (three and two of eight), random and no
-passed keys none: on these texts the query's choice of keys matters, where on clips random ones do as
-well. The loss of what follows rises by 0.089 and 0.023, more than expected, no less with random
-keys (0.070 and 0.028), and least by Star Attention (0.039 and 0.009), which computes half as much
-again. A sixteenth passed by each of 16 blocks is everything, so that row is exact. 4,096 tokens were
-not run."""
+OUTCOME = """At 1,024 tokens SPAVA finds half of the needles that the full prefill finds and
+random keys a third; at 2,048 it finds as many as the full one (three and two of eight), random
+and no passed keys none: on these texts the query's choice of keys matters, where on clips random
+ones do as well. The loss of what follows rises by 0.089 and 0.023, more than expected, no less
+with random keys (0.070 and 0.028), and least by Star Attention (0.039 and 0.009), which computes
+half as much again. A sixteenth passed by each of 16 blocks is everything, so that row is exact.
+4,096 tokens were not run."""
 
 
 @dataclass(frozen=True)
