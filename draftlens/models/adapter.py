@@ -168,14 +168,11 @@ class Backbone:
         self._check_mode()
         self.passes.begin()
         checked = checked_inputs(inputs, self.device)
-        watching = self._many_rows(
-            _num_patches(checked), self._num_weights - self._num_text_weights
-        )
         if self.prompt_cache is not None:
-            with self._passing(), watching:
+            with self._passing(), self._encoding(checked):
                 checked = with_features(self.prompt_cache, self.model, checked)
         encoded = self.hosts.encode(self.model, checked)
-        with self._passing(), watching:
+        with self._passing(), self._encoding(encoded.inputs):
             prepared: Prepared = model.generate(
                 **encoded.inputs, **options, custom_generate=capture_call
             )
