@@ -5,7 +5,7 @@
     python benchmarks/genai.py
 
 The weights of SmolLM2-135M-Instruct are rounded to float16 and written as a GGUF file that both
-libraries read, transformers as float32; OpenVINO GenAI keeps them in 16 bits. It is told to compute
+libraries read, transformers as float32; OpenVINO GenAI keeps them in 16 bits. It is set to compute
 in float32, to cache keys and values in float32, and not to remember prompts. Prompts are tokenized
 once, and each way is timed from token ids to token ids. The tasks are those of
 `benchmarks/real_text.py`, whose prompts are pages of this repository's documentation, and questions
@@ -62,11 +62,11 @@ OpenVINO's passes is 2 to 4 times as fast as OpenVINO GenAI's greedy decoding en
 1.5 times as fast as its prompt lookup, which proposes one chain of fixed length."""
 
 OUTCOME = """All tokens are equal. Without a text OpenVINO GenAI is 2.2 times as fast as stock
-generate, where 1.3 was expected, and plain decoding with OpenVINO's passes 1.7: a quarter behind,
+generate, where 1.3 was expected, and plain decoding with OpenVINO's passes 1.7: a quarter slower,
 of which 16-bit weights are a third (a trial: 18.5 ms a token there, 22.6 here, 20.6 here with
 them). With a text, lookup with OpenVINO's passes decodes 3.1 to 3.9 times as fast as stock,
 OpenVINO GenAI greedily 2.1 and by its prompt lookup 3.1 to 4.6 times. End to end lookup is at 2.1
-to 2.4, level with the greedy one (2.2) and behind the prompt lookup (2.7 to 3.3), since the
+to 2.4, level with the greedy one (2.2) and slower than the prompt lookup (2.7 to 3.3), since the
 modules read a prompt; with MKL's products, before the faster library read prompts, it was at
 1.7."""
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ TIMINGS = 4
 """Products of each kind that are timed before one kind is chosen; the fastest of them counts."""
 
 GAIN = 0.9
-"""Largest share of the usual product's time for which the exchanged one is chosen."""
+"""Largest share of the usual kernel's time for which the other one is chosen."""
 
 
 def is_large(size: torch.Size | tuple[int, ...], dtype: torch.dtype, device: torch.device) -> bool:
@@ -68,52 +69,52 @@ def has_large(modules: Sequence[nn.Module]) -> bool:
     )
 
 
-class LargeProducts:
-    """Products with the large matrices of one model.
+class FasterKernel:
+    """Computes products by the faster of two kernels.
 
-    The first products of a pass over a new number of rows are computed in both ways in turn and
-    timed, each with another layer's matrix; the faster way computes all later ones. So the choice
-    needs no computation of its own, and its timings are those of matrices that are in no cache.
+    The first products of each kind are computed by both in turn and timed, each with another
+    layer's matrix, and the faster kernel computes all later ones. So the choice needs no
+    computation of its own, and its timings are those of matrices that are in no cache.
     """
 
     def __init__(self) -> None:
-        self._exchanges: dict[tuple[int, int, int], bool] = {}
-        self._timings: dict[tuple[int, int, int], tuple[list[float], list[float]]] = defaultdict(
+        # By kind, whether the other kernel is taken, and seconds by the usual and the other one.
+        self._takes_other: dict[Hashable, bool] = {}
+        self._timings: dict[Hashable, tuple[list[float], list[float]]] = defaultdict(
             lambda: ([], [])
         )
 
+    def compute(
+        self, kind: Hashable, work: int, usual: Callable[[], Tensor], other: Callable[[], Tensor]
+    ) -> Tensor:
+        """A product by one of two kernels; times of a kind are compared for a unit of `work`."""
+        takes_other = self._takes_other.get(kind)
+        if takes_other is not None:
+            return other() if takes_other else usual()
+        by_usual, by_other = self._timings[kind]
+        is_usual = len(by_usual) <= len(by_other)
+        began = time.thread_time()
+        output = usual() if is_usual else other()
+        seconds = (time.thread_time() - began) / work
+        (by_usual if is_usual else by_other).append(seconds)
+        if min(len(by_usual), len(by_other)) >= TIMINGS:  # threads may add more
+            self._takes_other[kind] = min(by_other) <= GAIN * min(by_usual)
+        return output
+
+
+class LargeProducts(FasterKernel):
+    """Products with the large matrices of one model, with exchanged factors where that is faster.
+    Numbers of rows, widths of matrices and numbers of threads are chosen for apart; matrices of a
+    kind differ in their height."""
+
     def __call__(self, states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         rows = states.numel() // states.shape[-1]
+        usual = partial(usual_product, rows, states, weight, bias)
         if not weight.is_contiguous():
-            return usual_product(rows, states, weight, bias)
+            return usual()
         kind = (kind_of(rows), weight.shape[1], torch.get_num_threads())
-        exchanges = self._exchanges.get(kind)
-        if exchanges is None:
-            return self._timed(kind, rows, states, weight, bias)
-        if exchanges:
-            return exchanged_product(states, weight, bias)
-        return usual_product(rows, states, weight, bias)
-
-    def _timed(
-        self,
-        kind: tuple[int, int, int],
-        rows: int,
-        states: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-    ) -> Tensor:
-        usual, exchanged = self._timings[kind]
-        is_usual = len(usual) <= len(exchanged)
-        began = time.thread_time()
-        if is_usual:
-            output = usual_product(rows, states, weight, bias)
-        else:
-            output = exchanged_product(states, weight, bias)
-        seconds = (time.thread_time() - began) / len(weight)  # matrices differ in their height
-        (usual if is_usual else exchanged).append(seconds)
-        if min(len(usual), len(exchanged)) >= TIMINGS:  # threads may add more
-            self._exchanges[kind] = min(exchanged) <= GAIN * min(usual)
-        return output
+        exchanged = partial(exchanged_product, states, weight, bias)
+        return self.compute(kind, len(weight), usual, exchanged)
 
 
 def kind_of(rows: int) -> int:

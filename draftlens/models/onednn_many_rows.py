@@ -8,9 +8,9 @@ torch contains too. Elsewhere both take the same.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from torch.overrides import TorchFunctionMode
 
-from draftlens.models.onednn_linear import GAIN, TIMINGS, is_available, product
+from draftlens.models.onednn_linear import FasterKernel, is_available, product
 
 WORK = 20_000_000
 """Least number of multiplications of a product that is computed here: 0.2 ms of one core. A call of
@@ -29,35 +29,14 @@ PASS_WORK = 3_000_000_000
 Watching costs microseconds for every function of torch that the pass calls."""
 
 
-class ManyRows:
-    """Products of many rows of one model.
-
-    The first ones are computed by both libraries in turn and timed; the library with the shortest
-    time for a multiplication computes all later ones.
-    """
-
-    def __init__(self) -> None:
-        # By number of threads: whether oneDNN is faster, and seconds by MKL and oneDNN.
-        self._by_onednn: dict[int, bool] = {}
-        self._timings: dict[int, tuple[list[float], list[float]]] = {}
+class ManyRows(FasterKernel):
+    """Products of many rows of one model, by MKL or by oneDNN. The choice is one for all of them,
+    since either library's time for a multiplication hardly depends on the size."""
 
     def __call__(self, states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        threads = torch.get_num_threads()
-        by_onednn = self._by_onednn.get(threads)
-        if by_onednn is None:
-            return self._timed(threads, states, weight, bias)
-        return product(states, weight, bias) if by_onednn else linear(states, weight, bias)
-
-    def _timed(self, threads: int, states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        by_mkl, by_onednn = self._timings.setdefault(threads, ([], []))
-        is_usual = len(by_mkl) <= len(by_onednn)
-        began = time.thread_time()
-        output = (linear if is_usual else product)(states, weight, bias)
-        seconds = (time.thread_time() - began) / _work(states, weight)
-        (by_mkl if is_usual else by_onednn).append(seconds)
-        if min(len(by_mkl), len(by_onednn)) >= TIMINGS:  # threads may add more
-            self._by_onednn[threads] = min(by_onednn) <= GAIN * min(by_mkl)
-        return output
+        by_mkl = partial(linear, states, weight, bias)
+        by_onednn = partial(product, states, weight, bias)
+        return self.compute(torch.get_num_threads(), _work(states, weight), by_mkl, by_onednn)
 
 
 def many_rows(work: int, products: Callable[[], ManyRows]) -> AbstractContextManager[Any]:

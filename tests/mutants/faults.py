@@ -535,8 +535,8 @@ FAULTS = (
     Fault(
         "the slower way of computing large products is chosen",
         "draftlens/models/onednn_linear.py",
-        "min(exchanged) <= GAIN * min(usual)",
-        "min(exchanged) > GAIN * min(usual)",
+        "min(by_other) <= GAIN * min(by_usual)",
+        "min(by_other) > GAIN * min(by_usual)",
         PRODUCTS,
     ),
     Fault(
@@ -1772,8 +1772,8 @@ FAULTS = (
     Fault(
         "many rows are always multiplied by oneDNN",
         "draftlens/models/onednn_many_rows.py",
-        "min(by_onednn) <= GAIN * min(by_mkl)",
-        "True",
+        "states, weight), by_mkl, by_onednn",
+        "states, weight), by_onednn, by_onednn",
         ("tests/unit/models/test_many_rows.py",),
     ),
     Fault(
@@ -1789,5 +1789,12 @@ FAULTS = (
         "takewhile(self.vocab_size.__gt__, ids)",
         "ids",
         RETOKENIZED_ROWS,
+    ),
+    Fault(
+        "products of the vision tower are not watched for",
+        "draftlens/models/adapter.py",
+        "self._many_rows(_num_patches(inputs), self._num_weights - self._num_text_weights)",
+        "nullcontext()",
+        ("tests/unit/models/test_many_rows.py",),
     ),
 )

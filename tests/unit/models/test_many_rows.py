@@ -14,8 +14,10 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 import draftlens
+from draftlens.core import tree as trees
 from draftlens.models import onednn_linear
 from draftlens.models import onednn_many_rows as products
+from draftlens.models.adapter import Backbone
 from draftlens.models.onednn_linear import TIMINGS, product
 from draftlens.models.onednn_many_rows import ManyRows, many_rows
 
@@ -52,7 +54,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
     monkeypatch.setattr(products, "WORK", 1)
     monkeypatch.setattr(products, "PASS_WORK", 1)
-    monkeypatch.setattr(products, "time", SimpleNamespace(thread_time=lambda: now[0]))
+    monkeypatch.setattr(onednn_linear, "time", SimpleNamespace(thread_time=lambda: now[0]))
     monkeypatch.setattr("draftlens.models.adapter.ManyRows", Clocked)
     return count
 
@@ -74,6 +76,38 @@ def test_tokens_equal_stock_generate(family: Family, method: str, calls: dict[st
     assert result.tokens == reference(family, family.richest)
     assert calls["mkl"] == 2 * TIMINGS
     assert calls["onednn"] > 4 * TIMINGS
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=str)
+def test_vision_prompt_parts_and_wide_passes_are_watched(
+    family: Family, calls: dict[str, int]
+) -> None:
+    """Each of them computes products here."""
+    backbone = Backbone(family.build())
+
+    def computed() -> int:
+        count = sum(calls.values())
+        calls.update(dict.fromkeys(calls, 0))
+        return count
+
+    computed()  # by the checks of a new model
+    prepared = backbone.prepare(inputs(family, family.richest), max_new_tokens=1)
+    prompt = backbone.encode(prepared)
+    assert computed() > 0  # by the vision tower
+    cache = backbone.new_cache(prompt, 80)
+    backbone.prefill(prompt, cache)
+    assert computed() > 0
+    tokens = torch.ones(len(prompt.lengths), 30, dtype=torch.long)
+    mask = trees.attention_mask(cache.lengths, torch.ones(30, 30, dtype=torch.bool).tril())
+    positions = prompt.positions(torch.arange(30).expand(len(prompt.lengths), -1))
+    backbone.forward(tokens, positions, cache, mask)
+    assert computed() > 0
+    part = backbone.text_prompt(torch.ones(1, 4, dtype=torch.long))
+    short = backbone.new_cache(part, 8)
+    backbone.prefill(part, short)
+    computed()
+    backbone.read_on(part, short)
+    assert computed() > 0
 
 
 def test_a_conversation_with_a_picture(calls: dict[str, int]) -> None:
@@ -113,7 +147,7 @@ def test_the_faster_library_computes_later_products(
 
     monkeypatch.setattr(products, "linear", computed("mkl", 1.0))
     monkeypatch.setattr(products, "product", computed("onednn", seconds))
-    monkeypatch.setattr(products, "time", SimpleNamespace(thread_time=lambda: now[0]))
+    monkeypatch.setattr(onednn_linear, "time", SimpleNamespace(thread_time=lambda: now[0]))
     many = ManyRows()
     for width in range(1, 2 * TIMINGS + 1):
         many(torch.ones(3, 5 * width), torch.ones(4, 5 * width), None)
@@ -158,4 +192,4 @@ def test_what_stays_with_torch(calls: dict[str, int]) -> None:
         with torch.autocast("cpu"):
             assert run(states, weight) == 0
     assert run(states, weight) == 0
-    assert many._by_onednn == {}
+    assert many._takes_other == {}

@@ -137,9 +137,9 @@ def test_the_exchanged_product_is_chosen_where_it_is_clearly_faster(
     for _ in range(2 * TIMINGS):
         chooses(torch.randn(1, rows, 8), layer.weight, layer.bias)
     seconds["usual"] = seconds["exchanged"] = float("nan")  # nothing is timed any more
-    assert list(chooses._exchanges.values()) == [wins]
+    assert list(chooses._takes_other.values()) == [wins]
     chooses(torch.randn(1, rows, 8), layer.weight, layer.bias)
-    assert list(chooses._exchanges.values()) == [wins]
+    assert list(chooses._takes_other.values()) == [wins]
 
 
 @torch.inference_mode()
@@ -151,7 +151,7 @@ def test_one_slow_product_decides_nothing(seconds: dict[str, float]) -> None:
             factor = 50.0 if number in (slow, slow + 2) else 1.0
             seconds["usual"], seconds["exchanged"] = factor, 0.8 * factor
             chooses(torch.randn(6, 8), layer.weight, layer.bias)
-        assert list(chooses._exchanges.values()) == [True]
+        assert list(chooses._takes_other.values()) == [True]
 
 
 @torch.inference_mode()
@@ -164,8 +164,8 @@ def test_rows_and_widths_and_threads_are_chosen_for_apart(seconds: dict[str, flo
                 seconds["exchanged"] = 0.5 if rows == 3 or width == 12 else 2.0
                 chooses(torch.randn(rows, width), torch.randn(height, width), None)
     found = {
-        (kind, width): chooses._exchanges[kind, width, number]
-        for kind, width, _ in chooses._exchanges
+        (kind, width): chooses._takes_other[kind, width, number]
+        for kind, width, _ in chooses._takes_other
     }
     assert found == {
         (kind, width): kind == 3 or width == 12
