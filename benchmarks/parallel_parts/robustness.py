@@ -19,8 +19,8 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -151,6 +151,7 @@ class Loss:
         over_whole: seconds of the whole answer over those of plain decoding.
         wall_over_whole: the same with all the time that passed.
         lost: as `Stats.worker_lost`.
+        ended: how the process was lost, seen after the answer; None if it was not.
         equal: whether the tokens are those of stock `generate`.
     """
 
@@ -163,7 +164,28 @@ class Loss:
     over_whole: float
     wall_over_whole: float
     lost: str | None
+    ended: str | None
     equal: bool
+
+
+@dataclass(frozen=True)
+class Struck:
+    """An answer during which a signal came.
+
+    Args:
+        moment: when it came, in seconds of `time.perf_counter`.
+        run: the answer.
+        process: the one that received it.
+    """
+
+    moment: float
+    run: Run
+    process: DraftProcess
+
+    @property
+    def ended(self) -> str | None:
+        """How the process was lost; None while it is not."""
+        return None if self.process.is_alive else self.process.lost
 
 
 @dataclass(frozen=True)
@@ -270,16 +292,18 @@ class Trials:
         assert run.tokens == self.expected[clip]
         self.plain.setdefault(clip, []).append(run)
 
-    def lose(self, number: int, how: signal.Signals) -> tuple[int, str, str, float, Run]:
-        """One answer whose process is lost: its clip, moment, method, time of the signal, run."""
+    def lose(self, number: int, how: signal.Signals) -> Callable[[Sequence[Plain]], Loss]:
+        """One answer whose process is lost; a function of the medians of plain decoding by clip."""
         clip = number % len(self.prompts)
         moment = MOMENTS[number % len(MOMENTS)]
         name = self.rng.choice(list(METHODS))
         if number % 4 == 0:
             self.run_plain(clip)
-        struck, run = self._struck(moment, how, clip, METHODS[name])
+        struck = self._struck(moment, how, clip, METHODS[name])
+        ended = struck.ended
         process_of(self.draft.model).close()
-        return clip, moment, name, struck, run
+        expected = self.expected[clip]
+        return lambda plain: _loss(how.name, plain[clip], expected, moment, name, struck, ended)
 
     @property
     def draft(self) -> Any:
@@ -288,29 +312,28 @@ class Trials:
 
     def _struck(
         self, moment: str, how: signal.Signals, clip: int, method: Mapping[str, Any]
-    ) -> tuple[float, Run]:
-        """When the signal came, and the answer."""
+    ) -> Struck:
         if moment == LOADING:
             process = process_of(self.draft.model)
             strike = Strike(process.pid, how, self.rng.uniform(0.0, self.usual))
             run = self.run(clip, method)
-            return strike.moment(), run
+            return Struck(strike.moment(), run, process)
         with forked(self._fault(how) if moment == MESSAGE else None):
             process = ready(self.draft)
             if moment == MESSAGE:
                 run = self.run(clip, method)
-                return self._noted(run), run
+                return Struck(self._noted(run), run, process)
             if moment == BETWEEN:
                 os.kill(process.pid, how)
                 struck = time.perf_counter()
                 time.sleep(self.rng.uniform(0.0, LONGEST_PAUSE))
-                return struck, self.run(clip, method)
+                return Struck(struck, self.run(clip, method), process)
             starts = [run.moments[1].wall - run.moments[0].wall for run in self.plain[clip]]
             first = statistics.median(starts)
             span = (0.0, first) if moment == PREFILL else (first, max(self.usual, first))
             strike = Strike(process.pid, how, self.rng.uniform(*span))
             run = self.run(clip, method)
-            return strike.moment(), run
+            return Struck(strike.moment(), run, process)
 
     def _fault(self, how: signal.Signals) -> Fault:
         # The first message says that the process is ready.
@@ -343,11 +366,20 @@ class Strike:
         time.sleep(delay)
         self._moment = time.perf_counter()
         os.kill(pid, how)
+        wait_until_lost(pid)
 
     def moment(self) -> float:
         """When it came, in seconds of `time.perf_counter`."""
         self._thread.join()
         return self._moment
+
+
+def wait_until_lost(pid: int) -> None:
+    """Returns once a signal has ended or stopped a process, some time after it was sent."""
+    ended = (psutil.STATUS_ZOMBIE, psutil.STATUS_STOPPED)
+    with suppress(psutil.NoSuchProcess):
+        while psutil.Process(pid).status() not in ended:
+            time.sleep(0.001)
 
 
 @contextmanager
@@ -393,17 +425,14 @@ def losses(engine: Engine, args: argparse.Namespace) -> dict[str, Any]:
         found = []
         for how, count in ((signal.SIGKILL, args.kills), (signal.SIGSTOP, args.stops)):
             for number in range(count):
-                found.append((how.name, trials.lose(number, how)))
+                found.append(trials.lose(number, how))
             print(f"{count} times {how.name} done", flush=True)
     plain = [Plain.of(trials.plain[clip]) for clip in range(CLIPS)]
     return {
         "plain": [asdict(one) for one in plain],
         "usual": trials.usual,
         "load": os.getloadavg(),
-        "losses": [
-            asdict(_loss(how, plain[clip], expected[clip], moment, name, struck, run))
-            for how, (clip, moment, name, struck, run) in found
-        ],
+        "losses": [asdict(loss(plain)) for loss in found],
     }
 
 
@@ -413,10 +442,11 @@ def _loss(
     expected: Sequence[int],
     moment: str,
     method: str,
-    struck: float,
-    run: Run,
+    struck: Struck,
+    ended: str | None,
 ) -> Loss:
-    num_tokens, elapsed = run.at(struck)
+    run = struck.run
+    num_tokens, elapsed = run.at(struck.moment)
     rest = plain.rest(elapsed, num_tokens, len(run.tokens) - num_tokens)
     return Loss(
         how=how,
@@ -428,6 +458,7 @@ def _loss(
         over_whole=run.own - plain.own,
         wall_over_whole=run.wall - plain.wall,
         lost=run.lost,
+        ended=ended,
         equal=run.tokens == list(expected),
     )
 

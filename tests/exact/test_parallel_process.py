@@ -223,7 +223,10 @@ def test_a_lost_process_leaves_the_answer_to_plain_decoding(
         assert time.monotonic() - began < PATIENCE
         assert result.lossless
         if method is WINDOW and chunks:
-            assert "process" in result.stats.worker_lost
+            # How a killed process ended is not known where its parent is slow to collect it.
+            killed = ("was ended by signal 9", "does not answer")
+            seen = killed if how is signal.SIGKILL else ("is stopped",)
+            assert result.stats.worker_lost in {f"the drafting process {words}" for words in seen}
         # A new answer has a new process.
         again = warm_up(model)
         assert again.pid != process.pid
