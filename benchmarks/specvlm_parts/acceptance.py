@@ -43,9 +43,9 @@ CALIBRATION_RATIO = 0.9
 CHECKED_CASES = ("specvlm 0.9", "random 0.9")
 
 SELF = {
-    "self, prefill": {"draft": "self"},
-    "self, gather": {"draft": "self", "kv": "gather"},
-    "self, sparse": {"draft": "self", "kv": "sparse"},
+    "self, prefill": {"method": "self-sd", "kv": "prefill"},
+    "self, gather": {"draft": "self"},
+    "self, sparse": {"method": "self-sd", "kv": "sparse"},
     "self, random": {"draft": "self", "pruner": "random"},
 }
 

@@ -20,9 +20,9 @@ FIRST = 10
 
 WAYS: dict[str, Any] = {
     "plain": "plain",
-    "self, gather": {"method": "specvlm", "draft": "self", "kv": "gather", "tree": "eagle"},
-    "self, prefill": {"method": "specvlm", "draft": "self", "kv": "prefill", "tree": "eagle"},
-    "self, gather, automatic tree": {"method": "specvlm", "draft": "self", "kv": "gather"},
+    "self, gather": {"method": "specvlm", "draft": "self", "tree": "eagle"},
+    "self, prefill": {"method": "self-sd", "kv": "prefill", "tree": "eagle"},
+    "self, gather, automatic tree": {"method": "specvlm", "draft": "self"},
 }
 
 

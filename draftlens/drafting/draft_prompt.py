@@ -9,8 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from draftlens.core.errors import ConfigError
-from draftlens.core.prefill_readings import ATTENTION, NO_FEATURES, FeatureSpec
+from draftlens.core.prefill_readings import NO_FEATURES, FeatureSpec
 from draftlens.decoding.drafter import TargetContext
 from draftlens.drafting.pruning import Pruning
 from draftlens.drafting.text_inputs import text_inputs
@@ -18,9 +17,6 @@ from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
 from draftlens.models.prompt_reading import PromptReading
-from draftlens.pruning.attention import AttentionPruner
-
-KV_SOURCES = ("prefill", "gather", "sparse")
 
 
 @dataclass(frozen=True)
@@ -101,31 +97,16 @@ class TextPromptBuilder(DraftPromptBuilder):
 
 
 class SelfPromptBuilder:
-    """The target drafts for itself: the same weights read the target's prompt without most of its
-    visual tokens (SpecVLM's Self-SD, and Sparse-to-Dense).
-
-    Args:
-        kv: the source of its keys and values: `prefill` reads the pruned prompt again (the paper:
-            tokens then attend only to each other), `gather` takes those of the target's prefill (no
-            second pass), `sparse` takes in each layer those that this layer's text attends to most
-            (Sparse-to-Dense, with any pruner).
-
-    Raises:
-        ConfigError: `kv` is unknown.
-    """
+    """The target drafts for itself: the same weights go on from the target's own keys and values
+    of the text and of the visual tokens that `pruning` keeps. SpecVLM's Self-SD reads the pruned
+    prompt again; without that pass as many draft tokens are accepted."""
 
     may_wait = False  # slots of the target's cache move when rows leave
 
-    def __init__(self, backbone: Backbone, pruning: Pruning, kv: str = "prefill") -> None:
-        check_kv(kv)
-        if kv == "sparse":
-            pruning = replace(pruning, pruner=AttentionPruner())
+    def __init__(self, backbone: Backbone, pruning: Pruning) -> None:
         self.backbone = backbone
         self.pruning = pruning
-        self.kv = kv
         self.readings = pruning.pruner.readings
-        if kv == "sparse":
-            self.readings = self.readings | ATTENTION
 
     def lengths(self, prompt: Prompt) -> list[int]:
         return prompt.lengths
@@ -138,29 +119,10 @@ class SelfPromptBuilder:
 
     def read(self, encoded: None, context: TargetContext) -> DraftPrompt:
         pruned = self.pruning.apply(context.prompt, context)
-        if self.kv == "prefill":
-            return prefilled(self.backbone, pruned.prompt)
-        num_layers = len(context.cache.layers)
-        kept_by_layer = [pruned.kept_tokens] * num_layers
-        if self.kv == "sparse":
-            kept_by_layer = self._kept_by_layer(context)
+        kept_by_layer = [pruned.kept_tokens] * len(context.cache.layers)
         return DraftPrompt(
             pruned.prompt, lambda cache: append_slots(context.cache, cache, kept_by_layer)
         )
-
-    def _kept_by_layer(self, context: TargetContext) -> list[list[Tensor]]:
-        kept_by_layer = []
-        with context.observer.phase("prune"):
-            for scores in context.readings.attention_by_layer:
-                readings = replace(context.readings, attention=scores)
-                layer_context = replace(context, readings=readings)
-                kept_by_layer.append(self.pruning.keep(context.prompt, layer_context))
-        return kept_by_layer
-
-
-def check_kv(kv: str) -> None:
-    if kv not in KV_SOURCES:
-        raise ConfigError(f"unknown kv {kv!r}; known: {', '.join(KV_SOURCES)}")
 
 
 def prefilled(backbone: Backbone, prompt: Prompt, stores: bool = False) -> DraftPrompt:

@@ -946,15 +946,17 @@ def pruned(draw: st.DrawFn, has_draft: bool, ahead: bool) -> Pairs:
         pruner = (("name", name), draw(PRUNER_OPTIONS[name]))
     waits = ahead and draw(st.booleans())
     options = [
-        ("method", "parallelvlm" if waits else "specvlm"),
         ("pruner", pruner),
         ("prune_ratio", draw(st.sampled_from(RATIOS))),
         *draw(schedules() if ahead else shapes()),
     ]
+    name = "parallelvlm" if waits else "specvlm"
     if has_draft and draw(st.booleans()):
-        return (*options, ("draft", "model"))
-    kv = "prefill" if ahead else draw(st.sampled_from(("prefill", "gather", "sparse")))
-    return (*options, ("draft", "self"), ("kv", kv))
+        return (("method", name), *options, ("draft", "model"))
+    kv = "gather" if ahead else draw(st.sampled_from(("prefill", "gather", "sparse")))
+    if kv != "gather":
+        return (("method", "self-sd"), *options, ("kv", kv))
+    return (("method", name), *options, ("draft", "self"))
 
 
 @st.composite
@@ -1221,7 +1223,6 @@ WILD: Mapping[str, tuple[Any, ...]] = {
     "sampling_rule": ("coupled", "rejection"),
     "schedule": ("serial", "parallel"),
     "draft": ("auto", "self", "model"),
-    "kv": ("prefill", "gather", "sparse"),
     "prune_ratio": (0, 0.7, 1),
     "pruner": tuple(PRUNERS),
     "views": (("text",), ("multimodal", "text"), ("caption", "pooled"), ("text", "text"), ()),

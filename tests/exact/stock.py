@@ -38,6 +38,14 @@ likeliest."""
 ALL_KINDS = [(family, kind) for family in FAMILIES for kind in family.kinds]
 
 
+def self_drafting(kv: str) -> dict[str, str]:
+    """The method whose target drafts for itself, by the source of its keys and values: `gather`
+    for those of the target's prefill, else as for `self-sd` of the laboratory."""
+    if kv == "gather":
+        return {"method": "specvlm", "draft": "self"}
+    return {"method": "self-sd", "kv": kv}
+
+
 @cache
 def target(family: Family) -> Any:
     """The family's model."""

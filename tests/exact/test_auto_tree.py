@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from families import FAMILIES, Family, inputs
-from stock import LONG, draft, reference, staggered, stock, target
+from stock import LONG, draft, reference, self_drafting, staggered, stock, target
 
 import draftlens
 from draftlens.core.proposal import DraftTree, Verdict
@@ -35,7 +35,7 @@ HALF = {"method": "specvlm", "prune_ratio": 0.5}
 GUESSERS: dict[str, dict[str, Any]] = {
     "speculative": {"method": "speculative"},
     "specvlm": {**HALF, "draft": "model"},
-    **{kv: {**HALF, "draft": "self", "kv": kv} for kv in ("prefill", "gather", "sparse")},
+    **{kv: {**HALF, **self_drafting(kv)} for kv in ("prefill", "gather", "sparse")},
     "tabed": {"method": "tabed", "tree": "auto"},
 }
 """A draft model that reads all tokens or half of them, or the target itself with each source of

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from families import FAMILIES, Family, inputs, tokenizer
-from stock import LONG, METHODS, NEW, Divisible, draft, reference, stock, target
+from stock import LONG, METHODS, NEW, Divisible, draft, reference, self_drafting, stock, target
 from transformers import (
     DynamicCache,
     GenerationConfig,
@@ -736,7 +736,7 @@ def test_buffers_of_a_model_that_drafts_for_itself_grow(
 ) -> None:
     """Also where keys and values are copied from the target's."""
     monkeypatch.setattr(backbones, "BLOCK", 4)
-    method = {"method": "specvlm", "prune_ratio": 0.5, "draft": "self", "kv": kv, "tree": "eagle"}
+    method = {"prune_ratio": 0.5, "tree": "eagle", **self_drafting(kv)}
     assert generate(draft=None, method=method).tokens == reference(FAMILY, "image")
 
 

@@ -143,8 +143,8 @@ def check_close(ours: Tensor, theirs: Tensor) -> None:
 
 CHAIN = {"num_speculative_tokens": 5}
 PRUNING = {"method": "specvlm", "num_speculative_tokens": 3, "prune_ratio": 0.5}
-GATHERING = {"method": "specvlm", "num_speculative_tokens": 3, "draft": "self", "kv": "gather"}
-SPARSE = {**GATHERING, "kv": "sparse"}
+GATHERING = {"method": "specvlm", "num_speculative_tokens": 3, "draft": "self"}
+SPARSE = {"method": "self-sd", "num_speculative_tokens": 3, "kv": "sparse"}
 SHARDED_CASES = ("chain", "specvlm", "gather", "sparse", "ring", "ring sparse")
 
 

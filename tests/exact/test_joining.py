@@ -34,8 +34,8 @@ DRAFTING: Mapping[str, Any] = {
     "chain": METHODS["chain5"],
     "tree": METHODS["odd"],
     "specvlm": {"method": "specvlm", "prune_ratio": 0.5, "draft": "model"},
-    "gather": {"method": "specvlm", "prune_ratio": 0.5, "draft": "self", "kv": "gather"},
-    "sparse": {"method": "specvlm", "prune_ratio": 0.5, "draft": "self", "kv": "sparse"},
+    "gather": {"method": "specvlm", "prune_ratio": 0.5, "draft": "self"},
+    "sparse": {"method": "self-sd", "prune_ratio": 0.5, "kv": "sparse"},
     "lookup": {"method": "lookup", "num_speculative_tokens": 4, "window": 1},
 }
 drafting = pytest.mark.parametrize("name", DRAFTING)

@@ -21,7 +21,7 @@ DRAFTING: Mapping[str, Any] = {
     "plain": {"method": "plain"},
     "chain": METHODS["chain3"],
     "specvlm": {"method": "specvlm", "prune_ratio": 0.5, "num_speculative_tokens": 3},
-    "gather": {"method": "specvlm", "prune_ratio": 0.5, "draft": "self", "kv": "gather"},
+    "gather": {"method": "specvlm", "prune_ratio": 0.5, "draft": "self"},
 }
 
 every_method = pytest.mark.parametrize("name", DRAFTING)

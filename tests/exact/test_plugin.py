@@ -81,7 +81,7 @@ def test_its_drafter_guesses_right() -> None:
 
 
 @every_family
-@pytest.mark.parametrize("chosen", [{"draft": "model"}, {"draft": "self", "kv": "gather"}])
+@pytest.mark.parametrize("chosen", [{"draft": "model"}, {"draft": "self"}])
 def test_its_pruner_in_the_matrix(family: Family, chosen: dict[str, str]) -> None:
     pruner = {"name": "newest", "skip": 2}
     method = {"method": "specvlm", **METHODS["odd"], "pruner": pruner, "prune_ratio": 0.5, **chosen}
@@ -130,7 +130,17 @@ def test_names_of_the_library_win() -> None:
 
 
 def test_a_broken_entry_is_named_and_skipped() -> None:
-    names = ["history", "hsd", "lookup", "parallelvlm", "plain", "speculative", "specvlm", "tabed"]
+    names = [
+        "history",
+        "hsd",
+        "lookup",
+        "parallelvlm",
+        "plain",
+        "self-sd",
+        "speculative",
+        "specvlm",
+        "tabed",
+    ]
     with pytest.warns(UserWarning, match="method 'torn' of package acme-drafts cannot be loaded"):
         assert list(NAMES) == names
     with pytest.raises(ConfigError, match="'torn' of package acme-drafts cannot be loaded"):

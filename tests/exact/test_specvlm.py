@@ -26,6 +26,7 @@ from stock import (
     ranks_of,
     reference,
     rounds,
+    self_drafting,
     staggered,
     stock,
     target,
@@ -91,8 +92,9 @@ CASES = tuple(covering())
 
 def method(guesser: str, tree: str, **fields: Any) -> dict[str, Any]:
     """Options of the method."""
-    mine = {"draft": "self", "kv": guesser} if guesser in SOURCES else {"draft": "model"}
-    return {"method": "specvlm", "tree": None, **METHODS[tree], **mine, **fields}
+    drafting = {"method": "specvlm", "draft": "model"}
+    mine = self_drafting(guesser) if guesser in SOURCES else drafting
+    return {"tree": None, **METHODS[tree], **mine, **fields}
 
 
 def open_stream(

@@ -56,7 +56,7 @@ METHODS: tuple[Mapping[str, Any], ...] = (
     {"method": "plain"},
     *({"method": "speculative", **tree} for tree in TREES),
     {"method": "specvlm", "num_speculative_tokens": 3, "prune_ratio": 0.5},
-    {"method": "specvlm", "draft": "self", "kv": "gather", "num_speculative_tokens": 3},
+    {"method": "specvlm", "draft": "self", "num_speculative_tokens": 3},
     {"method": "tabed", "views": ["multimodal", "text", "caption"]},
     {"method": "lookup"},
 )

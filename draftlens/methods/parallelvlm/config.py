@@ -21,7 +21,7 @@ class ParallelVLM(SpecVLM):
             waits for the other. `"serial"`: one after the other.
         sampling_rule, prune_ratio, pruner, draft, prefill: as for `SpecVLM`. The paper's
             pruner is `"uv"`. `"rejection"` without γ takes a γ of 5.
-        tree, kv: of `SpecVLM`, for the serial schedule.
+        tree: of `SpecVLM`, for the serial schedule.
 
     Raises:
         ConfigError: a value makes no sense.

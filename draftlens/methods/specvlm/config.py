@@ -13,12 +13,7 @@ from draftlens.core.errors import ConfigError, IncompatiblePairError
 from draftlens.core.tree import Topology
 from draftlens.decoding.plan import Plan
 from draftlens.drafting.disagreement import Disagreement
-from draftlens.drafting.draft_prompt import (
-    DraftPromptBuilder,
-    PromptBuilder,
-    SelfPromptBuilder,
-    check_kv,
-)
+from draftlens.drafting.draft_prompt import DraftPromptBuilder, PromptBuilder, SelfPromptBuilder
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.drafting.pruning import Pruning
 from draftlens.methods.base import Models, name_of
@@ -34,6 +29,7 @@ from draftlens.methods.parts import (
     settings_of,
     topology_of,
 )
+from draftlens.models.adapter import Backbone
 from draftlens.models.pair import is_blind
 
 
@@ -48,11 +44,8 @@ class SpecVLM:
         pruner: which tokens these are: a name of `prune.PRUNERS`, a mapping of a name and options
             such as ``{"name": "specvlm", "attention_mass": 0.2}``, or a pruner. `"uv"` is that of
             ParallelVLM.
-        draft: `"model"` for a draft model, `"self"` for the target's own weights, `"auto"` for the
-            draft model if there is one.
-        kv: for `"self"`: `"prefill"` reads the pruned prompt again, `"gather"` reuses the target's
-            keys and values, `"sparse"` reuses in each layer those with the most attention there
-            (Sparse-to-Dense). With a draft model the last two are refused.
+        draft: `"model"` for a draft model, `"self"` for the target's own weights, which go on from
+            its keys and values of the kept tokens, `"auto"` for the draft model if there is one.
 
     Raises:
         ConfigError: a value makes no sense.
@@ -64,7 +57,11 @@ class SpecVLM:
         SpecVLMPruner(attention_mass=0.2)
     """
 
-    removed: ClassVar[Mapping[str, str]] = {"positions": "kept tokens stay at their positions"}
+    removed: ClassVar[Mapping[str, str]] = {
+        "positions": "kept tokens stay at their positions",
+        "kv": "draft 'self' takes the target's keys and values; method 'self-sd' of draftlens-lab "
+        "has other sources",
+    }
 
     num_speculative_tokens: int | None = None
     tree: Tree = None
@@ -72,7 +69,6 @@ class SpecVLM:
     prune_ratio: float = 0.9
     pruner: Any = "specvlm"
     draft: str = "auto"
-    kv: str = "prefill"
     schedule: str = "serial"
     prefill: Any = "full"
 
@@ -81,14 +77,6 @@ class SpecVLM:
         if not isinstance(self.prune_ratio, (int, float)) or not 0 <= self.prune_ratio <= 1:
             raise ConfigError(f"prune_ratio is a share between 0 and 1, not {self.prune_ratio!r}")
         check_choice("draft", self.draft, ("auto", "model", "self"))
-        check_kv(self.kv)
-        if self.draft == "model":
-            self._check_reuse()
-        if self.kv != "prefill" and self.schedule != "serial":
-            raise ConfigError(
-                f"kv {self.kv!r} takes keys and values of the target's prefill, for which a draft "
-                f"that runs ahead does not wait: use 'prefill' with schedule {self.schedule!r}"
-            )
         resolve_parts(self, pruner=True)
 
     @property
@@ -112,13 +100,12 @@ class SpecVLM:
         drafts_for_itself = self.draft == "self" or (self.draft == "auto" and models.draft is None)
         prompts: PromptBuilder
         if drafts_for_itself:
-            prompts = SelfPromptBuilder(models.target, pruning, self.kv)
+            prompts = self.self_prompts(models.target)
         else:
-            self._check_reuse()
             self._check_sight(models)
             described = f"method {name_of(self)!r} with draft 'model'"
             prompts = DraftPromptBuilder(draft_of(models, described), pruning)
-        settings = (drafts_for_itself, self.kv, *settings_of(pruning))
+        settings = (type(prompts).__name__, *settings_of(pruning))
         disagreement = None if drafts_for_itself else Disagreement(prompts.backbone.name)
         drafter = ModelDrafter(
             prompts,
@@ -129,6 +116,10 @@ class SpecVLM:
         )
         return drafting_plan(self, models, drafter, pruning, drafts_for_itself)
 
+    def self_prompts(self, target: Backbone) -> PromptBuilder:
+        """What the target reads where it drafts for itself."""
+        return SelfPromptBuilder(target, self.pruning)
+
     def _check_sight(self, models: Models) -> None:
         """Refuse a draft without visual tokens."""
         if models.draft is not None and is_blind(models.target, models.draft):
@@ -136,12 +127,4 @@ class SpecVLM:
                 f"method {name_of(self)!r} prunes visual tokens, and the draft "
                 f"{models.draft.name} takes none: method 'speculative' with schedule "
                 f"{self.schedule!r} lets it draft from the words"
-            )
-
-    def _check_reuse(self) -> None:
-        """Refuse to reuse the target's keys and values in a draft model, which has others."""
-        if self.kv != "prefill":
-            raise ConfigError(
-                f"kv {self.kv!r} reuses the target's keys and values, which a draft model cannot "
-                "read: use draft 'self', or kv 'prefill'"
             )

@@ -329,6 +329,6 @@ class PrunedView:
     def read(self, source: Source) -> DraftPrompt:
         pruning = Pruning(self.pruner, self.ratio)
         if source.is_target:
-            return SelfPromptBuilder(source.backbone, pruning, "gather").read(None, source.context)
+            return SelfPromptBuilder(source.backbone, pruning).read(None, source.context)
         pruned = pruning.apply(source.whole, source.context)
         return prefilled(source.backbone, pruned.prompt)

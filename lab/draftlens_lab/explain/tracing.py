@@ -382,7 +382,7 @@ def _notes(visual: VisualTokens, pruning: Pruning, several: bool) -> tuple[str, 
         )
     if several:
         notes.append(
-            "Each layer keeps different tokens (kv sparse); the pictures show the tokens that the "
+            "Each layer keeps different tokens; the pictures show the tokens that the "
             "sum of the scores over all layers would keep."
         )
     if not pruning.pruner.readings:

@@ -25,7 +25,7 @@ PASSES: dict[str, dict[str, Any]] = {
     "chain": METHODS["chain3"],
     "tree": METHODS["odd"],
     "auto": {"tree": "auto"},
-    "self": {"method": "specvlm", "prune_ratio": 0.5, "draft": "self", "kv": "gather"},
+    "self": {"method": "specvlm", "prune_ratio": 0.5, "draft": "self"},
     "tabed": {"method": "tabed", "views": ["multimodal", "text"]},
     "lookup": {"method": "lookup", "window": 1},
     "hsd": {"method": "hsd"},

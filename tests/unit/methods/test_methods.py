@@ -70,6 +70,15 @@ KEYS = {
         "prune_ratio": 0.9,
         "pruner": {"name": "specvlm", "attention_mass": 0.4},
         "draft": "auto",
+        **RUNTIME,
+    },
+    "self-sd": {
+        "num_speculative_tokens": None,
+        "tree": "auto",
+        "sampling_rule": "coupled",
+        "prune_ratio": 0.9,
+        "pruner": {"name": "specvlm", "attention_mass": 0.4},
+        "draft": "self",
         "kv": "prefill",
         **RUNTIME,
     },
@@ -86,7 +95,6 @@ KEYS = {
             "variation": True,
         },
         "draft": "auto",
-        "kv": "prefill",
         "schedule": "parallel",
         "prefill": {"name": "full"},
     },
@@ -101,7 +109,8 @@ KEYS = {
         **RUNTIME,
     },
 }
-"""Method to its keys and defaults: people's configuration files depend on these."""
+"""Method, also of the laboratory, to its keys and defaults: people's configuration files depend on
+these."""
 
 
 def test_the_flag_set_is_frozen() -> None:
@@ -240,7 +249,7 @@ def test_senseless_options_are_refused(options: dict[str, Any], message: str) ->
         ({"pruner": "best"}, "unknown pruner 'best'; known: all, attention"),
         ({"positions": "compact"}, "no option 'positions': kept tokens stay at their positions"),
         ({"draft": "me"}, "unknown draft 'me'; known: auto, model, self"),
-        ({"kv": "steal"}, "unknown kv 'steal'; known: prefill, gather"),
+        ({"kv": "prefill"}, "no option 'kv': draft 'self' takes the target's keys and values"),
         (
             {"pruner": {"name": "specvlm", "attention_mass": 2}},
             "attention_mass is a share between 0 and 1, not 2",
@@ -461,9 +470,11 @@ def test_rejection_without_a_length_has_one_that_does_not_depend_on_time(name: s
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kv": "gather"}, "use 'prefill' with schedule 'parallel'"),
+        ({"kv": "steal"}, "unknown kv 'steal'; known: prefill, sparse"),
+        ({"draft": "model"}, "has draft 'self', not 'model'"),
+        ({"kv": "sparse", "schedule": "parallel"}, "use 'prefill' with schedule 'parallel'"),
     ],
 )
-def test_what_parallelvlm_refuses(options: dict[str, Any], message: str) -> None:
+def test_what_self_sd_refuses(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        ParallelVLM(**options)
+        from_dict({"method": "self-sd", **options})
