@@ -82,8 +82,8 @@ def random_model(size: str, layers: int, vocab_size: int = 8192) -> Any:
 @contextmanager
 def by_mkl(backbone: Backbone) -> Iterator[None]:
     """Let MKL compute all products, as the model's modules do."""
-    backbone.has_large_matrices = False
+    backbone.products.has_large = False
     try:
         yield
     finally:
-        backbone.has_large_matrices = True
+        backbone.products.has_large = True

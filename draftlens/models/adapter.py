@@ -29,9 +29,7 @@ from draftlens.models.kv_cache import BLOCK, KVCache
 from draftlens.models.media_features import with_features
 from draftlens.models.model_lock import lock_of
 from draftlens.models.model_state import Slot
-from draftlens.models.onednn_linear import MANY, LargeProducts, few_rows, has_large
-from draftlens.models.onednn_many_rows import ManyRows, many_rows
-from draftlens.models.pixel_split import PIXELS
+from draftlens.models.products import ModelProducts
 from draftlens.models.prompt import (
     Prepared,
     Prompt,
@@ -58,11 +56,6 @@ from draftlens.models.support import (
 from draftlens.models.visual_grid import read_layout
 
 _CHECKED = Slot[bool]("passed check_direct_calls")
-_PRODUCTS = Slot[LargeProducts]("products with large matrices")
-_MANY_ROWS = Slot[ManyRows]("products of many rows")
-
-PATCH = 3 * 14 * 14
-"""Values of a patch of a picture in most vision towers."""
 
 
 class Backbone:
@@ -77,6 +70,7 @@ class Backbone:
         prompt_cache: features and prompts that were read before; None for none.
         retokenizer: of a draft whose tokenizer is not that of its target; else None.
         passes: computes decode forwards; the model's modules do unless `compile` sets it.
+        products: the libraries that multiply matrices while the modules run.
         divisor: of the logits after the output head.
 
     Raises:
@@ -96,15 +90,13 @@ class Backbone:
         self.text_config = model.config.get_text_config(decoder=True)
         # Granite models divide the logits after their head.
         self.divisor = float(getattr(self.text_config, "logits_scaling", None) or 1.0)
-        self.has_large_matrices = has_large([self.decoder, self.head])
-        self._num_text_weights = _num_weights(self.decoder)
-        self._num_weights = _num_weights(model)
         self.has_groups = has_groups(self.text_config)
         check_rollback(self.name, self.text_config)
         with self._lock.exclusive():
             self.attention = self.decoder.config._attn_implementation
         check_attention(self.name, self.attention)
         self.device = execution_device(self.embed)
+        self.products = ModelProducts(model, self.decoder, self.head, self.device)
         self.vocab_size: int = getattr(self.head, "out_features", None) or (
             self.text_config.vocab_size
         )
@@ -169,10 +161,10 @@ class Backbone:
         self.passes.begin()
         checked = checked_inputs(inputs, self.device)
         if self.prompt_cache is not None:
-            with self._passing(), self._encoding(checked):
+            with self._passing(), self.products.of_pixels(checked):
                 checked = with_features(self.prompt_cache, self.model, checked)
         encoded = self.hosts.encode(self.model, checked)
-        with self._passing(), self._encoding(encoded.inputs):
+        with self._passing(), self.products.of_pixels(encoded.inputs):
             prepared: Prepared = model.generate(
                 **encoded.inputs, **options, custom_generate=capture_call
             )
@@ -237,7 +229,7 @@ class Backbone:
             attention: computes the attention of every layer in place of the model's own.
             num_logits: K, at most the length of the shortest row.
         """
-        with self._running(attention), self._many_rows(_num_rows(prompt)):
+        with self._running(attention), self.products.of_prompt(prompt):
             output = self.decoder(
                 inputs_embeds=prompt.embeds,
                 attention_mask=None,
@@ -263,7 +255,7 @@ class Backbone:
         length = part.embeds.shape[1]
         window = torch.ones(length, length, dtype=torch.bool, device=part.embeds.device).tril()
         mask = trees.attention_mask(cache.lengths, window)
-        with self._running(attention), self._many_rows(_num_rows(part)):
+        with self._running(attention), self.products.of_prompt(part):
             output = self.decoder(
                 inputs_embeds=part.embeds,
                 attention_mask=self._attention_mask(mask),
@@ -336,7 +328,7 @@ class Backbone:
         """`forward` by the model's own modules, without counting the tokens in the cache."""
         copies_keys = attention is None and mask is not None and tokens.shape[1] > 1
         grouping = self._grouping() if copies_keys else nullcontext()
-        with self.few_rows(tokens), grouping:
+        with self.products.of_tokens(tokens), grouping:
             output = self.decoder(
                 inputs_embeds=self.embed(tokens),
                 attention_mask=self._attention_mask(mask),
@@ -394,26 +386,6 @@ class Backbone:
         """Call `stop` before each forward of a module; entered while this thread is `alone`."""
         return self._lock.hooked(module, stop, after=False)
 
-    def few_rows(self, tokens: Tensor) -> AbstractContextManager[Any]:
-        """The context in which the modules read `tokens` ``[B, T]`` (`models.onednn_linear`,
-        `models.onednn_many_rows`)."""
-        if tokens.numel() > MANY:
-            return self._many_rows(tokens.numel())
-        if not self.has_large_matrices:
-            return nullcontext()
-        return few_rows(tokens, _PRODUCTS.get_or_make(self.model, LargeProducts))
-
-    def _encoding(self, inputs: Mapping[str, Any]) -> AbstractContextManager[Any]:
-        """The context in which the vision tower reads pixels."""
-        return self._many_rows(_num_patches(inputs), self._num_weights - self._num_text_weights)
-
-    def _many_rows(self, rows: int, weights: int | None = None) -> AbstractContextManager[Any]:
-        """The context of products of many rows with so many weights, the decoder's by default."""
-        if self.device.type != "cpu":
-            return nullcontext()
-        work = rows * (self._num_text_weights if weights is None else weights)
-        return many_rows(work, lambda: _MANY_ROWS.get_or_make(self.model, ManyRows))
-
     def alone(self) -> AbstractContextManager[None]:
         """Let no other thread run a pass of the model, since hooks are set on it."""
         return self._lock.exclusive()
@@ -455,20 +427,6 @@ class Backbone:
 
     def _language_inputs(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         return capture_arguments(self._lock, self.model, self.decoder, inputs)
-
-
-def _num_weights(module: nn.Module) -> int:
-    return sum(weight.numel() for weight in module.parameters())
-
-
-def _num_rows(prompt: Prompt) -> int:
-    return prompt.embeds.shape[0] * prompt.embeds.shape[1]
-
-
-def _num_patches(inputs: Mapping[str, Any]) -> int:
-    """About how many patches of pictures and clips there are."""
-    pixels = (inputs[name] for name in PIXELS if isinstance(inputs.get(name), Tensor))
-    return sum(map(Tensor.numel, pixels)) // PATCH
 
 
 def _last(hidden: Tensor, lengths: Sequence[int], count: int) -> Tensor:

@@ -31,7 +31,7 @@ def facts_by_modules(backbone: Backbone) -> dict[str, Any]:
         name = torch.cuda.get_device_name(device)
     # Curves of other models are kept from before there were products of few rows, and from before
     # the keys of grouped queries were read in place.
-    products = {"products": "oneDNN by rows"} if backbone.has_large_matrices else {}
+    products = {"products": "oneDNN by rows"} if backbone.products.has_large else {}
     keys = {"keys": "in place"} if backbone.has_groups else {}
     return {
         **products,

@@ -1792,8 +1792,8 @@ FAULTS = (
     ),
     Fault(
         "products of the vision tower are not watched for",
-        "draftlens/models/adapter.py",
-        "self._many_rows(_num_patches(inputs), self._num_weights - self._num_text_weights)",
+        "draftlens/models/products.py",
+        "self._many_rows(_num_patches(inputs), self._num_other_weights)",
         "nullcontext()",
         ("tests/unit/models/test_many_rows.py",),
     ),

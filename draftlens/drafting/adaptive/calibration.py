@@ -264,7 +264,7 @@ class _LayerTimes:
                 layer(*arguments, **keywords)
 
         backbone = self.scratch.backbone
-        with backbone.few_rows(torch.empty(1, width)):
+        with backbone.products.of_tokens(torch.empty(1, width)):
             layers = self.scratch._seconds(run)
             head = self.scratch._seconds(lambda: backbone.head(hidden))
         return self.share * layers + head + self.rest

@@ -55,7 +55,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     monkeypatch.setattr(products, "WORK", 1)
     monkeypatch.setattr(products, "PASS_WORK", 1)
     monkeypatch.setattr(onednn_linear, "time", SimpleNamespace(thread_time=lambda: now[0]))
-    monkeypatch.setattr("draftlens.models.adapter.ManyRows", Clocked)
+    monkeypatch.setattr("draftlens.models.products.ManyRows", Clocked)
     return count
 
 
