@@ -23,7 +23,7 @@ from draftlens.models.adapter import Backbone
 ROWS, WIDTH, CAPACITY = 2, 3, 96
 """Sizes of the tensors that a pass is traced with. Their dimensions are variables afterwards."""
 
-FORMAT = 1
+FORMAT = 2
 """Version of the graphs; those of another version are traced again."""
 
 WEIGHT = "weight:"
@@ -130,10 +130,11 @@ def traced_graph(backbone: Backbone, axes: tuple[int, ...]) -> Any:
     from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 
     keys, values = _example(backbone)
-    tokens = torch.zeros(ROWS, WIDTH, dtype=torch.long)
+    embeds = backbone.embed(torch.zeros(ROWS, WIDTH, dtype=torch.long))
     positions = torch.zeros(*axes, ROWS, WIDTH, dtype=torch.long)
     visible = torch.ones(ROWS, 1, WIDTH, CAPACITY + WIDTH, dtype=torch.bool)
-    inputs = (tokens, positions, visible, *keys, *values)
+    readers = torch.arange(ROWS * WIDTH - 1)
+    inputs = (embeds, positions, visible, readers, *keys, *values)
     module = SplitPass(backbone.model, len(keys), backbone.divisor).eval()
     with warnings.catch_warnings():
         # Tracing is deprecated in favour of torch.export, which takes minutes here.

@@ -1,4 +1,4 @@
-"""Decode forwards by OpenVINO, which reads the weights once for up to about eight tokens."""
+"""Passes by OpenVINO, which reads the weights once for up to about eight tokens."""
 
 from __future__ import annotations
 
@@ -15,15 +15,25 @@ from torch import Tensor, nn
 
 from draftlens.compile.inputs import check_pass, slots_of
 from draftlens.compile.openvino_graph import GraphFile, bind, core, quantize, traced_graph, unbind
-from draftlens.compile.skeleton import named_tensors
+from draftlens.compile.skeleton import layers_of, named_tensors
 from draftlens.models.adapter import Backbone
 from draftlens.models.forward_backend import Passes
 from draftlens.models.kv_cache import KVCache
+from draftlens.models.prompt import Prompt
 
 _log = logging.getLogger("draftlens")
 
 QUANTIZED_BOUND = 0.5
 """Largest difference of 8-bit weights' logits, relative to the largest: more is a mistake."""
+
+PART = 256
+"""Most tokens of a row that are read at once."""
+
+SCORES = 2**24
+"""Most pairs of a query and a key in all heads of a layer: 64 MiB in float32."""
+
+LEAST_PART = 64
+"""A prompt whose parts would be smaller is read by the modules, whose attention keeps no pairs."""
 
 SAMPLES = 8
 """Elements of each weight that are compared to notice that a model has changed."""
@@ -71,6 +81,8 @@ class OpenVinoPasses(Passes):
         self.is_stored = False
         self._has_changed = False
         self._requests: dict[tuple[int, ...], Any] = {}
+        self._layers = layers_of(backbone)
+        self._num_heads = backbone.text_config.num_attention_heads
         self._weights = _fingerprint(backbone.model)
         self._one_at_a_time = threading.RLock()
         self._compile(axes)
@@ -99,16 +111,96 @@ class OpenVinoPasses(Passes):
         buffers = cache.whole_buffers(max(cache.lengths) + width)
         if buffers is None:
             return None
-        keys, values = buffers
         slots = slots_of(cache.lengths, width, tokens.device)
-        visible = _visible(mask, cache.lengths, slots, keys[0].shape[2])
-        inputs = (tokens.contiguous(), position_ids.contiguous(), visible, *keys, *values)
+        visible = _visible(mask, cache.lengths, slots, buffers[0][0].shape[2])
+        readers = torch.arange(tokens.numel())
+        inputs = (self._embeds(tokens), position_ids, visible, readers)
+        return self._append(inputs, slots, buffers).view(*tokens.shape, -1)
+
+    def read(self, prompt: Prompt, cache: KVCache, num_logits: int) -> Tensor | None:
+        """See `Passes.read`. Attention is written out in the graph, so a prompt is read in parts of
+        at most `SCORES` pairs of a query and a key."""
+        rows, length = prompt.embeds.shape[:2]
+        reach = max(cache.lengths) + length
+        size = min(PART, SCORES // (self._num_heads * rows * reach))
+        if size < LEAST_PART or torch.is_autocast_enabled("cpu"):
+            return None
+        if not self._is_ready(prompt.position_ids.shape[:-2]):
+            return None
+        # The last tokens of each row, as indices into the rows.
+        last = torch.tensor(prompt.lengths)[:, None] - num_logits + torch.arange(num_logits)
+        logits: Tensor | None = None
+        lengths = cache.lengths
+        try:
+            for start in range(0, length, size):
+                end = min(start + size, length)
+                is_here = (start <= last) & (last < end)
+                readers = (last - start + (end - start) * torch.arange(rows)[:, None])[is_here]
+                found = self._read_part(prompt, cache, start, end, readers)
+                if logits is None:
+                    logits = found.new_empty(rows, num_logits, found.shape[-1])
+                logits[is_here] = found
+                cache.lengths = [cached + end - start for cached in cache.lengths]
+        finally:
+            cache.lengths = lengths
+        return logits
+
+    def _read_part(
+        self, prompt: Prompt, cache: KVCache, start: int, end: int, readers: Tensor
+    ) -> Tensor:
+        """Append tokens `start` to `end` of each row; logits after `readers`, as in `SplitPass`."""
+        embeds = prompt.embeds[:, start:end]
+        rows, width = embeds.shape[:2]
+        if not all(layer.is_initialized for layer in cache.layers):
+            self._reserve(cache)
+        buffers = cache.whole_buffers(max(cache.lengths) + width)
+        assert buffers is not None
+        reach = max(*cache.lengths, 1)  # one slot that no token attends to where all are empty
+        visible = torch.ones(rows, 1, width, reach + width, dtype=torch.bool)
+        visible[..., :reach] = (
+            torch.arange(reach) < torch.tensor(cache.lengths)[:, None, None, None]
+        )
+        visible[..., reach:] = torch.ones(width, width, dtype=torch.bool).tril()
+        slots = slots_of(cache.lengths, width, embeds.device)
+        inputs = (embeds, prompt.position_ids[..., start:end], visible, readers)
+        return self._append(inputs, slots, buffers)
+
+    def _reserve(self, cache: KVCache) -> None:
+        """Make the buffers of an empty cache."""
+        rows = len(cache.lengths)
+        for layer, facts in zip(cache.layers, self._layers, strict=True):
+            keys = torch.zeros(rows, facts.heads, 1, facts.key_width, dtype=facts.dtype)
+            values = torch.zeros(rows, facts.heads, 1, facts.value_width, dtype=facts.dtype)
+            layer.update(keys, values)
+
+    def _append(
+        self,
+        inputs: tuple[Tensor, Tensor, Tensor, Tensor],
+        slots: Tensor,
+        buffers: tuple[list[Tensor], list[Tensor]],
+    ) -> Tensor:
+        """Run a pass with the first four inputs of `SplitPass`, write its keys and values to
+        `slots` ``[B, T]`` of the buffers, and return its logits."""
+        embeds, _, visible, _ = inputs
+        reach = visible.shape[-1] - embeds.shape[1]
+        states = [*buffers[0], *buffers[1]]
+        cached = states
+        if reach < states[0].shape[2]:
+            cached = [layer[:, :, :reach].contiguous() for layer in states]
         with self._one_at_a_time:
-            logits, *states = self._infer(inputs)
+            logits, *new_states = self._infer(
+                (*(tensor.contiguous() for tensor in inputs), *cached)
+            )
             rows = torch.arange(len(slots))[:, None]
-            for buffer, new in zip([*keys, *values], states, strict=True):
-                buffer[rows, :, slots] = new.transpose(1, 2)
+            for layer, new in zip(states, new_states, strict=True):
+                layer[rows, :, slots] = new.transpose(1, 2)
             return logits.clone()
+
+    def _embeds(self, tokens: Tensor) -> Tensor:
+        model = self._model()
+        assert model is not None
+        embeds: Tensor = model.get_input_embeddings()(tokens)
+        return embeds
 
     def run_chain(
         self, tokens: Tensor, position_ids: Tensor, cache: KVCache, count: int, vocab_size: int

@@ -83,7 +83,7 @@ class Skeleton:
             config=model.config,
             tensors=_facts_of_tensors(model),
             divisor=backbone.divisor,
-            layers=_layers_of(backbone),
+            layers=layers_of(backbone),
             device=str(backbone.device),
         )
 
@@ -154,7 +154,8 @@ def _facts_of_tensors(model: nn.Module) -> dict[str, TensorFacts]:
     return facts
 
 
-def _layers_of(backbone: Backbone) -> tuple[LayerFacts, ...]:
+def layers_of(backbone: Backbone) -> tuple[LayerFacts, ...]:
+    """What the decoder's layers keep; reads two tokens."""
     ids = torch.ones(1, 2, dtype=torch.long, device=backbone.device)
     prompt = backbone.text_prompt(ids)
     cache = backbone.new_cache(prompt, room=1)

@@ -1,5 +1,5 @@
-"""A decode forward that reads a cache and returns what belongs into it, for engines that cannot
-write the buffers of the caller."""
+"""A pass that reads a cache and returns what belongs into it, for engines that cannot write the
+buffers of the caller."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from draftlens.models.cache_argument import with_cache
 
 
 class SplitPass(nn.Module):
-    """Embeddings, decoder layers and output head of a model, as tensors to tensors.
+    """Decoder layers and output head of a model, as tensors to tensors.
 
     The attention of a layer has two parts, over the cached tokens and over the new ones, under one
     softmax: the cache is read where it is and never copied.
@@ -30,21 +30,26 @@ class SplitPass(nn.Module):
         super().__init__()
         self.decoder = model.get_decoder()
         self.head = model.get_output_embeddings()
-        self.embed = model.get_input_embeddings()
         self.num_layers = num_layers
         self.divisor = divisor
 
     def forward(
-        self, tokens: Tensor, position_ids: Tensor, visible: Tensor, *cached: Tensor
+        self,
+        embeds: Tensor,
+        position_ids: Tensor,
+        visible: Tensor,
+        readers: Tensor,
+        *cached: Tensor,
     ) -> tuple[Tensor, ...]:
-        """Logits after each token, ``[B, T, V]``, and the new keys and values of each layer,
+        """Logits after some tokens, ``[N, V]``, and the new keys and values of each layer,
         ``[B, H, T, D]``.
 
         Args:
-            tokens: int64 ``[B, T]``.
+            embeds: ``[B, T, D]``.
             position_ids: int64 ``[..., B, T]``.
             visible: bool ``[B, 1, T, K + T]``, which of the K cached and the T new tokens each new
                 token attends to.
+            readers: int64 ``[N]``, the tokens that logits follow, counted through all rows.
             cached: keys of each layer, then values of each layer, ``[B, H, K, D]``.
         """
         keys = cached[: self.num_layers]
@@ -53,14 +58,14 @@ class SplitPass(nn.Module):
         attention = _SplitAttention(keys, values)
         with dispatching(self.decoder):
             output = self.decoder(
-                inputs_embeds=self.embed(tokens),
+                inputs_embeds=embeds,
                 attention_mask=visible,
                 position_ids=position_ids,
                 use_cache=True,
                 **{ARGUMENT: attention},
                 **with_cache(Cache(layers=layers)),
             )
-        logits = self.head(output.last_hidden_state)
+        logits = self.head(output.last_hidden_state.flatten(0, 1).index_select(0, readers))
         if self.divisor != 1:
             logits = logits / self.divisor
         new_keys = [layer.keys for layer in layers]

@@ -229,6 +229,10 @@ class Backbone:
             attention: computes the attention of every layer in place of the model's own.
             num_logits: K, at most the length of the shortest row.
         """
+        logits = self._read_by_passes(prompt, cache, attention, num_logits)
+        if logits is not None:
+            cache.advance(prompt.lengths)
+            return logits
         with self._running(attention), self.products.of_prompt(prompt):
             output = self.decoder(
                 inputs_embeds=prompt.embeds,
@@ -252,6 +256,10 @@ class Backbone:
         Args:
             attention: as for `prefill`.
         """
+        logits = self._read_by_passes(part, cache, attention, 1)
+        if logits is not None:
+            cache.advance(part.lengths)
+            return logits
         length = part.embeds.shape[1]
         window = torch.ones(length, length, dtype=torch.bool, device=part.embeds.device).tril()
         mask = trees.attention_mask(cache.lengths, window)
@@ -267,6 +275,15 @@ class Backbone:
             )
         cache.advance(part.lengths)
         return self._logits(_last(output.last_hidden_state, part.lengths, 1))
+
+    def _read_by_passes(
+        self, part: Prompt, cache: KVCache, attention: AttentionPass | None, num_logits: int
+    ) -> Tensor | None:
+        """Logits of a prompt or a part of one by `passes`; None to read it by the modules."""
+        if attention is not None or not part.is_plain or cache.spread or self._lock.is_watching():
+            return None
+        with self._passing():
+            return self.passes.read(part, cache, num_logits)
 
     @torch.inference_mode()
     def forward(

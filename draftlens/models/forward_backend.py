@@ -5,11 +5,12 @@ from __future__ import annotations
 from torch import Tensor
 
 from draftlens.models.kv_cache import KVCache
+from draftlens.models.prompt import Prompt
 
 
 class Passes:
-    """Computes decode forwards of a model other than by calling its modules. This base class leaves
-    every forward to the modules."""
+    """Computes passes of a model other than by calling its modules. This base class leaves every
+    pass to the modules."""
 
     @property
     def label(self) -> str:
@@ -24,6 +25,12 @@ class Passes:
     ) -> Tensor | None:
         """Logits of a forward, ``[B, T, V]``, or None to let the modules compute it, as
         `Backbone.forward`. Writes keys and values after each row's length; keeps the lengths."""
+        return None
+
+    def read(self, prompt: Prompt, cache: KVCache, num_logits: int) -> Tensor | None:
+        """Append a prompt, or a part of one, to the cache: logits ``[B, K, V]`` after each row's
+        last K tokens, or None, with nothing read, to let the modules compute them. Keys and values
+        are written after each row's length; the lengths stay as they are."""
         return None
 
     def run_chain(

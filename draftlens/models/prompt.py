@@ -139,6 +139,11 @@ class Prompt:
         is_video = self.layout.is_video
         return "video" if is_video is not None and bool(is_video.any()) else "picture"
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the language model reads no tensors but embeddings and positions."""
+        return not any(_holds_tensors(value) for value in self.extra.values())
+
     def outline(self) -> Prompt:
         """The prompt without embeddings and further tensors, with the cells of its tokens."""
         outline = replace(self, embeds=self.embeds[..., :0], extra={})

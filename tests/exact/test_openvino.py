@@ -17,7 +17,7 @@ from families import FAMILIES, Family, inputs
 from stock import METHODS, NEW, draft, reference, target
 
 import draftlens
-from draftlens.compile import attach, openvino_graph
+from draftlens.compile import attach, openvino_graph, openvino_passes
 from draftlens.compile.openvino_passes import OpenVinoPasses
 from draftlens.core import tree as trees
 from draftlens.core.errors import ConfigError
@@ -32,6 +32,7 @@ pytestmark = pytest.mark.skipif(
     reason="OpenVINO's attention needs AVX2: models keep their modules",
 )
 
+BY_NAME = {family.name: family for family in FAMILIES}
 INT8 = "<Type: 'int8_t'>"
 
 INTERRUPTED = """
@@ -162,6 +163,66 @@ def _forward(backbone: Backbone) -> tuple[torch.Tensor, torch.Tensor, torch.Tens
     logits = backbone.forward(ids[:, 3:], positions, cache, mask)
     layer = cache.layers[-1]
     return logits, layer.keys[1, :, :5].clone(), layer.values[1, :, :5].clone()
+
+
+@pytest.mark.parametrize("family", [FAMILIES[0], BY_NAME["qwen2_5_vl"]], ids=str)
+@pytest.mark.parametrize("num_logits", [1, 3])
+@pytest.mark.parametrize("size", [5, 256])
+def test_prompts_are_read_as_by_the_modules(
+    family: Family, num_logits: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ragged rows with pictures, in one part or in several: equal logits, keys and values, also
+    where a second turn is read after the first."""
+    monkeypatch.setattr(openvino_passes, "PART", size)
+    monkeypatch.setattr(openvino_passes, "LEAST_PART", 1)
+    backbone = Backbone.of(_copy(target(family)))
+    prompt = backbone.encode(backbone.prepare(inputs(family, family.richest), max_new_tokens=1))
+    assert len(set(prompt.lengths)) > 1
+    turn = backbone.text_prompt(torch.arange(1, 22).reshape(3, 7))
+    read = []
+    for compile in (False, "openvino"):
+        attach([backbone], compile)
+        cache = backbone.new_cache(prompt, room=8)
+        logits = [backbone.prefill(prompt, cache, None, num_logits), backbone.read_on(turn, cache)]
+        states = [cache.states(row, 0, length) for row, length in enumerate(cache.lengths)]
+        tensors = [tensor for row in states for layer in row for tensor in layer]
+        read.append((cache.lengths, [*logits, *tensors]))
+    assert isinstance(backbone.passes, OpenVinoPasses)
+    assert read[0][0] == read[1][0] == [length + 7 for length in prompt.lengths]
+    for ours, theirs in zip(read[1][1], read[0][1], strict=True):
+        assert ours.shape == theirs.shape
+        assert torch.allclose(ours, theirs, atol=1e-5)
+
+
+def test_what_reads_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The modules, where they have features to add between layers, where attention is measured,
+    and where the pairs of a long prompt would take much memory."""
+    with_features, family = BY_NAME["qwen3_vl"], BY_NAME["llava"]
+    assert _parts_read(family, "plain") == [True]
+    assert _parts_read(with_features, "plain") == []
+    assert _parts_read(family, {"method": "specvlm", "draft": "self"}) == []
+    monkeypatch.setattr(openvino_passes, "SCORES", 1000)
+    assert _parts_read(family, "plain") == [False]
+
+
+def _parts_read(family: Family, method: Any) -> list[bool]:
+    """Of each prompt that the passes were given, whether they read it; the answer is stock's."""
+    backbone = Backbone.of(_copy(target(family)))
+    attach([backbone], "openvino")
+    read, found = backbone.passes.read, []
+
+    def watched(*arguments: Any) -> torch.Tensor | None:
+        logits = read(*arguments)
+        found.append(logits is not None)
+        return logits
+
+    backbone.passes.read = watched  # type: ignore[method-assign]
+    request = Request(
+        inputs(family, family.richest), method=method, options={"max_new_tokens": NEW}
+    )
+    result = Stream(backbone, None, request).run()
+    assert result.tokens == reference(family, family.richest)
+    return found
 
 
 def test_changed_weights_are_noticed() -> None:

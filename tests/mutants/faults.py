@@ -72,6 +72,7 @@ REFERENCES = ("tests/exact/test_references.py",)
 COMPILED = ("tests/exact/test_compiled.py",)
 PRODUCTS = ("tests/unit/models/test_products.py",)
 GROUPED = ("tests/unit/models/attention/test_grouped.py",)
+READ_BY_OPENVINO = ("tests/exact/test_openvino.py", "-k", "prompts")
 COMPILED_PRODUCTS = ("tests/unit/compile/test_products.py",)
 BLOCKS = ("tests/unit/prefill/spava/test_blocks.py",)
 BLOCK_ROWS = ("tests/unit/prefill/spava/test_rows.py",)
@@ -1796,5 +1797,33 @@ FAULTS = (
         "self._many_rows(_num_patches(inputs), self._num_other_weights)",
         "nullcontext()",
         ("tests/unit/models/test_many_rows.py",),
+    ),
+    Fault(
+        "OpenVINO: tokens of a prompt attend to later ones",
+        "draftlens/compile/openvino_passes.py",
+        "torch.ones(width, width, dtype=torch.bool).tril()",
+        "torch.ones(width, width, dtype=torch.bool)",
+        READ_BY_OPENVINO,
+    ),
+    Fault(
+        "OpenVINO: logits of all rows follow tokens of the first one",
+        "draftlens/compile/openvino_passes.py",
+        "(last - start + (end - start) * torch.arange(rows)[:, None])[is_here]",
+        "(last - start + 0 * torch.arange(rows)[:, None])[is_here]",
+        READ_BY_OPENVINO,
+    ),
+    Fault(
+        "OpenVINO: each part of a prompt is written to the first slots",
+        "draftlens/compile/openvino_passes.py",
+        "cache.lengths = [cached + end - start for cached in cache.lengths]",
+        "cache.lengths = list(cache.lengths)",
+        READ_BY_OPENVINO,
+    ),
+    Fault(
+        "OpenVINO: features between layers are left out of a prompt",
+        "draftlens/models/adapter.py",
+        "if attention is not None or not part.is_plain or",
+        "if attention is not None or",
+        READ_BY_OPENVINO,
     ),
 )
