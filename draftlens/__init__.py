@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from draftlens.methods.base import from_dict
     from draftlens.methods.hsd.config import HSD
     from draftlens.methods.lookup.config import Lookup
+    from draftlens.methods.mixed.config import Mixed
     from draftlens.methods.parallelvlm.config import ParallelVLM
     from draftlens.methods.plain import PlainDecoding
     from draftlens.methods.speculative import SpeculativeDecoding
@@ -53,6 +54,7 @@ __all__ = [
     "Inputs",
     "Lookup",
     "MediaError",
+    "Mixed",
     "ParallelVLM",
     "ParseSettings",
     "ParsedPage",
@@ -99,6 +101,7 @@ _HOMES = {
     "draftlens.methods.base": ("from_dict",),
     "draftlens.methods.hsd.config": ("HSD",),
     "draftlens.methods.lookup.config": ("Lookup",),
+    "draftlens.methods.mixed.config": ("Mixed",),
     "draftlens.methods.parallelvlm.config": ("ParallelVLM",),
     "draftlens.methods.plain": ("PlainDecoding",),
     "draftlens.methods.speculative": ("SpeculativeDecoding",),

@@ -59,7 +59,11 @@ def from_classes() -> Listed:
 
     registries = {"methods": METHODS, "pruners": PRUNERS}
     for entry in METHODS.entries():
-        registries |= {} if entry.error else getattr(METHODS[entry.name], "parts", {})
+        parts = {} if entry.error else getattr(METHODS[entry.name], "parts", {})
+        # The methods that a method is made of are listed as methods.
+        registries |= {
+            kind: registry for kind, registry in parts.items() if registry is not METHODS
+        }
     registries |= {"prefills": PREFILLS, "schedules": SCHEDULES}
     return {kind: _rows(registry) for kind, registry in registries.items()}
 

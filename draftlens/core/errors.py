@@ -20,10 +20,10 @@ class DraftlensError(Exception):
 
         >>> import draftlens
         >>> try:
-        ...     draftlens.from_dict({"method": "magic"})
+        ...     draftlens.from_dict({"method": "specvlm", "draft": "me"})
         ... except draftlens.DraftlensError as error:
         ...     print(error)
-        unknown method 'magic'; known: hsd, lookup, parallelvlm, plain, speculative, specvlm, tabed
+        unknown draft 'me'; known: auto, model, self
     """
 
 

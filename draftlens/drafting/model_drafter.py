@@ -17,6 +17,7 @@ from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.tree import EMPTY, ROOT, Topology
 from draftlens.decoding.drafter import TargetContext, draw_children
 from draftlens.drafting.adaptive.controller import RoundState, TreeController
+from draftlens.drafting.adaptive.expectation import Expectation
 from draftlens.drafting.adaptive.history import TreeControllers
 from draftlens.drafting.disagreement import Disagreement
 from draftlens.drafting.draft_prompt import PromptBuilder
@@ -101,6 +102,23 @@ class TreeDrafter:
 
     def remove(self, row: int) -> None:
         self.rows.remove(row)
+
+    def expected(self, batch: Batch, budget: int) -> Expectation:
+        """The expected result of a round in which this drafter proposes; needs controllers."""
+        assert self.controller is not None
+        return self.controller.expected(self._situation(batch, budget))
+
+    def pause(self) -> None:
+        """In place of `propose`: another drafter proposes in this round."""
+        self.rows.begin_round()
+        self._proposed = EMPTY
+
+    def follow(self, verdict: Verdict, batch: Batch) -> None:
+        """In place of `update`, after `pause`."""
+        if self.controller is not None:
+            tokens = [len(row) for row in verdict.tokens if row]
+            self.controller.passed(tokens)
+        self._keep(verdict, batch)
 
     def _join(self, batch: Batch, encoded: Any, context: TargetContext, room: int) -> None:
         """Read the prompts of rows that join; `room` is for the further tokens of each row."""
@@ -262,19 +280,26 @@ class ModelDrafter(TreeDrafter):
         else:
             super().remove(row)
 
+    def pause(self) -> None:
+        if not self._unread:
+            super().pause()
+
     def _pays(self, batch: Batch, budget: int) -> bool:
         """Whether drafting can make up for reading the prompts."""
         assert self.controller is not None
+        return self.controller.may_read(self._situation(batch, budget))
+
+    def _situation(self, batch: Batch, budget: int) -> RoundState:
+        if not self._unread:
+            return super()._situation(batch, budget)
         length = self._unread.length
-        context = max(len(h.prompt_ids) + h.length for h in batch.histories)
-        at = RoundState(
+        return RoundState(
             rows=len(batch),
-            context=context,
+            context=max(len(h.prompt_ids) + h.length for h in batch.histories),
             draft_context=length,
             pending=length,
             remaining=budget + 1,
         )
-        return self.controller.may_read(at)
 
     def _read(self, batch: Batch) -> None:
         assert self.controller is not None

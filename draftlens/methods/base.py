@@ -26,6 +26,7 @@ METHODS = Registry(
         "tabed": "draftlens.methods.tabed.config:TABED",
         "lookup": "draftlens.methods.lookup.config:Lookup",
         "hsd": "draftlens.methods.hsd.config:HSD",
+        "mixed": "draftlens.methods.mixed.config:Mixed",
     },
     group="draftlens.methods",
 )
@@ -64,6 +65,12 @@ DRAFT_USES = ("needed", "optional", "unused")
 def draft_use(method: Method) -> str:
     """The attribute `draft_use` of a method; `optional` for plug-ins without it."""
     return str(getattr(method, "draft_use", "optional"))
+
+
+def mixes_as(method: Method) -> str:
+    """The field of `Mixed` that a method can be the value of, `model` or `copying`, or neither; its
+    drafter then has what `methods.mixed.drafter` needs."""
+    return str(getattr(method, "mixes_as", ""))
 
 
 def methods_with(extra: str) -> list[str]:

@@ -58,6 +58,7 @@ class SpeculativeDecoding:
     """
 
     draft_use: ClassVar[str] = "needed"
+    mixes_as: ClassVar[str] = "model"
 
     num_speculative_tokens: int | None = None
     tree: Tree = None

@@ -7,6 +7,7 @@ depends on an answer of stock `generate`, such as an end-of-sequence id, is name
 from __future__ import annotations
 
 import math
+import random
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -41,6 +42,7 @@ from draftlens.decoding.session import Session
 from draftlens.drafting.draft_rows import DraftRows
 from draftlens.drafting.retokenized import RetokenizedDrafter
 from draftlens.methods.base import METHODS, Models, from_dict, resolve, to_dict, with_prefill
+from draftlens.methods.mixed.drafter import MixedDrafter
 from draftlens.methods.tabed.weights import WEIGHTS
 from draftlens.models.adapter import Backbone
 from draftlens.pruning import PRUNERS
@@ -276,7 +278,8 @@ class Case:
 
     def run(self) -> Result:
         """One call of the library."""
-        with scripted_lanes(self.script), patch("draftlens.request.attach", attach_static):
+        static = patch("draftlens.request.attach", attach_static)
+        with scripted_lanes(self.script), scripted_turns(self.script), static:
             return self._run()
 
     def _run(self) -> Result:
@@ -289,7 +292,7 @@ class Case:
             "prefill": None if self.prefill is None else thawed(self.prefill),
             "compile": self.script % STATIC == STATIC - 1,
         }
-        if self.references is not None and guesses_from_texts(self.method_options):
+        if self.references is not None and takes_references(self.method_options):
             call["references"] = references_of(self.prompts, self.references)
             call["tokenizer"] = tokenizer()
         if self.entry == "custom_generate":
@@ -324,6 +327,26 @@ class Case:
 def guesses_from_texts(method: Mapping[str, Any] | None) -> bool:
     """Whether a method looks answers up in texts."""
     return method is not None and method.get("method") in ("lookup", "hsd")
+
+
+def takes_references(method: Mapping[str, Any] | None) -> bool:
+    """Whether a call with a method may have references."""
+    return guesses_from_texts(method) or is_mixed(method)
+
+
+def is_mixed(method: Mapping[str, Any] | None) -> bool:
+    """Whether two drafters take turns."""
+    return method is not None and method.get("method") == "mixed"
+
+
+def scripted_turns(script: int) -> AbstractContextManager[Any]:
+    """A context in which the drafters of method `mixed` take turns at random."""
+    rng = random.Random(script)
+
+    def copies(self: MixedDrafter, batch: Any, budget: int) -> bool:
+        return self.copying.expected is not None and rng.random() < 0.5
+
+    return patch.object(MixedDrafter, "_copying_is_faster", copies)
 
 
 def reads_captions(method: Mapping[str, Any] | None) -> bool:
@@ -548,6 +571,8 @@ def check_counters(case: Case, result: Result) -> None:
     assert stats.kept <= stats.visual
     if guesses_from_texts(case.method_options):
         assert stats.draft_forwards == 0
+    elif is_mixed(case.method_options):
+        pass  # what is drafted depends on the turns
     elif best_depth(case) == 0:
         assert stats.drafted == stats.draft_forwards == 0
         assert stats.target_forwards == plain_forwards
@@ -558,7 +583,7 @@ def check_counters(case: Case, result: Result) -> None:
 def is_automatic(case: Case) -> bool:
     """Whether the case's method may choose not to draft."""
     method = resolve(case.method_options, case.draft is not None)
-    return to_dict(method).get("tree") == "auto"
+    return is_mixed(case.method_options) or to_dict(method).get("tree") == "auto"
 
 
 def runs_ahead(case: Case) -> bool:
@@ -584,7 +609,7 @@ def best_depth(case: Case) -> int:
 def is_always_right(case: Case) -> bool:
     """Whether the draft's first choice is always the target's: the same weights read the same."""
     method = resolve(case.method_options, case.draft is not None)
-    if guesses_from_texts(case.method_options):
+    if takes_references(case.method_options):
         return False
     if not is_exact(case.prefill):
         return False  # the draft reads its prompt as a whole
@@ -776,7 +801,7 @@ class Visits:
     def plan(self, models: Models) -> Plan:
         """The plan of the method."""
         prefill = None if self.prefill is None else thawed(self.prefill)
-        with scripted_lanes(self.script):
+        with scripted_lanes(self.script), scripted_turns(self.script):
             return with_prefill(from_dict(thawed(self.method)), prefill).plan(models)
 
 
@@ -864,7 +889,7 @@ def act(
         prepared = session.target.prepare(given, **visit.options.of_generate(visit.prompts))
         seeds = [row_seeds(seed, 1)[0] for seed in visit.seeds]
         extras: dict[str, Any] = {}
-        if case.references is not None and guesses_from_texts(thawed(case.method)):
+        if case.references is not None and takes_references(thawed(case.method)):
             extras["references"] = references_of(visit.prompts, case.references)
         draft_inputs = dict(with_captions(visit.prompts, thawed(case.method)))
         if case.draft in RETOKENIZED:
@@ -1043,6 +1068,17 @@ def prefills(draw: st.DrawFn) -> Pairs | None:
 
 
 @st.composite
+def mixtures(draw: st.DrawFn, has_draft: bool) -> Pairs:
+    """Method `mixed`."""
+    prune_ratio = ("prune_ratio", draw(st.sampled_from(RATIOS)))
+    pruned: Pairs = (("name", "specvlm"), prune_ratio, ("draft", "self"))
+    model: Any = "speculative" if has_draft and draw(st.booleans()) else pruned
+    window = ("window", draw(st.integers(1, 3)))
+    copying = (("name", draw(st.sampled_from(("lookup", "hsd")))), window)
+    return (("method", "mixed"), ("model", model), ("copying", copying))
+
+
+@st.composite
 def methods(draw: st.DrawFn, draft: str | float | None) -> Pairs:
     """Options of any method that takes the draft."""
     has_draft = draft is not None
@@ -1053,7 +1089,9 @@ def methods(draw: st.DrawFn, draft: str | float | None) -> Pairs:
         name = st.just((("method", "speculative"),))
         shape = st.one_of(shapes(), schedules())
         return draw(st.one_of(from_texts(), *3 * [st.builds(tuple.__add__, name, shape)]))
-    kind = draw(st.integers(0, 7))
+    kind = draw(st.integers(0, 8))
+    if kind == 8:
+        return draw(mixtures(has_draft))
     if kind >= 6:
         return draw(from_texts())
     if kind >= 4:
@@ -1166,7 +1204,7 @@ def sampled_cases(draw: st.DrawFn) -> Case:
     # With a lane of its own, rejection sampling would depend on who moves when.
     options_of_method = dict(method)
     can_reject = (
-        options_of_method["method"] != "plain"
+        options_of_method["method"] not in ("plain", "mixed")
         and "schedule" not in options_of_method
         and options_of_method.get("tree") != "auto"
         and options_of_method["method"] != "tabed"  # which views are read depends on all rows

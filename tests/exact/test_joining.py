@@ -37,6 +37,7 @@ DRAFTING: Mapping[str, Any] = {
     "gather": {"method": "specvlm", "prune_ratio": 0.5, "draft": "self"},
     "sparse": {"method": "self-sd", "prune_ratio": 0.5, "kv": "sparse"},
     "lookup": {"method": "lookup", "num_speculative_tokens": 4, "window": 1},
+    "mixed": {"method": "mixed", "copying": {"name": "lookup", "window": 1}},
 }
 drafting = pytest.mark.parametrize("name", DRAFTING)
 

@@ -134,6 +134,7 @@ def test_a_broken_entry_is_named_and_skipped() -> None:
         "history",
         "hsd",
         "lookup",
+        "mixed",
         "parallelvlm",
         "plain",
         "self-sd",

@@ -44,6 +44,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "eagle": {"method": "speculative", "tree": "eagle"},
     "specvlm": {"method": "specvlm", "prune_ratio": 0.6, "num_speculative_tokens": 4},
     "lookup": {"method": "lookup", "num_speculative_tokens": 4, "window": 1},
+    "mixed": {"method": "mixed", "copying": {"name": "lookup", "window": 1}},
     "tabed": {"method": "tabed", "views": ("multimodal", "pooled"), "num_speculative_tokens": 3},
 }
 

@@ -20,11 +20,13 @@ PAPERS = {
     "methods/specvlm": ("methods/parallelvlm",),
     "methods/parallelvlm": (),
     "methods/tabed": (),
-    "methods/lookup": ("methods/hsd",),
+    "methods/lookup": ("methods/hsd", "methods/mixed"),
     "methods/hsd": (),
+    "methods/mixed": (),
     "prefill/spava": (),
 }
-"""Folders, and those that stand on them: parallelvlm schedules specvlm, hsd is lookup in texts."""
+"""Folders, and those that stand on them: parallelvlm schedules specvlm, hsd is lookup in texts,
+mixed copies by lookup."""
 
 ANSWERS = """
 import importlib, os, pkgutil, sys
@@ -119,5 +121,5 @@ def test_a_paper_can_be_removed(folder: str, places: dict[str, Path]) -> None:
     printed = (places[folder] / "out").read_text()
     assert printed, (places[folder] / "err").read_text()[-2000:]
     names = set(printed.split()[1:])
-    left = {"plain", "speculative", "specvlm", "parallelvlm", "tabed", "lookup", "hsd"}
+    left = {"plain", "speculative", "specvlm", "parallelvlm", "tabed", "lookup", "hsd", "mixed"}
     assert names == left - {path.removeprefix("methods/") for path in gone}

@@ -15,6 +15,7 @@ from typing import Any
 from draftlens.core.locks import ForkLock
 from draftlens.core.tree import EMPTY, Topology, chain, cut
 from draftlens.drafting.adaptive.acceptance_rates import AcceptanceRates
+from draftlens.drafting.adaptive.expectation import Expectation
 from draftlens.drafting.adaptive.forward_costs import SURPRISE, ForwardCosts
 from draftlens.drafting.adaptive.round_plan import MAX_NODES, PLAIN, TREES, RoundPlan, level_sizes
 
@@ -188,6 +189,25 @@ class TreeController:
             expected = max(self._usual_length - self.emitted, self.emitted)
             seconds = self.history.reading_seconds(at)
             return seconds < min(expected, at.remaining) * self._hoped_gain()
+
+    def expected(self, at: RoundState) -> Expectation:
+        """The expected result of the next round, the draft's reading of what it lacks included."""
+        with self.history.lock:
+            self._at = at
+            if self._rows_until_plan <= 0:
+                self._choose_plan()
+            tokens = self._plan.tokens[self._best_depth]
+            seconds = tokens / self._plan.rate(self._best_depth)
+            if self._best_depth:
+                costs = self.history.costs
+                seconds += costs.level(at.pending, at) - costs.level(1, at)
+            return Expectation(tokens, seconds)
+
+    def passed(self, tokens: Sequence[int]) -> None:
+        """Record the tokens of each running row in a round in which another drafter proposed."""
+        with self.history.lock:
+            self._rows_until_plan -= len(tokens)
+            self.emitted += sum(tokens) / max(len(tokens), 1)
 
     def has_read(self, num_tokens: int, seconds: float) -> None:
         """Record how long the draft took to read this number of prompt tokens."""

@@ -79,6 +79,7 @@ class HSD:
     """
 
     draft_use: ClassVar[str] = "unused"
+    mixes_as: ClassVar[str] = "copying"
     extras: ClassVar[tuple[str, ...]] = (REFERENCES,)
 
     num_speculative_tokens: int | None = None

@@ -9,6 +9,7 @@ from itertools import accumulate
 from typing import Any
 
 from draftlens.core.tree import ROOT
+from draftlens.drafting.adaptive.expectation import Expectation
 from draftlens.drafting.adaptive.forward_costs import ForwardCosts
 from draftlens.methods.lookup.candidates import Candidate, Kind
 from draftlens.methods.lookup.prefix_tree import PrefixTree
@@ -105,8 +106,11 @@ class DraftBudget:
         self.lock = lock
         self.most = most
 
-    def width(self, chances: Sequence[Sequence[float]], rows: int, context: int) -> int:
-        """Draft tokens per row that maximize tokens per second; 0 where none pays.
+    def best(
+        self, chances: Sequence[Sequence[float]], rows: int, context: int
+    ) -> tuple[int, Expectation]:
+        """Draft tokens per row that maximize tokens per second, 0 where none pays, and the expected
+        result of the round.
 
         Rows are padded to the widest one, so a token that is useful in one row costs a column.
         `chances` belong to the running rows, `rows` counts finished ones too, and `context` is the
@@ -118,14 +122,14 @@ class DraftBudget:
         with self.lock:
             max_width = min(longest, self.most, self.costs.largest // rows - 1)
             best = 0
-            best_rate = len(ranked) / self.costs.cost(rows, rows, context)
+            expected = Expectation(1.0, self.costs.cost(rows, rows, context))
             for width in range(1, max_width + 1):
                 gained = sum(total[min(width, len(total) - 1)] for total in sums)
                 seconds = self.costs.cost(rows * (width + 1), rows, context)
-                rate = (len(ranked) + gained) / seconds
-                if rate > best_rate:
-                    best, best_rate = width, rate
-        return best
+                found = Expectation(1 + gained / len(ranked), seconds)
+                if found.speed() > expected.speed():
+                    best, expected = width, found
+        return best, expected
 
     def record(self, width: int, rows: int, context: int, seconds: float) -> None:
         """Update the costs with the seconds of one verification of `width` draft tokens per row."""

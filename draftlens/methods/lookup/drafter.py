@@ -18,6 +18,7 @@ from draftlens.core.references import NO_REFERENCES
 from draftlens.core.rows import replace_by_last
 from draftlens.decoding.drafter import TargetContext
 from draftlens.decoding.observer import ignore
+from draftlens.drafting.adaptive.expectation import Expectation
 from draftlens.methods.lookup.acceptance import DraftBudget, MatchRates, likeliest_length
 from draftlens.methods.lookup.candidates import Candidate, Matcher
 from draftlens.methods.lookup.ngram_index import Reference, TokenIndex, TokenSource, Vocabulary
@@ -86,6 +87,10 @@ class LookupDrafter:
         self._width = 0
         self._context = 0
         self._proposed_at = 0.0
+        # of the last proposal; None if it is empty or no budget measures costs
+        self.expected: Expectation | None = None
+        # tokens of the last round that were in the last proposal, of each row that gained any
+        self.matched = 0.0
 
     def encode(self, inputs: Mapping[str, Any]) -> None:
         """No draft model reads inputs."""
@@ -140,7 +145,8 @@ class LookupDrafter:
             for values, history in zip(chances, batch.histories, strict=True)
             if not history.finished
         ]
-        width = self.budget.width(running, len(batch), longest_context(batch))
+        width, expected = self.budget.best(running, len(batch), longest_context(batch))
+        self.expected = expected if width else None
         for row, values in zip(self._rows, chances, strict=True):
             row.verified = row.tree.kept(likeliest_length(values, width))
 
@@ -148,13 +154,23 @@ class LookupDrafter:
         if self.budget is not None:
             seconds = time.perf_counter() - self._proposed_at
             self.budget.record(self._width, len(batch), self._context, seconds)
-        deepest = 0
         for row, history in zip(self._rows, batch.histories, strict=True):
             emitted = history.answer[row.num_read : history.length]
-            deepest = max(deepest, self.rates.count(row.tree, row.candidates, emitted))
             num_accepted = sum(history.from_draft[row.num_read : history.length])
             row.count_references(emitted[:num_accepted])
+        self.follow(batch)
+
+    def follow(self, batch: Batch) -> None:
+        """Receive the tokens of a round, in which another drafter may have proposed."""
+        deepest = 0
+        matched = []
+        for row, history in zip(self._rows, batch.histories, strict=True):
+            emitted = history.answer[row.num_read : history.length]
+            if emitted:
+                matched.append(len(row.verified.path(emitted)))
+            deepest = max(deepest, self.rates.count(row.tree, row.candidates, emitted))
             self._extend(row, history)
+        self.matched = sum(matched) / max(len(matched), 1)
         self._record_depth(deepest)
 
     def _extend(self, row: LookupRow, history: History) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from draftlens.methods.specvlm.config import SpecVLM
 
@@ -34,6 +34,8 @@ class ParallelVLM(SpecVLM):
         >>> draftlens.ParallelVLM(num_speculative_tokens=3).pruner
         UVPruner(layer=20, text='all', criterion='similarity', variation=True)
     """
+
+    mixes_as: ClassVar[str] = ""
 
     pruner: Any = "uv"
     schedule: str = "parallel"

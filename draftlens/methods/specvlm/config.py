@@ -57,6 +57,7 @@ class SpecVLM:
         SpecVLMPruner(attention_mass=0.2)
     """
 
+    mixes_as: ClassVar[str] = "model"
     removed: ClassVar[Mapping[str, str]] = {
         "positions": "kept tokens stay at their positions",
         "kv": "draft 'self' takes the target's keys and values; method 'self-sd' of draftlens-lab "

@@ -98,6 +98,14 @@ KEYS = {
         "schedule": "parallel",
         "prefill": {"name": "full"},
     },
+    "mixed": {
+        "model": {"name": "speculative", "num_speculative_tokens": None, "tree": "auto"}
+        | {"sampling_rule": "coupled", **RUNTIME},
+        "copying": {"name": "lookup", "num_speculative_tokens": None, "window": 3}
+        | {"max_branches": 4, "sampling_rule": "coupled", **RUNTIME},
+        "sampling_rule": "coupled",
+        **RUNTIME,
+    },
     "tabed": {
         "views": [{"name": "multimodal"}, {"name": "text", "instead": "\n"}],
         "weights": {"name": "bayes", "rate": 1.0, "forget": 0.02, "floor": 1e-4},
@@ -199,7 +207,10 @@ def test_topologies() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "magic"}, "unknown method 'magic'; known: hsd, lookup, parallelvlm, plain, "),
+        (
+            {"method": "magic"},
+            "unknown method 'magic'; known: hsd, lookup, mixed, ",
+        ),
         (
             {"method": "speculative", "gamma": 3, "alpha": 1},
             "method 'speculative' has no option 'alpha', 'gamma'; known: "
@@ -465,6 +476,30 @@ def test_rejection_without_a_length_has_one_that_does_not_depend_on_time(name: s
     options = {"method": name, "sampling_rule": "rejection"}
     for schedule in ("parallel", "serial"):
         assert from_dict({**options, "schedule": schedule}).num_speculative_tokens == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": {"name": "speculative", "tree": "eagle"}}, "the tree by measured costs"),
+        ({"model": {"name": "speculative", "num_speculative_tokens": 3}}, "model takes no num"),
+        ({"model": {"name": "speculative", "schedule": "parallel"}}, "schedule is 'serial'"),
+        ({"model": "lookup"}, "one of self-sd, speculative, specvlm, not 'lookup'"),
+        ({"model": "parallelvlm"}, "not 'parallelvlm'"),
+        ({"model": "tabed"}, "not 'tabed'"),
+        ({"model": "mixed"}, "not 'mixed'"),
+        ({"copying": "speculative"}, "copying of method 'mixed' must be one of hsd, lookup, not"),
+        ({"copying": {"name": "lookup", "num_speculative_tokens": 3}}, "copying takes no num"),
+        ({"model": "magic"}, "unknown method 'magic'"),
+        ({"copying": {"window": 2}}, "need its name"),
+        ({"sampling_rule": "rejection"}, "unknown sampling_rule 'rejection'; known: coupled"),
+        ({"schedule": "parallel"}, "unknown schedule 'parallel'; known: serial"),
+    ],
+)
+def test_what_mixed_refuses(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as told:
+        from_dict({"method": "mixed", **options})
+    assert message in str(told.value)
 
 
 @pytest.mark.parametrize(

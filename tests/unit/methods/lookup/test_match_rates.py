@@ -98,7 +98,7 @@ def test_the_width_equals_the_slow_twin(
 ) -> None:
     curve = CostCurve(tuple(range(1, 41)), tuple(1 + slope * width for width in range(40)))
     rows = len(chances) + ended
-    width = budget_of(curve, most).width(chances, rows, 0)
+    width = budget_of(curve, most).best(chances, rows, 0)[0]
     _, best = slow_width(curve, chances, rows, most)
     tokens = len(chances) + sum(sum(sorted(row, reverse=True)[:width]) for row in chances)
     assert tokens / curve.cost(rows * (width + 1)) == pytest.approx(best)
@@ -106,9 +106,9 @@ def test_the_width_equals_the_slow_twin(
 
 def test_nothing_is_checked_where_it_does_not_pay() -> None:
     chances = [[0.9, 0.81, 0.7]]
-    assert budget_of(FLAT).width(chances, 1, 0) == 3
-    assert budget_of(STEEP).width(chances, 1, 0) == 0
-    assert budget_of(FLAT).width([[]], 1, 0) == budget_of(FLAT).width([], 1, 0) == 0
+    assert budget_of(FLAT).best(chances, 1, 0)[0] == 3
+    assert budget_of(STEEP).best(chances, 1, 0)[0] == 0
+    assert budget_of(FLAT).best([[]], 1, 0)[0] == budget_of(FLAT).best([], 1, 0)[0] == 0
 
 
 def test_guesses_become_fewer_with_failures_and_more_with_successes() -> None:
@@ -118,7 +118,7 @@ def test_guesses_become_fewer_with_failures_and_more_with_successes() -> None:
     tree = merge([range(1, 21)], max_nodes=20)
 
     def width() -> int:
-        return budget.width([rates.node_chances(tree, [candidate_of(3)])], 1, 0)
+        return budget.best([rates.node_chances(tree, [candidate_of(3)])], 1, 0)[0]
 
     widths = [width()]
     for _ in range(10):
@@ -156,12 +156,12 @@ def test_a_longer_match_is_more_likely_right() -> None:
 
 def test_costs_learn_from_every_round() -> None:
     budget = DraftBudget(ForwardCosts(None), nullcontext(), 48)
-    assert budget.width([[0.9] * 40], 1, 0) == 2  # without a curve, no cost beyond it is known
+    assert budget.best([[0.9] * 40], 1, 0)[0] == 2  # without a curve, no cost beyond it is known
     for _ in range(3):
         budget.record(0, 1, 10, 0.010)
         budget.record(2, 1, 10, 0.011)
-    assert budget.width([[0.9] * 40], 1, 0) == 5
+    assert budget.best([[0.9] * 40], 1, 0)[0] == 5
     for _ in range(9):
         budget.record(2, 1, 10, 0.1)
         budget.record(5, 1, 10, 0.2)
-    assert budget.width([[0.9] * 40], 1, 0) == 0
+    assert budget.best([[0.9] * 40], 1, 0)[0] == 0
