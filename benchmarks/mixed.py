@@ -102,7 +102,7 @@ def _interpolated(milliseconds: Mapping[int, float], width: int) -> float:
 def workloads(engine: Engine, clips: int, most: int) -> dict[str, Workload]:
     """Prompts, options of their answers, and references, by workload."""
     found: dict[str, Workload] = {}
-    options = {"max_new_tokens": most, "do_sample": False}
+    options: dict[str, Any] = {"max_new_tokens": most, "do_sample": False}
 
     def add(name: str, inputs: Inputs, *references: str) -> None:
         found.setdefault(name, []).append((inputs, options, list(references)))
@@ -136,9 +136,11 @@ def with_errors(text: str) -> str:
 
 def answerer(engine: Engine, method: str) -> Callable[[Inputs, dict[str, Any], list[str]], Run]:
     def answer(inputs: Inputs, options: dict[str, Any], references: list[str]) -> Run:
-        given = {"references": references} if method in ("lookup", "mixed") and references else {}
+        given = dict(options)
+        if references and method in ("lookup", "mixed"):
+            given["references"] = references
         began = time.perf_counter()
-        result = engine.answer(inputs, method=method, **given, **options).run()
+        result = engine.answer(inputs, method=method, **given).run()
         seconds = time.perf_counter() - began
         per_pass = result.stats.mean_acceptance_length
         return {"tokens": result.tokens, "e2e": seconds, "per_pass": per_pass}

@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 from families import FAMILIES, Family, inputs
+from random_trees import choose_at_random
 from stock import LONG, draft, reference, self_drafting, staggered, stock, target
 
 import draftlens
 from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.stats import Clock, Stats
-from draftlens.core.tree import EAGLE_PATHS, EMPTY, Topology, chain, cut, from_paths
+from draftlens.core.tree import EMPTY, Topology, chain, cut
 from draftlens.decoding import step
 from draftlens.decoding.session import Session
 from draftlens.drafting.adaptive import controller
@@ -40,17 +41,6 @@ GUESSERS: dict[str, dict[str, Any]] = {
 }
 """A draft model that reads all tokens or half of them, or the target itself with each source of
 keys and values, or a draft model that reads several views."""
-
-TREES = (
-    EMPTY,
-    chain(1),
-    chain(2),
-    chain(5),
-    chain(9),
-    from_paths([[0], [1]]),
-    from_paths([[0], [1], [0, 0], [1, 0], [0, 0, 0], [0, 0, 1]]),
-    from_paths(EAGLE_PATHS),
-)
 
 STEP = (0.01, 0.2, 0.001, 0.05, 0.01, 0.2, 0.001, 50.0, 0.05)
 """Seconds of a draft step, one for each round in turn."""
@@ -94,29 +84,7 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> Checked:
 @pytest.fixture
 def random_choices(checked: Checked, monkeypatch: pytest.MonkeyPatch) -> Checked:
     """All choices of controllers are random."""
-    rng = random.Random(1)
-    grown = [0]
-
-    def tree(self: TreeController, at: RoundState) -> Topology:
-        return rng.choice(TREES)
-
-    def caught_up(self: TreeController, hits: int, misses: int) -> Topology:
-        grown[0] = 0
-        return rng.choice(TREES)
-
-    def grow(self: TreeController, confidences: Sequence[float]) -> bool:
-        assert all(0 <= value <= 1.0001 for value in confidences)
-        grown[0] += 1
-        return rng.random() < 0.8
-
-    def kept_depth(self: TreeController) -> int:
-        return rng.randint(0, grown[0]) if rng.random() < 0.3 else grown[0]
-
-    monkeypatch.setattr(TreeController, "may_read", lambda self, at: rng.random() < 0.5)
-    monkeypatch.setattr(TreeController, "tree", tree)
-    monkeypatch.setattr(TreeController, "caught_up", caught_up)
-    monkeypatch.setattr(TreeController, "grown", grow)
-    monkeypatch.setattr(TreeController, "kept_depth", property(kept_depth))
+    choose_at_random(monkeypatch, random.Random(1))
     return checked
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from families import FAMILIES, Family, inputs
+from random_trees import choose_at_random
 from stock import LONG, draft, reference, staggered, stock, target
 
 import draftlens
@@ -30,8 +31,9 @@ COPYING: dict[str, Any] = {"lookup": {"name": "lookup", "window": 1}, "hsd": "hs
 
 @pytest.fixture
 def choices(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
-    """Which rounds are copied, chosen at random; a draft that has not read its prompt may wait."""
+    """Which rounds are copied, chosen at random, as are the trees of the model."""
     rng = random.Random(0)
+    choose_at_random(monkeypatch, rng)
     made: list[bool] = []
 
     def chosen(self: MixedDrafter, batch: Batch, budget: int) -> bool:
@@ -109,7 +111,8 @@ def test_rows_end_at_different_times(name: str, choices: list[bool]) -> None:
 
 
 def test_the_draft_goes_on_with_what_it_has_missed(choices: list[bool]) -> None:
-    """After each round the draft's cache and its pending tokens are the whole answer."""
+    """After each round the texts have the whole answer, and the draft's cache with its pending
+    tokens has it, too."""
     family = BY_NAME["qwen2_5_vl"]
     expected = reference(family, family.richest, LONG)
     stream = draftlens.stream(
@@ -121,15 +124,19 @@ def test_the_draft_goes_on_with_what_it_has_missed(choices: list[bool]) -> None:
         max_new_tokens=LONG,
     )
     drafter: Any = stream.session.drafter
+    num_checked = 0
     for _ in stream:
         rows: DraftRows = drafter.model.rows
         if rows.cache is None or stream.session.done:
             continue
+        num_checked += 1
         for row, sequence in enumerate(stream.session.sequences):
+            assert drafter.copying._rows[row].num_read == len(sequence.tokens)
             missing = [] if sequence.finished else rows.pending[row]
             held = rows.cache.lengths[row] - rows.prompt_lengths[row]
             assert sequence.finished or held + len(missing) == len(sequence.tokens)
             assert sequence.finished or sequence.tokens[held:] == missing
+    assert num_checked > 3
     assert stream.result.tokens == expected
 
 
