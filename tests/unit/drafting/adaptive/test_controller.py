@@ -17,6 +17,7 @@ from draftlens.drafting.adaptive.controller import (
     best_for,
 )
 from draftlens.drafting.adaptive.cost_curve import CostCurve
+from draftlens.drafting.adaptive.expectation import Expectation
 from draftlens.drafting.adaptive.forward_costs import ForwardCosts
 from draftlens.drafting.adaptive.round_plan import MAX_NODES, TREES
 
@@ -315,3 +316,26 @@ def test_reading_is_considered_again_as_the_answer_grows() -> None:
         second.judged(EMPTY, [()], 1.0)
     assert not any(answers[:64])
     assert any(answers[64:])
+
+
+def test_what_a_round_is_expected_to_bring() -> None:
+    """Tokens and seconds of the best tree; a draft that has missed tokens reads them first, and
+    those of other drafters count as emitted."""
+    growing = CostCurve((1, 64), (0.1, 6.4))
+    controller = TreeController(history(FLAT, growing))
+    controller.rates.ranks[0].mean = 0.9
+    at = RoundState(pending=1, remaining=100)
+    best, speed = best_for(controller.history.costs, 0.9)
+    expected = controller.expected(at)
+    assert expected.tokens > 2
+    assert expected.speed() == pytest.approx(speed, rel=0.2)
+    late = controller.expected(RoundState(pending=11, remaining=100))
+    assert late.tokens == expected.tokens
+    further = growing.cost(11) - growing.cost(1)
+    assert late.seconds == pytest.approx(expected.seconds + further)
+    assert late.speed(0.5) < late.speed() < expected.speed()
+    assert len(best)
+    controller.passed([3, 5])
+    assert controller.emitted == 4
+    hopeless = TreeController(history(FLAT, scaled(FLAT, 10.0)))
+    assert hopeless.expected(at) == Expectation(1.0, 1.0)

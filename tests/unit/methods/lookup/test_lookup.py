@@ -100,6 +100,17 @@ def test_an_answer_is_looked_up_too() -> None:
     assert guesses(looks.propose(batch_of(rows), 10)) == [[31, 32, 40]]
 
 
+def test_tokens_of_another_drafter_are_compared_and_followed() -> None:
+    looks = drafter()
+    rows = joined(looks, PROMPTS, [[6], [1], [9]])
+    looks.propose(batch_of(rows), budget=10)
+    for row, tokens in zip(rows, ([7, 30], [2, 3, 4], [31]), strict=True):
+        row.tokens.extend(tokens)
+    looks.follow(batch_of(rows))
+    assert looks.matched == (1 + 3 + 0) / 3
+    assert guesses(looks.propose(batch_of(rows), budget=10)) == [[], [1], []]
+
+
 def test_rows_join_and_leave() -> None:
     looks = drafter()
     rows = joined(looks, PROMPTS[:1], [[6]])
