@@ -1862,4 +1862,18 @@ FAULTS = (
         "FORGETTING * self._accepted + expected",
         MIXED,
     ),
+    Fault(
+        "auto: the usual length is not learned",
+        "draftlens/drafting/adaptive/controller.py",
+        "self.history.usual_length += LATEST_SHARE * longer",
+        "pass",
+        ("tests/unit/drafting/adaptive/test_controller.py",),
+    ),
+    Fault(
+        "auto: what another drafter emitted does not count",
+        "draftlens/drafting/adaptive/controller.py",
+        "self.emitted += sum(tokens) / max(len(tokens), 1)",
+        "pass",
+        ("tests/unit/drafting/adaptive/test_controller.py",),
+    ),
 )

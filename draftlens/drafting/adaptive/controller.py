@@ -26,7 +26,9 @@ MOVED = 0.04
 EXPLORED_SHARE = 0.02
 """Share of an answer's expected time in plain decoding that may be lost by drafting."""
 USUAL_LENGTH = 64
-"""Expected tokens of an answer before so many were made."""
+"""Expected tokens of a first answer before so many were made."""
+LATEST_SHARE = 0.3
+"""Share of the latest answer in the expected length of the next one."""
 MAX_SAVINGS = 2.5
 """Most plain rounds of what drafting has gained, or left of its share, that may be lost again, in
 the same answer or in later ones: the text may have changed since."""
@@ -108,6 +110,7 @@ class PairHistory:
         rates: of the latest answer.
         savings: what earlier answers have left for rounds that do not pay, in plain rounds.
         seconds_per_prompt_token: of the draft's latest prompt, with its vision; None before one.
+        usual_length: expected tokens of a row.
     """
 
     def __init__(self, costs: Costs, lock: AbstractContextManager[Any] | None = None) -> None:
@@ -116,6 +119,7 @@ class PairHistory:
         self.lock = lock or ForkLock()
         self.savings = 0.0
         self.seconds_per_prompt_token: float | None = None
+        self.usual_length = float(USUAL_LENGTH)
 
     def reading_seconds(self, at: RoundState) -> float:
         """Seconds in which the draft reads `at.pending` tokens in each row."""
@@ -152,7 +156,7 @@ class TreeController:
         self.rounds = 0
         self.emitted = 0.0
         self._at = RoundState()
-        self._usual_length = 0
+        self._usual_length = 0.0
         self._plan, self._best_depth = PLAIN, 0
         self._pays = False
         self._rows_until_plan = 0
@@ -182,7 +186,7 @@ class TreeController:
                 return True
             self._at = at
             if not self.rounds:
-                self._usual_length = min(USUAL_LENGTH, at.remaining)
+                self._usual_length = min(self.history.usual_length, at.remaining)
             if self.emitted < self._read_at:
                 return False
             self._read_at = self.emitted + PLAN_EVERY
@@ -219,7 +223,7 @@ class TreeController:
         with self.history.lock:
             self._at = at
             if not self.rounds:
-                self._usual_length = min(USUAL_LENGTH, at.remaining)
+                self._usual_length = min(self.history.usual_length, at.remaining)
             moved = abs(self.rates.ranks[0].mean - self._planned_for)
             if self._rows_until_plan <= 0 or moved > MOVED or not self._pays:
                 self._choose_plan()
@@ -302,6 +306,8 @@ class TreeController:
             plain = self.history.costs.check(0, self._at)
             unused = self._saved + self._gained / plain + EXPLORED_SHARE * self.emitted
             self.history.savings = min(max(unused, 0.0), MAX_SAVINGS)
+            longer = self.emitted - self.history.usual_length
+            self.history.usual_length += LATEST_SHARE * longer
 
     def _record_check(self, topology: Topology, seconds: float) -> None:
         at = self._at

@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks.simulation import Machine, drawn_text, plain_seconds, play_auto, play_fixed
 from draftlens.core.tree import EMPTY, Topology, chain, from_paths
+from draftlens.drafting.adaptive import controller as policy
 from draftlens.drafting.adaptive.controller import (
     EXPLORED_SHARE,
     LAST_PROBE,
@@ -322,20 +323,41 @@ def test_what_a_round_is_expected_to_bring() -> None:
     """Tokens and seconds of the best tree; a draft that has missed tokens reads them first, and
     those of other drafters count as emitted."""
     growing = CostCurve((1, 64), (0.1, 6.4))
-    controller = TreeController(history(FLAT, growing))
-    controller.rates.ranks[0].mean = 0.9
+    chooser = TreeController(history(FLAT, growing))
+    chooser.rates.ranks[0].mean = 0.9
     at = RoundState(pending=1, remaining=100)
-    best, speed = best_for(controller.history.costs, 0.9)
-    expected = controller.expected(at)
+    best, speed = best_for(chooser.history.costs, 0.9)
+    expected = chooser.expected(at)
     assert expected.tokens > 2
     assert expected.speed() == pytest.approx(speed, rel=0.2)
-    late = controller.expected(RoundState(pending=11, remaining=100))
+    late = chooser.expected(RoundState(pending=11, remaining=100))
     assert late.tokens == expected.tokens
     further = growing.cost(11) - growing.cost(1)
     assert late.seconds == pytest.approx(expected.seconds + further)
     assert late.speed(0.5) < late.speed() < expected.speed()
     assert len(best)
-    controller.passed([3, 5])
-    assert controller.emitted == 4
+    chooser.passed([3, 5])
+    assert chooser.emitted == 4
     hopeless = TreeController(history(FLAT, scaled(FLAT, 10.0)))
     assert hopeless.expected(at) == Expectation(1.0, 1.0)
+
+
+def test_short_answers_let_the_next_ones_explore_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a chain does not pay though it is nearly always right, answers of 14 tokens of at most
+    256 lose less than if each was expected to be as long as a first one."""
+    target = CostCurve((1, 2, 3, 4, 6, 9, 26), (0.50, 0.94, 1.36, 1.04, 1.16, 1.32, 2.01))
+    simulated = machine(target, draft := scaled(target, 0.37))
+    texts = [[drawn_text(14, 0.9, seed=number)] for number in range(20)]
+
+    def speed() -> float:
+        known = history(target, draft)
+        played = [
+            play_auto(simulated, text, known, seed=number, most=256).seconds
+            for number, text in enumerate(texts)
+        ]
+        assert (known.usual_length < 20) is (policy.LATEST_SHARE > 0)
+        return sum(plain_seconds(simulated, text) for text in texts) / sum(played)
+
+    learned = speed()
+    monkeypatch.setattr(policy, "LATEST_SHARE", 0.0)
+    assert learned > 0.96 > 0.93 > speed()
