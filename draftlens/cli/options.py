@@ -77,8 +77,8 @@ MethodName = Annotated[
         "--method",
         "-m",
         help="Decoding method: `plain`, `lookup`, `speculative`, `specvlm`, `parallelvlm`, "
-        "`tabed`, `hsd` or `mixed` (`draftlens methods`). The default is `speculative` with a draft, "
-        "`lookup` where no draft is known, and `plain` with --draft none.",
+        "`tabed`, `hsd` or `mixed` (`draftlens methods`). The default is `speculative` with a "
+        "draft, `lookup` where no draft is known, and `plain` with --draft none.",
         rich_help_panel=MODELS,
         autocompletion=complete_methods,
     ),

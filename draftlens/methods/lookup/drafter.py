@@ -16,6 +16,7 @@ from draftlens.core.prefill_readings import NO_FEATURES
 from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.references import NO_REFERENCES
 from draftlens.core.rows import replace_by_last
+from draftlens.core.tree import ROOT
 from draftlens.decoding.drafter import TargetContext
 from draftlens.decoding.observer import ignore
 from draftlens.drafting.adaptive.expectation import Expectation
@@ -37,12 +38,28 @@ class LookupRow:
     tree: PrefixTree = NO_CANDIDATES  # candidates of this round, merged
     candidates: Sequence[Candidate] = ()  # indexed by `tree.origins`
     verified: PrefixTree = NO_CANDIDATES  # the part of the tree that the target verifies
+    chances: Sequence[float] = ()  # that a node of `verified` is accepted, if there is a budget
     # receives the index of the reference of each accepted draft token
     attribute: Callable[[int], None] = ignore
 
     def set_tree(self, tree: PrefixTree, candidates: Sequence[Candidate]) -> None:
         self.tree = self.verified = tree
         self.candidates = candidates
+        self.chances = ()
+
+    def compare(self, emitted: Sequence[int]) -> tuple[float, int]:
+        """How many of the emitted tokens `verified` was expected to have, each given that it had
+        those before, and how many it had."""
+        if not self.chances:
+            return 0.0, 0
+        path = self.verified.path(emitted)
+        expected = 0.0
+        for node in [ROOT, *path][: len(emitted)]:
+            children = self.verified.topology.children.get(node, ())
+            reached = 1.0 if node == ROOT else self.chances[node]
+            further = sum(self.chances[child] for child in children)
+            expected += further / reached if reached else 0.0
+        return expected, len(path)
 
     def count_references(self, accepted: Sequence[int]) -> None:
         """Attribute the accepted draft tokens, without the bonus token, to their references."""
@@ -89,8 +106,8 @@ class LookupDrafter:
         self._proposed_at = 0.0
         # of the last proposal; None if it is empty or no budget measures costs
         self.expected: Expectation | None = None
-        # tokens of the last round that were in the last proposal, of each row that gained any
-        self.matched = 0.0
+        # tokens of the last round that the last proposal was expected to have, and that it had
+        self.comparison = (0.0, 0)
 
     def encode(self, inputs: Mapping[str, Any]) -> None:
         """No draft model reads inputs."""
@@ -148,7 +165,9 @@ class LookupDrafter:
         width, expected = self.budget.best(running, len(batch), longest_context(batch))
         self.expected = expected if width else None
         for row, values in zip(self._rows, chances, strict=True):
-            row.verified = row.tree.kept(likeliest_length(values, width))
+            nodes = likeliest_length(values, width)
+            row.verified = row.tree.kept(nodes)
+            row.chances = [values[node] for node in sorted(nodes)]
 
     def update(self, verdict: Verdict, batch: Batch) -> None:
         if self.budget is not None:
@@ -163,14 +182,14 @@ class LookupDrafter:
     def follow(self, batch: Batch) -> None:
         """Receive the tokens of a round, in which another drafter may have proposed."""
         deepest = 0
-        matched = []
+        compared = [(0.0, 0)]
         for row, history in zip(self._rows, batch.histories, strict=True):
             emitted = history.answer[row.num_read : history.length]
-            if emitted:
-                matched.append(len(row.verified.path(emitted)))
+            compared.append(row.compare(emitted))
             deepest = max(deepest, self.rates.count(row.tree, row.candidates, emitted))
             self._extend(row, history)
-        self.matched = sum(matched) / max(len(matched), 1)
+        expected, matched = zip(*compared, strict=True)
+        self.comparison = sum(expected), sum(matched)
         self._record_depth(deepest)
 
     def _extend(self, row: LookupRow, history: History) -> None:

@@ -25,8 +25,9 @@ class CopyingDrafter(Drafter, Protocol):
     expected: Expectation | None
     """The expected result of the last proposal; None if it is empty."""
 
-    matched: float
-    """Tokens of the last round that were in that proposal, of each running row."""
+    comparison: tuple[float, int]
+    """Tokens of the last round, in all rows, that this proposal was expected to have, and that it
+    had, whichever drafter proposed."""
 
     def follow(self, batch: Batch) -> None:
         """Receive the tokens of a round in which another drafter proposed."""
@@ -46,7 +47,7 @@ class Trust:
         return self._accepted / self._expected
 
     def count(self, expected: float, accepted: float) -> None:
-        """Record tokens of a round, per row."""
+        """Record tokens of a round."""
         self._expected = FORGETTING * self._expected + expected
         self._accepted = FORGETTING * self._accepted + accepted
 
@@ -100,16 +101,13 @@ class MixedDrafter:
         return expected.speed(self._trust.value) > by_model.speed()
 
     def update(self, verdict: Verdict, batch: Batch) -> None:
-        expected = self.copying.expected
         if self._is_copied:
             self.copying.update(verdict, batch)
             self.model.follow(verdict, batch)
         else:
             self.model.update(verdict, batch)
             self.copying.follow(batch)
-        if expected is not None:
-            emitted = max(map(len, verdict.tokens))
-            self._trust.count(min(expected.tokens - 1, emitted), self.copying.matched)
+        self._trust.count(*self.copying.comparison)
 
     def remove(self, row: int) -> None:
         self.model.remove(row)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -16,7 +17,10 @@ from draftlens.core.references import NO_REFERENCES, References
 from draftlens.core.sequence import Sequence
 from draftlens.core.tree import EMPTY, chain
 from draftlens.decoding.drafter import TargetContext
+from draftlens.drafting.adaptive.cost_curve import CostCurve
+from draftlens.drafting.adaptive.forward_costs import ForwardCosts
 from draftlens.methods.base import Models, from_dict
+from draftlens.methods.lookup.acceptance import DraftBudget
 from draftlens.methods.lookup.drafter import LookupDrafter
 from draftlens.methods.lookup.ngram_index import Vocabulary
 from draftlens.models.adapter import Backbone
@@ -107,8 +111,24 @@ def test_tokens_of_another_drafter_are_compared_and_followed() -> None:
     for row, tokens in zip(rows, ([7, 30], [2, 3, 4], [31]), strict=True):
         row.tokens.extend(tokens)
     looks.follow(batch_of(rows))
-    assert looks.matched == (1 + 3 + 0) / 3
+    assert looks.comparison == (0.0, 0)  # nothing is expected without a budget
     assert guesses(looks.propose(batch_of(rows), budget=10)) == [[], [1], []]
+
+
+def test_what_a_proposal_was_expected_to_have_is_compared_with_what_it_had() -> None:
+    """Each level counts if the one above it was right: two levels of the first row, one of the
+    second, and none of a row without matches."""
+    costs = ForwardCosts(CostCurve((1, 64), (1.0, 1.0)))
+    looks = drafter(budget=DraftBudget(costs, nullcontext(), 6))
+    rows = joined(looks, PROMPTS, [[6], [1], [9]])
+    assert guesses(looks.propose(batch_of(rows), budget=10)) == [[7, 8], [2, 3, 4], []]
+    chances = [looks.rates.chance(agreement) for agreement in (1, 2)]
+    for row, tokens in zip(rows, ([7, 30], [5, 6], [31, 32]), strict=True):
+        row.tokens.extend(tokens)
+    looks.follow(batch_of(rows))
+    expected, matched = looks.comparison
+    assert matched == 1
+    assert expected == pytest.approx(chances[0] + chances[1] + chances[0])
 
 
 def test_rows_join_and_leave() -> None:
