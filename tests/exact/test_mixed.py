@@ -169,3 +169,7 @@ def test_trust_follows_what_is_accepted(accepted: float, copies: bool) -> None:
         trust.count(4.0, accepted)
     copied, drafted = Expectation(5.0, 1.0), Expectation(4.0, 1.0)
     assert (copied.speed(trust.value) > drafted.speed()) is copies
+    value = trust.value
+    for _ in range(10_000):  # a server's rounds in which there is nothing to copy
+        trust.count(0.0, 0)
+    assert trust.value == value

@@ -47,7 +47,9 @@ class Trust:
         return self._accepted / self._expected
 
     def count(self, expected: float, accepted: float) -> None:
-        """Record tokens of a round."""
+        """Record tokens of a round; one in which none were expected tells nothing."""
+        if not expected:
+            return
         self._expected = FORGETTING * self._expected + expected
         self._accepted = FORGETTING * self._accepted + accepted
 
