@@ -36,7 +36,7 @@ PROMPT = (1, 2, 3, 1)
 LOUD = 10.0
 FAINT = 0.1
 """Factors on the scripted token and on the hidden states. The layer's share in the logits is large
-enough for `models.backbone.check_direct_calls`, and too small to change the greedy token."""
+enough for `models.support.check_direct_calls`, and too small to change the greedy token."""
 
 
 class SleepingDecoder(Qwen2Model):  # type: ignore[misc]

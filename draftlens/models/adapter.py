@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from draftlens.core import tree as trees
 from draftlens.core.errors import UnsupportedModelError
 from draftlens.core.process_group import ALONE, Hosts
-from draftlens.core.tree import ROOT, Topology
 from draftlens.models.attention.dispatch import ARGUMENT, AttentionPass, dispatching
 from draftlens.models.cache_argument import with_cache, without_cache
 from draftlens.models.capture import capture_arguments, layers_of, watched_layers
@@ -45,6 +44,7 @@ from draftlens.models.retokenizer import Retokenizer
 from draftlens.models.support import (
     additive,
     check_attention,
+    check_direct_calls,
     check_rollback,
     execution_device,
     has_groups,
@@ -456,30 +456,3 @@ def _last(hidden: Tensor, lengths: Sequence[int], count: int) -> Tensor:
 
 def _directed(attention: AttentionPass | None) -> dict[str, AttentionPass]:
     return {} if attention is None else {ARGUMENT: attention}
-
-
-@torch.no_grad()
-def check_direct_calls(backbone: Backbone) -> None:
-    """Compare the model's own forward on four tokens with `Backbone.forward`, where the last token
-    is one of a tree's two leaves. No other check finds logits scaled after the head, ignored masks
-    and positions that are made elsewhere."""
-    ids = torch.tensor([[1, 2, 3, 4]], device=backbone.device) % backbone.vocab_size
-    full_mask = torch.ones_like(ids)
-    stock = backbone.model(input_ids=ids, attention_mask=full_mask, use_cache=False).logits[:, -1]
-    rejected, root, accepted = ids[0, 1:].tolist()
-    fork = Topology((ROOT, ROOT))
-    relative = 1e-3 if stock.dtype == torch.float32 else 5e-2
-    bound = relative * float(stock.abs().max().clamp_min(1e-6))
-    prompt = backbone.text_prompt(ids[:, :2])
-    cache = backbone.new_cache(prompt, room=4)
-    backbone.prefill(prompt, cache)
-    mask = trees.attention_mask([2], trees.ancestors(fork, backbone.device))
-    tokens = torch.tensor([[root, rejected, accepted]], device=backbone.device)
-    positions = prompt.positions(trees.depths(fork, backbone.device)[None])
-    called = backbone.forward(tokens, positions, cache, mask)[:, 2]
-    difference = float((called.to(stock.device) - stock).abs().max())
-    if not difference <= bound:
-        raise UnsupportedModelError(
-            f"{backbone.name} computes other logits when its language model is called directly "
-            f"(they differ by {difference:.3g}), so its answers could not be kept the same"
-        )

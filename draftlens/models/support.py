@@ -10,8 +10,10 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
+from draftlens.core import tree as trees
 from draftlens.core.checks import shown
 from draftlens.core.errors import UnsupportedModelError
+from draftlens.core.tree import ROOT, Topology
 
 ATTENTION = ("sdpa", "eager")
 """Attention implementations that take the mask of a tree."""
@@ -125,3 +127,30 @@ def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """A boolean mask in the additive form of eager attention."""
     bias = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
     return bias.masked_fill_(~mask, torch.finfo(dtype).min)
+
+
+@torch.no_grad()
+def check_direct_calls(backbone: Any) -> None:
+    """Compare the model's own forward on four tokens with `Backbone.forward`, where the last token
+    is one of a tree's two leaves. No other check finds logits scaled after the head, ignored masks
+    and positions that are made elsewhere."""
+    ids = torch.tensor([[1, 2, 3, 4]], device=backbone.device) % backbone.vocab_size
+    full_mask = torch.ones_like(ids)
+    stock = backbone.model(input_ids=ids, attention_mask=full_mask, use_cache=False).logits[:, -1]
+    rejected, root, accepted = ids[0, 1:].tolist()
+    fork = Topology((ROOT, ROOT))
+    relative = 1e-3 if stock.dtype == torch.float32 else 5e-2
+    bound = relative * float(stock.abs().max().clamp_min(1e-6))
+    prompt = backbone.text_prompt(ids[:, :2])
+    cache = backbone.new_cache(prompt, room=4)
+    backbone.prefill(prompt, cache)
+    mask = trees.attention_mask([2], trees.ancestors(fork, backbone.device))
+    tokens = torch.tensor([[root, rejected, accepted]], device=backbone.device)
+    positions = prompt.positions(trees.depths(fork, backbone.device)[None])
+    called = backbone.forward(tokens, positions, cache, mask)[:, 2]
+    difference = float((called.to(stock.device) - stock).abs().max())
+    if not difference <= bound:
+        raise UnsupportedModelError(
+            f"{backbone.name} computes other logits when its language model is called directly "
+            f"(they differ by {difference:.3g}), so its answers could not be kept the same"
+        )
