@@ -261,7 +261,7 @@ def test_doctor_shows_the_machine_and_a_pair(run) -> None:
         (["caption", CLIP, "--target", "/no/such/model"], "there is no such folder"),
         (
             ["caption", CLIP, "--method", "telepathy"],
-            "unknown method 'telepathy'; known: hsd, lookup, parallelvlm, plain, ",
+            "unknown method 'telepathy'; known: hsd, lookup, mixed, parallelvlm, ",
         ),
         (
             ["caption", CLIP, "--speculative-config", '{"gamma": 4}'],
