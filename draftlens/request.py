@@ -200,8 +200,8 @@ def read_extras(plan: Plan, given: Mapping[str, Any], source: ExtraSource) -> di
     does not read, InputError for a wrong form or number of rows."""
     for name, value in given.items():
         if name not in plan.extras and not _says_nothing(value):
-            readers = " or ".join(map(repr, methods_with(name)))
-            use = f"use method {readers}, or " if readers else ""
+            readers = ", ".join(map(repr, methods_with(name)))
+            use = f"use one that does ({readers}), or " if readers else ""
             raise ConfigError(
                 f"{name} are given, and the method does not read {name}: {use}leave them out"
             )
