@@ -179,7 +179,7 @@ def test_views_that_do_not_fit_are_refused(
 
 def test_speculative_decoding_reads_no_views(engine: draftlens.Engine) -> None:
     inputs = engine.read("What?").target
-    with pytest.raises(ConfigError, match="use method 'tabed', or leave them out"):
+    with pytest.raises(ConfigError, match=r"use one that does \('tabed'\), or leave them out"):
         draftlens.generate(
             engine.target.backbone,
             inputs,
