@@ -48,11 +48,11 @@ times as fast as the better one, most with OpenVINO's costs, whose draft steps a
 copied token. On the pair's own costs it loses up to 5% to the better one, since one look at
 another drafter is a tenth of a draft's step."""
 
-OUTCOME = """Mixed is 0.89 to 1.02 times as fast as the best of the others, 0.96 in the median (0.86 to
-1.01 before its trust compared each tested level with its chance). Where copying is best it is level
-(0.96 to 1.00), where the model is best 0.93 to 1.01. With a reference that is wrong now and then it
-is ahead with OpenVINO's costs alone (1.02), since a wrong word ends a copied run of five tokens and
-costs the round in which the model would have gone on."""
+OUTCOME = """Mixed is 0.89 to 1.02 times as fast as the best of the others, 0.96 in the median (0.86
+to 1.01 before its trust compared each tested level with its chance). Where copying is best it is
+level (0.96 to 1.00), where the model is best 0.93 to 1.01. With a reference that is wrong now and
+then it is ahead with OpenVINO's costs alone (1.02), since a wrong word ends a copied run of five
+tokens and costs the round in which the model would have gone on."""
 
 CURVES: Mapping[str, tuple[Mapping[int, float], Mapping[int, float]]] = {
     "the pair's own": ({}, {}),

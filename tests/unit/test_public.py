@@ -22,6 +22,7 @@ PUBLIC = [
     "Inputs",
     "Lookup",
     "MediaError",
+    "Mixed",
     "ParallelVLM",
     "ParseSettings",
     "ParsedPage",
