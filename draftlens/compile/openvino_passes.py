@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from draftlens.compile.inputs import check_pass, slots_of
 from draftlens.compile.openvino_graph import GraphFile, bind, core, quantize, traced_graph, unbind
-from draftlens.compile.skeleton import layers_of, named_tensors
+from draftlens.compile.skeleton import kept_by_layers, named_tensors
 from draftlens.models.adapter import Backbone
 from draftlens.models.forward_backend import Passes
 from draftlens.models.kv_cache import KVCache
@@ -81,7 +81,7 @@ class OpenVinoPasses(Passes):
         self.is_stored = False
         self._has_changed = False
         self._requests: dict[tuple[int, ...], Any] = {}
-        self._layers = layers_of(backbone)
+        self._layers = kept_by_layers(backbone)
         self._num_heads = backbone.text_config.num_attention_heads
         self._weights = _fingerprint(backbone.model)
         self._one_at_a_time = threading.RLock()

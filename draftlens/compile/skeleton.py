@@ -83,7 +83,7 @@ class Skeleton:
             config=model.config,
             tensors=_facts_of_tensors(model),
             divisor=backbone.divisor,
-            layers=layers_of(backbone),
+            layers=kept_by_layers(backbone),
             device=str(backbone.device),
         )
 
@@ -154,7 +154,7 @@ def _facts_of_tensors(model: nn.Module) -> dict[str, TensorFacts]:
     return facts
 
 
-def layers_of(backbone: Backbone) -> tuple[LayerFacts, ...]:
+def kept_by_layers(backbone: Backbone) -> tuple[LayerFacts, ...]:
     """What the decoder's layers keep; reads two tokens."""
     ids = torch.ones(1, 2, dtype=torch.long, device=backbone.device)
     prompt = backbone.text_prompt(ids)
