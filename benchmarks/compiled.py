@@ -5,6 +5,7 @@
     python benchmarks/compiled.py large --layers 8
     python benchmarks/compiled.py engines --layers 24
     python benchmarks/compiled.py memory
+    python benchmarks/compiled.py reading
     python benchmarks/compiled.py families
     python benchmarks/compiled.py start
 
@@ -22,6 +23,7 @@ PARTS = {
     "large": "compiled_parts.large",
     "engines": "compiled_parts.engines",
     "memory": "compiled_parts.memory",
+    "reading": "compiled_parts.reading",
     "families": "compiled_parts.families",
     "start": "compiled_parts.start",
 }

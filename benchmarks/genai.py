@@ -68,7 +68,7 @@ OUTCOME = """All tokens are equal. Without a text OpenVINO GenAI is 2.2 times as
 generate, where 1.3 was expected, and plain decoding with OpenVINO's passes 1.7: a quarter slower,
 of which 16-bit weights are a third (a trial: 18.5 ms a token there, 22.6 here, 20.6 here with
 them). With a text, lookup with OpenVINO's passes is at 2.5 to 2.7 end to end, ahead of OpenVINO
-GenAI's greedy decoding (2.2) and behind its prompt lookup (2.6 to 3.3), as predicted for prompts
+GenAI's greedy decoding (2.2) and below its prompt lookup (2.6 to 3.3), as predicted for prompts
 that OpenVINO's passes read; while the modules read them it was at 2.1 to 2.4, and plain decoding at
 1.6 to 1.8 for 1.8 to 1.9. It decodes 3.3 to 3.7 times as fast as stock, the prompt lookup 2.9 to
 4.5 times."""

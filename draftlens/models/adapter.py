@@ -231,7 +231,6 @@ class Backbone:
         """
         logits = self._read_by_passes(prompt, cache, attention, num_logits)
         if logits is not None:
-            cache.advance(prompt.lengths)
             return logits
         with self._running(attention), self.products.of_prompt(prompt):
             output = self.decoder(
@@ -258,7 +257,6 @@ class Backbone:
         """
         logits = self._read_by_passes(part, cache, attention, 1)
         if logits is not None:
-            cache.advance(part.lengths)
             return logits
         length = part.embeds.shape[1]
         window = torch.ones(length, length, dtype=torch.bool, device=part.embeds.device).tril()
@@ -279,11 +277,15 @@ class Backbone:
     def _read_by_passes(
         self, part: Prompt, cache: KVCache, attention: AttentionPass | None, num_logits: int
     ) -> Tensor | None:
-        """Logits of a prompt or a part of one by `passes`; None to read it by the modules."""
+        """Append a prompt or a part of one by `passes`; its logits, or None to let the modules read
+        it."""
         if attention is not None or not part.is_plain or cache.spread or self._lock.is_watching():
             return None
         with self._passing():
-            return self.passes.read(part, cache, num_logits)
+            logits = self.passes.read(part, cache, num_logits)
+        if logits is not None:
+            cache.advance(part.lengths)
+        return logits
 
     @torch.inference_mode()
     def forward(

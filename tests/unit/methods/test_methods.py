@@ -497,9 +497,9 @@ def test_rejection_without_a_length_has_one_that_does_not_depend_on_time(name: s
     ],
 )
 def test_what_mixed_refuses(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as refusal:
         from_dict({"method": "mixed", **options})
-    assert message in str(told.value)
+    assert message in str(refusal.value)
 
 
 @pytest.mark.parametrize(
