@@ -1,7 +1,8 @@
 """Models of real shapes with random weights, whose draft is right as often as a recorded one.
 
-Every forward is a real one of the size of Qwen2.5 1.5B and 0.5B in LLaVA-OneVision's architecture,
-so times are real. What the draft prefers is replaced (`replayed_draft.py`).
+Every forward is a real one of layers of Qwen2.5 1.5B and 0.5B in LLaVA-OneVision's architecture, so
+times are real. What the draft prefers is replaced (`replayed_draft.py`). Passes run by the modules,
+by OpenVINO, and by OpenVINO with 8-bit weights of the draft, in turn.
 """
 
 from __future__ import annotations
@@ -20,21 +21,31 @@ from torch import Tensor
 
 import draftlens
 from auto_parts.cells import recorded_depths
+from draftlens.compile.openvino_passes import OpenVinoPasses
 from draftlens.drafting.adaptive import history as records
 from draftlens.drafting.adaptive.cost_store import calibrate_models
 from draftlens.models.adapter import Backbone
+from draftlens.models.forward_backend import EAGER, Passes
+from draftlens.verify import run_stock
 
 PROMPTS = ("chat1", "code2", "image2")
 PROMPT_TOKENS = 150
 NEW_TOKENS = 64
+SHORT = 14
+"""Tokens of an answer that is too short to learn in."""
+
 CALIBRATION_SECONDS = 6.0
 """Time for the calibration, as after a minute of loading. In two seconds, the least, one core
 measures a single width of these models."""
 
-TARGET, DRAFT = ("1.5B", 28), ("0.5B", 24)
-"""Sizes and numbers of layers."""
+TARGET, DRAFT = ("1.5B", 14), ("0.5B", 12)
+"""Sizes and numbers of layers: half of the layers, so that all copies of the weights fit into
+memory."""
 
-VOCABULARY = 151936
+VOCABULARY = 75968
+"""Half of the tokens, so that the output heads keep their share of a pass."""
+
+STOCK = "stock"
 
 
 @dataclass(frozen=True)
@@ -42,40 +53,56 @@ class ShapeReport:
     """What was measured with models of real shapes.
 
     Args:
-        calibration_seconds: time of the calibration of both models.
-        curves: of target and draft, as JSON values.
-        runs: seconds of decoding and mean acceptance length by prompt and method.
+        calibration_seconds: time of the calibrations of both models.
+        curves: of target and draft by engine of passes, as JSON values.
+        runs: seconds and mean acceptance length by prompt, engine of passes and method.
     """
 
     calibration_seconds: float
-    curves: list[dict[str, Any]]
-    runs: dict[str, dict[str, dict[str, float]]]
+    curves: dict[str, list[dict[str, Any]]]
+    runs: dict[str, dict[str, dict[str, dict[str, float]]]]
 
 
 def measure_shapes(report: Callable[[str], None]) -> ShapeReport:
-    """Measure plain decoding, chains and the automatic tree, cold and warm.
+    """Measure stock `generate`, plain decoding, chains and the automatic tree, cold and warm.
 
     Args:
         report: receives a line after each run.
     """
     target = Backbone(random_model(*TARGET, VOCABULARY))
     draft = ReplayedDraft(random_model(*DRAFT, VOCABULARY))
+    by_openvino = OpenVinoPasses(target)
+    engines: dict[str, tuple[Passes, Passes]] = {
+        "modules": (EAGER, EAGER),
+        "OpenVINO": (by_openvino, OpenVinoPasses(draft)),
+        "OpenVINO, 8-bit draft": (by_openvino, OpenVinoPasses(draft, (), "int8")),
+    }
     inputs = {"input_ids": torch.arange(PROMPT_TOKENS)[None] % 1000 + 5}
     inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
     began = time.perf_counter()
-    curves = calibrate_models([target, draft], CALIBRATION_SECONDS)
+    curves = {}
+    for name, passes in engines.items():
+        target.passes, draft.passes = passes
+        found = calibrate_models([target, draft], CALIBRATION_SECONDS)
+        curves[name] = [curve.to_dict() for curve in found]
+        report(f"{name}: {curves[name]}")
     calibration_seconds = time.perf_counter() - began
-    report(f"calibrated in {calibration_seconds:.1f} s: {[c.to_dict() for c in curves]}")
-    answer = draftlens.generate(target, inputs, max_new_tokens=NEW_TOKENS).tokens[0]
-    runs: dict[str, dict[str, dict[str, float]]] = {}
+    target.passes, draft.passes = EAGER, EAGER
+    runs: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
     for number, prompt in enumerate(PROMPTS):
+        stock = run_stock(target, inputs, max_new_tokens=NEW_TOKENS)
+        answer = stock.tokens[0]
+        runs[prompt] = {STOCK: {STOCK: {"e2e": stock.e2e, "decode": stock.decode, "tau": 1.0}}}
         texts = [
             recorded_text(NEW_TOKENS, recorded_depths("float32", prompt), seed)
             for seed in (number, 100 + number)
         ]
-        runs[prompt] = _measure_prompt(target, draft, inputs, texts, answer)
-        report(f"{prompt}: {runs[prompt]}")
-    return ShapeReport(calibration_seconds, [curve.to_dict() for curve in curves], runs)
+        for name, passes in engines.items():
+            target.passes, draft.passes = passes
+            runs[prompt][name] = _measure_prompt(target, draft, inputs, texts, answer)
+            report(f"{prompt}, {name}: {runs[prompt][name]}")
+        target.passes, draft.passes = EAGER, EAGER
+    return ShapeReport(calibration_seconds, curves, runs)
 
 
 def _measure_prompt(
@@ -88,12 +115,14 @@ def _measure_prompt(
     """Every method on the same text; the warm automatic tree has answered another one before."""
     figures: dict[str, dict[str, float]] = {}
 
-    def run(name: str, text: Sequence[Token], method: Mapping[str, Any]) -> None:
+    def run(
+        name: str, text: Sequence[Token], method: Mapping[str, Any], tokens: int = NEW_TOKENS
+    ) -> None:
         draft.play(text, answer, PROMPT_TOKENS)
         result = draftlens.generate(
-            target, inputs, draft=draft, method=method, max_new_tokens=NEW_TOKENS
+            target, inputs, draft=draft, method=method, max_new_tokens=tokens
         )
-        assert result.tokens == [list(answer)], f"{name} changed the tokens"
+        assert result.tokens == [list(answer[:tokens])], f"{name} changed the tokens"
         stats = result.stats
         figures[name] = {
             "decode": stats.decode,
@@ -110,5 +139,8 @@ def _measure_prompt(
     records.forget_answers(target)
     run("auto, another text", texts[1], {"tree": "auto"})
     run("auto, second answer", texts[0], {"tree": "auto"})
+    run(f"plain, {SHORT} tokens", texts[0], {"method": "plain"}, SHORT)
+    records.forget_answers(target)
+    run(f"auto, first answer of {SHORT} tokens", texts[0], {"tree": "auto"}, SHORT)
     gc.collect()
     return figures
