@@ -31,11 +31,11 @@ develop the controller. Simulated: cold at least 0.98 of plain in every cell's m
 down to 0.93; at 64 tokens at least 0.95 of the best fixed tree but where c = 20 and acceptance 0.95
 (0.90), where the first round alone is a tenth of the answer; at 256 tokens 0.98; warm 0.98 but at
 16 tokens with c = 2 (0.95). Recorded float32: chat 1.2, code 1.4, image 1.1; bfloat16 1.6.
-Embedded pair: the first answer as fast as a chain of 5, later ones 5% faster. Real shapes, written before
-they ran by OpenVINO (AMD, AVX-512): the automatic tree over plain decoding by the same passes,
-first answers, is 1.0 to 1.3 with modules, 1.1 (chat), 1.5 (code) and 1.3 (image) by OpenVINO, and
-1.4, 1.9 and 1.5 with an 8-bit draft; answers of 14 tokens not below 0.97; plain decoding by
-OpenVINO is 1.3 times as fast as stock `generate`."""
+Embedded pair: the first answer as fast as a chain of 5, later ones 5% faster. Real shapes, written
+before they ran by OpenVINO (AMD, AVX-512): the automatic tree over plain decoding by the same
+passes, first answers, is 1.0 to 1.3 with modules, 1.1 (chat), 1.5 (code) and 1.3 (image) by
+OpenVINO, and 1.4, 1.9 and 1.5 with an 8-bit draft; answers of 14 tokens not below 0.97; plain
+decoding by OpenVINO is 1.3 times as fast as stock `generate`."""
 
 PARTS = ("cells", "shapes", "pair")
 
