@@ -48,15 +48,8 @@ class ReplayedDraft(Backbone):
         scores = self._scores[steps].to(logits.dtype)
         return torch.zeros_like(logits).scatter_(-1, self._ids[steps][None], scores[None])
 
-    def greedy_chain(
-        self, tokens: Tensor, position_ids: Tensor, cache: Any, count: int, vocab_size: int
-    ) -> Tensor | None:
-        """Continue a row, ``[1, 1]``, and forget what the model says."""
-        chosen = super().greedy_chain(tokens, position_ids, cache, count, vocab_size)
-        if chosen is None or not self.text:
-            return chosen
-        steps = position_ids[0] - self.prompt_tokens + 1 + torch.arange(count)
-        return self._ids[steps.clamp(0, len(self.answer) - 1)][..., 0]
+    def greedy_chain(self, *_: Any, **__: Any) -> None:
+        """Chains are computed by `forward`, which replaces the logits."""
 
     def _choices(self, step: int) -> tuple[list[int], list[float]]:
         """The preferred tokens at a step of the answer and their logits; all others have 0."""

@@ -19,13 +19,13 @@ from replayed_draft import ReplayedDraft
 from simulation import Token, recorded_text
 from torch import Tensor
 
-import draftlens
 from auto_parts.cells import recorded_depths
-from draftlens.compile.openvino_passes import OpenVinoPasses
+from draftlens.compile import attach
 from draftlens.drafting.adaptive import history as records
 from draftlens.drafting.adaptive.cost_store import calibrate_models
 from draftlens.models.adapter import Backbone
-from draftlens.models.forward_backend import EAGER, Passes
+from draftlens.request import Request
+from draftlens.streaming import Stream
 from draftlens.verify import run_stock
 
 PROMPTS = ("chat1", "code2", "image2")
@@ -46,6 +46,12 @@ VOCABULARY = 75968
 """Half of the tokens, so that the output heads keep their share of a pass."""
 
 STOCK = "stock"
+
+ENGINES: Mapping[str, Mapping[str, Any]] = {
+    "modules": {"compile": False},
+    "OpenVINO": {"compile": "openvino"},
+    "OpenVINO, 8-bit draft": {"compile": "openvino", "draft_quantization": "int8"},
+}
 
 
 @dataclass(frozen=True)
@@ -71,23 +77,16 @@ def measure_shapes(report: Callable[[str], None]) -> ShapeReport:
     """
     target = Backbone(random_model(*TARGET, VOCABULARY))
     draft = ReplayedDraft(random_model(*DRAFT, VOCABULARY))
-    by_openvino = OpenVinoPasses(target)
-    engines: dict[str, tuple[Passes, Passes]] = {
-        "modules": (EAGER, EAGER),
-        "OpenVINO": (by_openvino, OpenVinoPasses(draft)),
-        "OpenVINO, 8-bit draft": (by_openvino, OpenVinoPasses(draft, (), "int8")),
-    }
     inputs = {"input_ids": torch.arange(PROMPT_TOKENS)[None] % 1000 + 5}
     inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
     began = time.perf_counter()
     curves = {}
-    for name, passes in engines.items():
-        target.passes, draft.passes = passes
+    for name, options in ENGINES.items():
+        attach([target, draft], **options)
         found = calibrate_models([target, draft], CALIBRATION_SECONDS)
         curves[name] = [curve.to_dict() for curve in found]
         report(f"{name}: {curves[name]}")
     calibration_seconds = time.perf_counter() - began
-    target.passes, draft.passes = EAGER, EAGER
     runs: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
     for number, prompt in enumerate(PROMPTS):
         stock = run_stock(target, inputs, max_new_tokens=NEW_TOKENS)
@@ -97,11 +96,10 @@ def measure_shapes(report: Callable[[str], None]) -> ShapeReport:
             recorded_text(NEW_TOKENS, recorded_depths("float32", prompt), seed)
             for seed in (number, 100 + number)
         ]
-        for name, passes in engines.items():
-            target.passes, draft.passes = passes
+        for name, options in ENGINES.items():
+            attach([target, draft], **options)
             runs[prompt][name] = _measure_prompt(target, draft, inputs, texts, answer)
             report(f"{prompt}, {name}: {runs[prompt][name]}")
-        target.passes, draft.passes = EAGER, EAGER
     return ShapeReport(calibration_seconds, curves, runs)
 
 
@@ -119,9 +117,8 @@ def _measure_prompt(
         name: str, text: Sequence[Token], method: Mapping[str, Any], tokens: int = NEW_TOKENS
     ) -> None:
         draft.play(text, answer, PROMPT_TOKENS)
-        result = draftlens.generate(
-            target, inputs, draft=draft, method=method, max_new_tokens=tokens
-        )
+        request = Request(inputs, method=method, options={"max_new_tokens": tokens})
+        result = Stream(target, draft, request).run()
         assert result.tokens == [list(answer[:tokens])], f"{name} changed the tokens"
         stats = result.stats
         figures[name] = {

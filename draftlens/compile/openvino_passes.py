@@ -17,7 +17,7 @@ from draftlens.compile.inputs import check_pass, slots_of
 from draftlens.compile.openvino_graph import GraphFile, bind, core, quantize, traced_graph, unbind
 from draftlens.compile.skeleton import kept_by_layers, named_tensors
 from draftlens.models.adapter import Backbone
-from draftlens.models.forward_backend import Passes
+from draftlens.models.forward_backend import EndsChain, Passes
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
 
@@ -203,7 +203,13 @@ class OpenVinoPasses(Passes):
         return embeds
 
     def run_chain(
-        self, tokens: Tensor, position_ids: Tensor, cache: KVCache, count: int, vocab_size: int
+        self,
+        tokens: Tensor,
+        position_ids: Tensor,
+        cache: KVCache,
+        count: int,
+        vocab_size: int,
+        ends: EndsChain | None = None,
     ) -> Tensor | None:
         """See `Passes.run_chain`."""
         lengths = cache.lengths
@@ -213,8 +219,11 @@ class OpenVinoPasses(Passes):
                 logits = self.run(tokens, position_ids + step, cache, None)
                 if logits is None:
                     return None
-                tokens = logits[..., :vocab_size].argmax(-1)
+                logits = logits[..., :vocab_size]
+                tokens = logits.argmax(-1)
                 chosen.append(tokens)
+                if ends is not None and ends(logits, tokens):
+                    break
                 cache.lengths = [length + 1 for length in cache.lengths]
         finally:
             cache.lengths = lengths

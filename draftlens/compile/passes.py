@@ -8,7 +8,7 @@ from torch import Tensor
 from draftlens.compile.inputs import inputs_of
 from draftlens.compile.library import Library
 from draftlens.compile.runner import Runner
-from draftlens.models.forward_backend import Passes
+from draftlens.models.forward_backend import EndsChain, Passes
 from draftlens.models.kv_cache import KVCache
 
 
@@ -37,7 +37,13 @@ class CompiledPasses(Passes):
         return None if inputs is None else runner(inputs)
 
     def run_chain(
-        self, tokens: Tensor, position_ids: Tensor, cache: KVCache, count: int, vocab_size: int
+        self,
+        tokens: Tensor,
+        position_ids: Tensor,
+        cache: KVCache,
+        count: int,
+        vocab_size: int,
+        ends: EndsChain | None = None,
     ) -> Tensor | None:
         """What the passes have in common is prepared once."""
         runner = self._runner(position_ids)
@@ -55,8 +61,11 @@ class CompiledPasses(Passes):
             seen = visible[..., : length + step + 1]
             leading = (tokens, position_ids + step, slots + step, seen)
             logits = runner([*(tensor.contiguous() for tensor in leading), *keys, *values])
-            tokens = logits[..., :vocab_size].argmax(-1)
+            logits = logits[..., :vocab_size]
+            tokens = logits.argmax(-1)
             chosen.append(tokens)
+            if ends is not None and ends(logits, tokens):
+                break
         return torch.cat(chosen, 1)
 
     def _runner(self, position_ids: Tensor) -> Runner | None:

@@ -15,6 +15,7 @@ from draftlens.drafting.draft_prompt import DraftPrompt
 from draftlens.drafting.draft_scores import likeliest, score_tokens
 from draftlens.drafting.growth import Level
 from draftlens.models.adapter import Backbone
+from draftlens.models.forward_backend import EndsChain
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt_reading import store_answer
 
@@ -156,21 +157,28 @@ class DraftRows:
         window = None if sees_all else level.window.to(self.device)
         return self._forward(tokens, steps.expand(-1, tokens.shape[1]), self._base, window)
 
-    def run_on(self, logits: Tensor, steps: Tensor, count: int) -> Tensor | None:
-        """The likeliest chain of draft tokens in one go, int64 ``[B, count]``, as by one `expand`
-        after the other; None, with nothing forwarded, where that is not possible.
+    def run_on(
+        self, logits: Tensor, steps: Tensor, count: int, ends: EndsChain | None = None
+    ) -> Tensor | None:
+        """The likeliest chain of at most `count` draft tokens in one go, int64 ``[B, T]``, as by
+        one `expand` after the other; None, with nothing forwarded, where that is not possible.
 
         `logits` follow each row's last token, ``[B, 1, V]``; `steps` are the indices of the next
-        ones, int64 ``[B, 1]``. All tokens of the chain but the last are forwarded.
+        ones, int64 ``[B, 1]``. All tokens of the chain but the last are forwarded. `ends` is asked
+        after each of them, the last one included.
         """
         assert self.cache is not None
         if not self.cache.uniform:
             return None
-        self.forwards += count - 1
-        self.widths += [len(logits)] * (count - 1)
-        self._forwarded = list(range(count - 1))
         positions = self._next_positions[0] + steps
-        return likeliest(self.backbone, self.vocab_size, logits, positions, self.cache, count)
+        chain = likeliest(
+            self.backbone, self.vocab_size, logits, positions, self.cache, count, ends
+        )
+        forwarded = chain.shape[1] - 1
+        self.forwards += forwarded
+        self.widths += [len(logits)] * forwarded
+        self._forwarded = list(range(forwarded))
+        return chain
 
     def keep(self, verdict: Verdict, batch: Batch) -> None:
         """Keep the accepted nodes that were forwarded; the other emitted tokens are pending."""

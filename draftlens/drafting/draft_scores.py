@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from draftlens.models.adapter import Backbone
+from draftlens.models.forward_backend import EndsChain
 from draftlens.models.kv_cache import KVCache
 
 
@@ -30,23 +31,26 @@ def likeliest(
     positions: Tensor,
     cache: KVCache,
     count: int,
+    ends: EndsChain | None = None,
 ) -> Tensor:
-    """The likeliest chain of ids of the target, int64 ``[B, count]``; all but the last are
-    forwarded.
+    """The likeliest chain of at most `count` ids of the target, int64 ``[B, T]``; all but the last
+    are forwarded.
 
     `logits` ``[B, 1, V]`` follow each row's last token, and `positions`, int64 ``[..., B, 1]``, are
     those of the next ones. The rows of `cache` are equally long.
     """
     first = logits.argmax(-1)
-    if count == 1:
+    if (ends is not None and ends(logits, first)) or count == 1:
         return first
-    later_tokens = backbone.greedy_chain(first, positions, cache, count - 1, vocab_size)
+    later_tokens = backbone.greedy_chain(first, positions, cache, count - 1, vocab_size, ends)
     if later_tokens is not None:
         return torch.cat([first, later_tokens], 1)
     tokens = [first]
     for step in range(count - 1):
         logits = score_tokens(backbone, vocab_size, tokens[-1], positions + step, cache, None)
         tokens.append(logits.argmax(-1))
+        if ends is not None and ends(logits, tokens[-1]):
+            break
     return torch.cat(tokens, 1)
 
 

@@ -149,12 +149,22 @@ class TreeDrafter:
         `logits` come from `_catch_up`; `goes_on` may end the growth above the last level. The tree
         has probabilities if a row uses rejection sampling.
         """
+        if batch.is_greedy and topology.depth == len(topology):
+
+            def ends(logits: Tensor, tokens: Tensor) -> bool:
+                return goes_on is not None and not goes_on(_probabilities(logits[:, 0], tokens))
+
+            steps = batch.steps(logits.device)
+            chain = self.rows.run_on(logits, steps, topology.depth, ends if goes_on else None)
+            if chain is not None:
+                return DraftTree.uniform(trees.cut(topology, chain.shape[1]), chain)
+        return self._grow_levels(topology, batch, logits, goes_on)
+
+    def _grow_levels(
+        self, topology: Topology, batch: Batch, logits: Tensor, goes_on: GoesOn | None
+    ) -> DraftTree:
         device = logits.device
         first_step = batch.steps(device)
-        if goes_on is None and batch.is_greedy and topology.depth == len(topology):
-            run = self.rows.run_on(logits, first_step, topology.depth)
-            if run is not None:
-                return DraftTree.uniform(topology, run)
         tokens = torch.empty(len(batch), len(topology), dtype=torch.long, device=device)
         probs: list[Tensor] = []
         parents = [ROOT]

@@ -22,7 +22,7 @@ from draftlens.core.process_group import ALONE, Hosts
 from draftlens.models.attention.dispatch import ARGUMENT, AttentionPass, dispatching
 from draftlens.models.cache_argument import with_cache, without_cache
 from draftlens.models.capture import capture_arguments, layers_of, watched_layers
-from draftlens.models.forward_backend import EAGER, Passes
+from draftlens.models.forward_backend import EAGER, EndsChain, Passes
 from draftlens.models.kv_buffers import LAYERS_PER_BLOCK
 from draftlens.models.kv_cache import BLOCK, KVCache
 from draftlens.models.media_features import with_features
@@ -314,26 +314,36 @@ class Backbone:
 
     @torch.inference_mode()
     def greedy_chain(
-        self, tokens: Tensor, position_ids: Tensor, cache: KVCache, count: int, vocab_size: int
+        self,
+        tokens: Tensor,
+        position_ids: Tensor,
+        cache: KVCache,
+        count: int,
+        vocab_size: int,
+        ends: EndsChain | None = None,
     ) -> Tensor | None:
         """Append a token to each of equally long rows and continue greedily, faster than `forward`.
 
         Args:
             tokens: int64 ``[B, 1]``.
             position_ids: of `tokens`, int64 ``[..., B, 1]``; those of later tokens follow.
-            cache: grows by `count` in every row.
+            cache: grows by T tokens in every row.
+            count: the most tokens that are appended.
             vocab_size: only ids below it are chosen.
+            ends: may end the chain early.
 
         Returns:
-            The likeliest token after each appended one, int64 ``[B, count]``; the last is not in
-            the cache. None, with nothing appended, if only `forward` can compute it.
+            The likeliest token after each of the T appended ones, int64 ``[B, T]``; the last is not
+            in the cache. None, with nothing appended, if only `forward` can compute it.
         """
         if cache.spread or self._lock.is_watching():
             return None
         with self._passing():
-            next_tokens = self.passes.run_chain(tokens, position_ids, cache, count, vocab_size)
+            next_tokens = self.passes.run_chain(
+                tokens, position_ids, cache, count, vocab_size, ends
+            )
         if next_tokens is not None:
-            cache.advance(count)
+            cache.advance(next_tokens.shape[1])
         return next_tokens
 
     def forward_modules(

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
+
+EndsChain = Callable[[Tensor, Tensor], bool]
+"""Whether a chain ends with the tokens ``[B, 1]`` that were chosen from logits ``[B, 1, V]``."""
 
 
 class Passes:
@@ -34,7 +39,13 @@ class Passes:
         return None
 
     def run_chain(
-        self, tokens: Tensor, position_ids: Tensor, cache: KVCache, count: int, vocab_size: int
+        self,
+        tokens: Tensor,
+        position_ids: Tensor,
+        cache: KVCache,
+        count: int,
+        vocab_size: int,
+        ends: EndsChain | None = None,
     ) -> Tensor | None:
         """As `Backbone.greedy_chain`; the lengths of the cache stay as they are."""
         return None

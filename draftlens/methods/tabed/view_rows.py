@@ -15,6 +15,7 @@ from draftlens.drafting.draft_prompt import DraftPrompt, append_slots
 from draftlens.drafting.draft_rows import DraftRows
 from draftlens.drafting.draft_scores import score_tokens
 from draftlens.models.adapter import Backbone
+from draftlens.models.forward_backend import EndsChain
 from draftlens.models.kv_cache import BLOCK, KVCache
 
 NOBODY = -1  # The owner of a slot that belongs to no view.
@@ -165,7 +166,9 @@ class ViewRows(DraftRows):
         last = torch.tensor([len(tokens) - 1 for tokens in self.pending], device=logits.device)
         return logits[rows, :, last][:, :, None]
 
-    def run_on(self, logits: Tensor, steps: Tensor, count: int) -> None:
+    def run_on(
+        self, logits: Tensor, steps: Tensor, count: int, ends: EndsChain | None = None
+    ) -> None:
         """A chain cannot run in one go: the views are mixed at every level."""
 
     def keep(self, verdict: Verdict, batch: Batch) -> None:
