@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from draftlens.compile.switch import (
+    BY_MODULES,
     INT8,
     QUANTIZING,
     Compile,
+    PassEngine,
     attach,
     check_compile,
     check_quantization,
@@ -16,9 +18,11 @@ from draftlens.compile.switch import (
 )
 
 __all__ = [
+    "BY_MODULES",
     "INT8",
     "QUANTIZING",
     "Compile",
+    "PassEngine",
     "attach",
     "check_compile",
     "check_quantization",

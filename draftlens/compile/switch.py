@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from typing import Any, Literal
@@ -113,6 +114,40 @@ def attach(
             library = _library_of(backbone)
             if library is not None:
                 backbone.passes = CompiledPasses(library)
+
+
+@dataclass(frozen=True)
+class PassEngine:
+    """What computes the passes of a model, for another process that runs the same model.
+
+    Args:
+        compile: as for `attach`, but for `"auto"`.
+        quantization: `int8` for 8-bit weights, else empty.
+    """
+
+    compile: Compile = False
+    quantization: str = ""
+
+    @classmethod
+    def of(cls, backbone: Backbone) -> PassEngine:
+        passes = backbone.passes
+        if isinstance(passes, OpenVinoPasses):
+            return cls("openvino", passes.quantization)
+        return cls(isinstance(passes, CompiledPasses))
+
+    def attach(self, backbone: Backbone) -> None:
+        """Let it compute the passes of a model. Code that is not on disk is not compiled: the
+        modules compute those passes."""
+        backbone.passes = EAGER
+        if self.compile == "openvino":
+            backbone.passes = _by_openvino(backbone, self.quantization)
+        elif self.compile:
+            library = _library_of(backbone)
+            if library is not None:
+                backbone.passes = CompiledPasses(library, compiles=False)
+
+
+BY_MODULES = PassEngine()
 
 
 def compile_usual(backbone: Backbone) -> None:

@@ -108,6 +108,34 @@ def test_a_chain_is_that_of_single_passes(family: Family, rows: int) -> None:
         assert torch.equal(keys[0], keys[1])
 
 
+@pytest.mark.parametrize("end", [1, 3])
+def test_a_chain_ends_early(end: int) -> None:
+    """Its tokens are the first ones of the whole chain, and the cache holds no others. Whether it
+    ends is asked with the logits of each token."""
+    backbone = Backbone.of(target(FAMILIES[0]))
+    ids = torch.arange(1, 5)[None]
+    prompt = backbone.text_prompt(ids[:, :3])
+    positions = prompt.positions(torch.zeros(1, 1, dtype=torch.long))
+    attach_static([backbone])
+    asked: list[tuple[int, int]] = []
+
+    def ends(logits: torch.Tensor, tokens: torch.Tensor) -> bool:
+        assert logits.shape == (1, 1, 20)
+        asked.append((int(logits.argmax()), int(tokens)))
+        return len(asked) == end
+
+    chains = []
+    for stop in (None, ends):
+        cache = backbone.new_cache(prompt, room=4)
+        backbone.prefill(prompt, cache)
+        chain = backbone.greedy_chain(ids[:, 3:], positions, cache, 4, 20, stop)
+        assert chain is not None
+        assert cache.lengths == [3 + chain.shape[1]]
+        chains.append(chain[0].tolist())
+    assert chains[1] == chains[0][:end]
+    assert asked == [(token, token) for token in chains[1]]
+
+
 def test_chains_run_in_one_go_only_where_they_may() -> None:
     """Greedy rows of one length; not rows of several lengths, nor drawn guesses."""
     family = FAMILIES[0]

@@ -13,14 +13,24 @@ from typing import Any
 
 import pytest
 import torch
+from batches import batch_of, sequences
 from families import FAMILIES, Family, inputs
 from stock import METHODS, NEW, draft, reference, target
 
 import draftlens
-from draftlens.compile import attach, openvino_graph, openvino_passes
+from draftlens.compile import (
+    BY_MODULES,
+    PassEngine,
+    attach,
+    openvino_graph,
+    openvino_passes,
+)
 from draftlens.compile.openvino_passes import OpenVinoPasses
 from draftlens.core import tree as trees
 from draftlens.core.errors import ConfigError
+from draftlens.methods.parallelvlm.draft_process import DraftProcess
+from draftlens.methods.parallelvlm.draft_side import Worker
+from draftlens.methods.parallelvlm.messages import Arrive, DraftTokens, Open
 from draftlens.models.adapter import Backbone
 from draftlens.models.forward_backend import EAGER
 from draftlens.request import Request
@@ -79,6 +89,52 @@ def test_a_draft_with_8_bit_weights_changes_no_token(family: Family, method: str
     result = Stream(*models, request).run()
     assert result.tokens == reference(family, family.richest)
     assert result.lossless
+
+
+@pytest.mark.parametrize("quantization", [None, "int8"])
+def test_a_process_drafts_by_the_same_engine(
+    quantization: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The messages of the target name it, and the tokens stay those of stock `generate`."""
+    monkeypatch.setattr("draftlens.methods.parallelvlm.placement.usable_cores", lambda: 2)
+    opened: list[Open] = []
+    send = DraftProcess.send
+
+    def spy(process: DraftProcess, message: Any) -> None:
+        opened.extend([message] if isinstance(message, Open) else [])
+        send(process, message)
+
+    monkeypatch.setattr(DraftProcess, "send", spy)
+    family = FAMILIES[0]
+    model, small = Backbone.of(_copy(target(family))), Backbone.of(_copy(draft(family)))
+    attach([model, small], "openvino", quantization)
+    method = {"method": "speculative", "schedule": "parallel", "num_speculative_tokens": 3}
+    given = inputs(family, family.richest)
+    request = Request(given, method=method, options={"max_new_tokens": NEW})
+    result = Stream(model, small, request).run()
+    assert result.tokens == reference(family, family.richest)
+    assert result.stats.worker_lost is None
+    assert [message.engine for message in opened] == [PassEngine("openvino", quantization or "")]
+
+
+def test_a_worker_drafts_by_the_engine_that_is_named() -> None:
+    family = FAMILIES[0]
+    small = Backbone.of(_copy(draft(family)))
+    given: Any = inputs(family, family.richest, (0,))
+    tokens = []
+    for engine in (BY_MODULES, PassEngine("openvino"), PassEngine("openvino", "int8"), BY_MODULES):
+        sent: list[Any] = []
+        worker = Worker(small, sent.append)
+        worker.handle(Open(0, small.vocab_size, None, shows_choices=False, engine=engine))
+        assert PassEngine.of(small) == engine
+        batch = batch_of(sequences(given["input_ids"], [[]]))
+        worker.handle(Arrive(0, (0,), batch, given, 20, 4, waits=False))
+        while worker.can_step:
+            worker.step()
+        drafted = [each for each in sent if isinstance(each, DraftTokens)]
+        tokens.append([token.token for each in drafted for token in each.tokens])
+    assert tokens[0] == tokens[1] == tokens[3]
+    assert len(tokens[2]) == len(tokens[0])
 
 
 def test_8_bit_weights_are_those_of_the_products() -> None:

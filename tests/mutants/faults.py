@@ -486,6 +486,20 @@ FAULTS = (
         COMPILED,
     ),
     Fault(
+        "a chain in one go does not end where it is asked to",
+        "draftlens/compile/passes.py",
+        "if ends is not None and ends(logits, tokens):",
+        "if ends is not None and not ends(logits, tokens):",
+        _only("tests/exact/test_compiled.py", "ends_early"),
+    ),
+    Fault(
+        "the last token of a chain that ended early counts as forwarded",
+        "draftlens/drafting/draft_rows.py",
+        "forwarded = chain.shape[1] - 1",
+        "forwarded = chain.shape[1]",
+        DRAFTER,
+    ),
+    Fault(
         "a chain in one go sees one slot too many",
         "draftlens/compile/passes.py",
         "visible[..., : length + step + 1]",

@@ -58,6 +58,7 @@ class Worker:
     def handle(self, message: ToDraft) -> None:
         number = message.answer
         if isinstance(message, Open):
+            message.engine.attach(self.backbone)
             self._sessions[number] = _Session(self.backbone, message, self._send)
             self._turns.append(number)
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from draftlens.compile import BY_MODULES, PassEngine
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.drafting.pruning import Pruning
 from draftlens.methods.parallelvlm.draft_inputs import DraftReading, OwnPrompt, TargetsPrompt
@@ -24,5 +25,14 @@ def make_drafter(
         reading = TargetsPrompt(pruning)
     else:
         reading = OwnPrompt(pruning, drafter.prompts.readable)
-    link = link_of(drafter.prompts.backbone)
-    return ParallelDrafter(link, reading, Schedule(window), target.vocab_size, drafter)
+    backbone = drafter.prompts.backbone
+    # Compiled passes in a further thread of this process have not been run on a GPU.
+    engine = PassEngine.of(backbone) if backbone.device.type == "cpu" else BY_MODULES
+    return ParallelDrafter(
+        link_of(backbone),
+        reading,
+        Schedule(window),
+        target.vocab_size,
+        drafter,
+        engine,
+    )

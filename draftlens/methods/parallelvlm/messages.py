@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from draftlens.compile import BY_MODULES, PassEngine
 from draftlens.core.batch import Batch
 from draftlens.core.prefill_readings import PrefillFeatures
 from draftlens.core.timeline import Span
@@ -28,6 +29,7 @@ class Open:
     vocab_size: int  # ids that the target has
     pruning: Pruning | None  # None: the draft reads all visual tokens
     shows_choices: bool  # whether the choices of the pruner are sent back
+    engine: PassEngine = BY_MODULES  # computes the passes of the draft
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from draftlens.compile import BY_MODULES, PassEngine
 from draftlens.core.batch import Batch
 from draftlens.core.errors import DraftlensError
 from draftlens.core.proposal import DraftTree, NextProposal, Verdict
@@ -55,12 +56,14 @@ class ParallelDrafter(DraftWorker):
         schedule: Schedule,
         vocab_size: int,
         serial: Drafter,
+        engine: PassEngine = BY_MODULES,
     ) -> None:
         self.link = link
         self.reading = reading
         self.schedule = schedule
         self.vocab_size = vocab_size
         self.serial = serial
+        self.engine = engine
         self.readings = serial.readings
         self.max_nodes = max(serial.max_nodes, schedule.longest)
         self.corrections = 0  # rejected draft tokens, each of which ended a run of accepted ones
@@ -114,7 +117,9 @@ class ParallelDrafter(DraftWorker):
         try:
             if self._session is None and self.lost is None:
                 pruning = self.reading.pruning
-                self._session = WorkerSession(self.link, self.vocab_size, pruning, observed)
+                self._session = WorkerSession(
+                    self.link, self.vocab_size, pruning, observed, self.engine
+                )
             if self._session is not None:
                 draft_inputs = self.reading.inputs(inputs)
                 rows = self._session.add(batch, draft_inputs, room, limit, waits)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from draftlens.compile import PassEngine
 from draftlens.core.batch import Batch
 from draftlens.drafting.pruning import Pruning
 from draftlens.methods.parallelvlm.link import Link, WorkerLostError
@@ -44,7 +45,12 @@ class WorkerSession:
     """
 
     def __init__(
-        self, link: Link, vocab_size: int, pruning: Pruning | None, observed: bool
+        self,
+        link: Link,
+        vocab_size: int,
+        pruning: Pruning | None,
+        observed: bool,
+        engine: PassEngine,
     ) -> None:
         self._link = link
         self._rows: dict[int, Row] = {}
@@ -53,7 +59,7 @@ class WorkerSession:
         self.unjoined = 0  # calls with prompts that the worker has not read yet
         self.answer = link.new_answer()  # number of the session in the worker
         try:
-            self.send(Open(self.answer, vocab_size, pruning, observed))
+            self.send(Open(self.answer, vocab_size, pruning, observed, engine))
         except WorkerLostError:
             self.close()
             raise

@@ -20,6 +20,7 @@ from draftlens.decoding.drafter import TargetContext
 from draftlens.drafting import model_drafter
 from draftlens.drafting.adaptive.controller import RoundState
 from draftlens.drafting.draft_prompt import DraftPromptBuilder
+from draftlens.drafting.draft_rows import DraftRows
 from draftlens.drafting.growth import levels
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.models.kv_cache import KVCache
@@ -407,3 +408,29 @@ def test_each_row_draws_with_its_own_noise() -> None:
     drafter.remove(0)
     del rows[0]
     assert torch.equal(propose(drafter, rows, 3).tokens, both.tokens[1:])
+
+
+def two_rounds(levels: int) -> list[Any]:
+    """All that shows in two rounds of a controller that ends the growth at a level."""
+    controller = ScriptedController(levels)
+    drafter, rows = begun(chain(9), controllers=lambda kind: controller)
+    found: list[Any] = []
+    for verdict in (
+        Verdict(((0,), (0,)), ((3, 1), (7, 1))),
+        Verdict(((), ()), ((5,), (5,))),
+    ):
+        found.append(propose(drafter, rows, 9).tokens.tolist())
+        assert len(controller.confidences) == levels
+        found += [controller.confidences, drafter.rows.widths, drafter.forwards]
+        tell(drafter, rows, verdict)
+        found += [held(drafter, 0), held(drafter, 1), drafter.rows.pending]
+    return found
+
+
+@pytest.mark.parametrize("levels", [1, 2, 3])
+def test_a_chain_at_once_is_the_one_that_grows_level_by_level(
+    levels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once = two_rounds(levels)
+    monkeypatch.setattr(DraftRows, "run_on", lambda *_: None)
+    assert at_once == two_rounds(levels)
