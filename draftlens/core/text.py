@@ -65,6 +65,12 @@ class TextDecoder:
         self._context: list[int] = []
         self._pending: list[int] = []
 
+    def __copy__(self) -> TextDecoder:
+        other = TextDecoder(self._decode_ids)
+        other._context = list(self._context)
+        other._pending = list(self._pending)
+        return other
+
     def add(self, ids: Sequence[int]) -> str:
         """The text that these ids complete; empty while it ends inside a character."""
         self._pending.extend(ids)

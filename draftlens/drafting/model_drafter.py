@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
 from typing import Any
 
@@ -62,6 +62,7 @@ class TreeDrafter:
         self._agreement = (0, 0)
         self._proposed = EMPTY
         self._proposed_at = 0.0
+        self._num_further = 0  # tokens that are verified after the proposed tree, in each row
 
     @property
     def forwards(self) -> int:
@@ -82,6 +83,7 @@ class TreeDrafter:
     def propose(self, batch: Batch, budget: int) -> DraftTree:
         """Grow the tree level by level; a budget below its depth cuts it."""
         self.rows.begin_round()
+        self._num_further = 0
         if self.controller is not None:
             return self._propose_controlled(self.controller, batch, budget)
         topology = trees.cut(self.topology, budget)
@@ -107,6 +109,14 @@ class TreeDrafter:
         """The expected result of a round in which this drafter proposes; needs controllers."""
         assert self.controller is not None
         return self.controller.expected(self._situation(batch, budget))
+
+    def further(self, chances: Sequence[Sequence[float]]) -> int:
+        """How many tokens of another drafter are verified after the first choices of the tree that
+        was just proposed (`TreeController.further`); needs controllers."""
+        assert self.controller is not None
+        self._num_further = self.controller.further(chances)
+        self._proposed_at = time.perf_counter()
+        return self._num_further
 
     def pause(self) -> None:
         """In place of `propose`: another drafter proposes in this round."""
@@ -234,6 +244,7 @@ class TreeDrafter:
             self._proposed,
             [verdict.paths[row] for row in rows],
             seconds,
+            self._num_further,
         )
 
     def _no_tree(self, batch: Batch) -> DraftTree:

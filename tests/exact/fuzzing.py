@@ -10,7 +10,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any
@@ -39,6 +39,7 @@ from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import EAGLE_PATHS
 from draftlens.decoding.plan import ExtraSource, Plan
 from draftlens.decoding.session import Session
+from draftlens.drafting.adaptive.controller import TreeController
 from draftlens.drafting.draft_rows import DraftRows
 from draftlens.drafting.retokenized import RetokenizedDrafter
 from draftlens.methods.base import METHODS, Models, from_dict, resolve, to_dict, with_prefill
@@ -339,14 +340,23 @@ def is_mixed(method: Mapping[str, Any] | None) -> bool:
     return method is not None and method.get("method") == "mixed"
 
 
-def scripted_turns(script: int) -> AbstractContextManager[Any]:
-    """A context in which the drafters of method `mixed` take turns at random."""
+@contextmanager
+def scripted_turns(script: int) -> Iterator[None]:
+    """A context in which the drafters of method `mixed` take turns, and follow each other, at
+    random."""
     rng = random.Random(script)
 
     def copies(self: MixedDrafter, batch: Any, budget: int) -> bool:
         return self.copying.expected is not None and rng.random() < 0.5
 
-    return patch.object(MixedDrafter, "_copying_is_faster", copies)
+    def further(self: TreeController, chances: Any) -> int:
+        return rng.randint(0, max(map(len, chances), default=0))
+
+    with (
+        patch.object(MixedDrafter, "_copying_is_faster", copies),
+        patch.object(TreeController, "further", further),
+    ):
+        yield
 
 
 def reads_captions(method: Mapping[str, Any] | None) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -13,8 +13,11 @@ from stock import LONG, draft, reference, staggered, stock, target
 
 import draftlens
 from draftlens.core.batch import Batch
+from draftlens.core.tree import chain
+from draftlens.drafting.adaptive.controller import TreeController
 from draftlens.drafting.adaptive.expectation import Expectation
 from draftlens.drafting.draft_rows import DraftRows
+from draftlens.methods.lookup.drafter import LookupDrafter
 from draftlens.methods.mixed.drafter import MixedDrafter, Trust
 from draftlens.models.adapter import Backbone
 
@@ -41,9 +44,24 @@ def choices(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
         return made[-1]
 
     monkeypatch.setattr(MixedDrafter, "_copying_is_faster", chosen)
+    further = spy_on_further(monkeypatch)
     yield made
     assert any(made)
     assert not all(made)
+    assert further
+
+
+def spy_on_further(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """For each round in which copied tokens follow the model's how many are accepted."""
+    counts: list[int] = []
+    attribute = LookupDrafter.attribute_further
+
+    def counted(self: LookupDrafter, accepted: Sequence[int]) -> None:
+        counts.append(sum(accepted))
+        attribute(self, accepted)
+
+    monkeypatch.setattr(LookupDrafter, "attribute_further", counted)
+    return counts
 
 
 def references_of(rows: list[list[int]]) -> list[list[list[int]]]:
@@ -159,6 +177,36 @@ def test_what_copies_alone_needs_no_forward_of_the_draft(monkeypatch: pytest.Mon
     assert result.tokens == expected
     assert result.stats.draft_forwards == 0
     assert not forwards
+
+
+@pytest.mark.parametrize("copying", COPYING)
+def test_copied_tokens_after_those_of_the_model(
+    copying: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model drafts two tokens in each round, and what the reference has after them follows;
+    both are right, and the draft does not read the copied tokens twice."""
+    family = BY_NAME["qwen2_5_vl"]
+    expected = reference(family, "image", LONG)
+    monkeypatch.setattr(MixedDrafter, "_copying_is_faster", lambda *_: False)
+    monkeypatch.setattr(TreeController, "tree", lambda self, at: chain(2))
+    monkeypatch.setattr(TreeController, "caught_up", lambda self, hits, misses: chain(2))
+    monkeypatch.setattr(TreeController, "grown", lambda *_: True)
+    monkeypatch.setattr(TreeController, "kept_depth", 2)
+    monkeypatch.setattr(TreeController, "further", lambda self, chances: min(3, len(chances[0])))
+    counts = spy_on_further(monkeypatch)
+    result = draftlens.generate(
+        target(family),
+        inputs(family, "image", (0,)),
+        draft=target(family),
+        method={"method": "mixed", "copying": copying},
+        references=[[expected[0]]],
+        max_new_tokens=LONG,
+    )
+    assert result.tokens == expected[:1]
+    assert sum(counts) >= 2 * len(counts) > 0
+    assert result.stats.mean_acceptance_length > 4
+    copied = sum(result.stats.accepted_by_reference.get(0, {}).values())
+    assert copied == sum(counts)
 
 
 @pytest.mark.parametrize(("accepted", "copies"), [(4.0, True), (0.0, False)])

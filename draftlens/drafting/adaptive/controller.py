@@ -263,6 +263,29 @@ class TreeController:
         rate = self._plan.rate(self._best_depth)
         return self._plan.gain_below(self._grown, self._depth, self._probability, rate) > 0
 
+    def further(self, chances: Sequence[Sequence[float]]) -> int:
+        """How many further tokens, which cost no forward of the draft, pay after the first choices
+        of the grown levels.
+
+        Args:
+            chances: of each running row, the probability that each of its tokens is accepted if
+                those choices are.
+        """
+        with self.history.lock:
+            costs, at, depth = self.history.costs, self._at, self._grown
+            num_nodes = len(cut(self._plan.tree, depth))
+            longest = max(map(len, chances), default=0)
+            most = min(longest, costs.target.largest // at.rows - 1 - num_nodes)
+            tokens, drafting = self._plan.tokens[depth], self._plan.draft_seconds[depth]
+            best, best_speed = 0, tokens / (drafting + costs.check(num_nodes, at))
+            for count in range(1, most + 1):
+                gained = sum(row[count - 1] for row in chances if len(row) >= count)
+                tokens += self._probability * gained / len(chances)
+                speed = tokens / (drafting + costs.check(num_nodes + count, at))
+                if speed > best_speed:
+                    best, best_speed = count, speed
+            return best
+
     def drafted(self, widths: Sequence[int], seconds: float) -> None:
         """Record the time of drafting.
 
@@ -279,18 +302,26 @@ class TreeController:
             draft.record(max(widths), predicted, seconds)
             self._drafting = seconds
 
-    def judged(self, topology: Topology, paths: Sequence[Sequence[int]], seconds: float) -> None:
+    def judged(
+        self,
+        topology: Topology,
+        paths: Sequence[Sequence[int]],
+        seconds: float,
+        num_further: int = 0,
+    ) -> None:
         """Record that a tree was verified.
 
         Args:
             topology: the tree.
-            paths: accepted nodes of each running row.
+            paths: accepted nodes of each running row. Those that are not in the tree are of
+                tokens that were verified after it.
             seconds: of the verification.
+            num_further: number of those tokens, accepted or not, in each row.
         """
         with self.history.lock:
             self.rounds += 1
             self._rows_until_plan -= len(paths)
-            self._record_check(topology, seconds)
+            self._record_check(topology, len(topology) + num_further, seconds)
             for path in paths:
                 self.rates.count(topology, path)
             tokens = 1 + sum(map(len, paths)) / max(len(paths), 1)
@@ -309,10 +340,10 @@ class TreeController:
             longer = self.emitted - self.history.usual_length
             self.history.usual_length += LATEST_SHARE * longer
 
-    def _record_check(self, topology: Topology, seconds: float) -> None:
+    def _record_check(self, topology: Topology, num_nodes: int, seconds: float) -> None:
         at = self._at
         target = self.history.costs.target
-        width = at.rows * (len(topology) + 1)
+        width = at.rows * (num_nodes + 1)
         # Gains are relative to plain rounds, so one of them is timed where the curve may be wrong.
         is_slow = seconds > SURPRISE * target.cost(width, at.rows, at.context)
         is_doubtful = is_slow or at.rows not in target.curve.widths

@@ -54,6 +54,12 @@ class MatchRates:
                 remaining *= 1 - self._other
         return chances
 
+    def chances(self, candidate: Candidate) -> list[float]:
+        """Acceptance probability of each token of a candidate."""
+        evidence = map(candidate.evidence_at, range(len(candidate.tokens)))
+        rates = (self.chance(agreement, kind) for kind, agreement in evidence)
+        return list(accumulate(rates, lambda reached, rate: reached * rate))
+
     def count(
         self, tree: PrefixTree, candidates: Sequence[Candidate], emitted: Sequence[int]
     ) -> int:

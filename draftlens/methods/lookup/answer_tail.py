@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from itertools import islice
 from typing import TypeVar
 
@@ -40,6 +41,16 @@ class AnswerTail:
     def extend(self, tokens: Iterable[int]) -> list[str]:
         """Append emitted tokens; returns the text that each of them adds ("" without a decoder)."""
         return [self._append(token) for token in tokens]
+
+    def followed_by(self, tokens: Iterable[int]) -> AnswerTail:
+        """A tail with further tokens; this one stays as it is."""
+        other = AnswerTail(self.size, copy(self._decoder))
+        other._tokens.extend(self._tokens)
+        other._pieces.extend(self._pieces)
+        other._normalized.extend(self._normalized)
+        other.pending = list(self.pending)
+        other.extend(tokens)
+        return other
 
     def _append(self, token: int) -> str:
         piece = ""

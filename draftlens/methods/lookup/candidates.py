@@ -124,6 +124,15 @@ class Matcher:
         self._candidates = distinct(self._continuations(self._matches(), length), most)
         return list(self._candidates)
 
+    def following(self, tokens: Iterable[int], length: int) -> Candidate | None:
+        """The best match of the answer with further tokens that it does not have yet."""
+        tail = self.tail
+        self.tail = tail.followed_by(tokens)
+        try:
+            return next(self._continuations(self._matches(), length), None)
+        finally:
+            self.tail = tail
+
     def tree(self, most: int, length: int, max_nodes: int) -> tuple[PrefixTree, list[Candidate]]:
         """The candidates merged into one tree, and the candidates that its `origins` index."""
         candidates = self.candidates(most, length)

@@ -39,6 +39,7 @@ class LookupRow:
     candidates: Sequence[Candidate] = ()  # indexed by `tree.origins`
     verified: PrefixTree = NO_CANDIDATES  # the part of the tree that the target verifies
     chances: Sequence[float] = ()  # that a node of `verified` is accepted, if there is a budget
+    further: Candidate | None = None  # what was found after another drafter's tokens
     # receives the index of the reference of each accepted draft token
     attribute: Callable[[int], None] = ignore
 
@@ -66,6 +67,17 @@ class LookupRow:
         for depth, node in enumerate(self.verified.path(accepted)):
             candidate = self.candidates[self.verified.origins[node]]
             self.attribute(self.matcher.number_of(candidate.reference_at(depth)))
+
+
+@dataclass(frozen=True)
+class CopiedRun:
+    """Copied tokens, and the probability that each of them is accepted if what they follow is."""
+
+    tokens: tuple[int, ...]
+    chances: tuple[float, ...]
+
+
+NOTHING_COPIED = CopiedRun((), ())
 
 
 class LookupDrafter:
@@ -196,6 +208,32 @@ class LookupDrafter:
         emitted = history.answer[row.num_read : history.length]
         row.matcher.extend(self.vocabulary.with_breaks(emitted))
         row.num_read = history.length
+
+    def following(
+        self, batch: Batch, drafted: Sequence[Sequence[int]], length: int
+    ) -> list[CopiedRun]:
+        """What may be copied in each row after draft tokens of another drafter, at most `length`
+        tokens."""
+        runs = []
+        for row, history, tokens in zip(self._rows, batch.histories, drafted, strict=True):
+            row.further = None
+            if not history.finished and length > 0:
+                breaks = self.vocabulary.with_breaks(tokens)
+                row.further = row.matcher.following(breaks, length)
+            runs.append(NOTHING_COPIED if row.further is None else self._run_of(row.further))
+        return runs
+
+    def _run_of(self, candidate: Candidate) -> CopiedRun:
+        return CopiedRun(candidate.tokens, tuple(self.rates.chances(candidate)))
+
+    def attribute_further(self, accepted: Sequence[int]) -> None:
+        """Count the accepted tokens of the latest `following` by reference; `accepted` is their
+        number in each row."""
+        for row, count in zip(self._rows, accepted, strict=True):
+            if row.further is not None:
+                number = row.matcher.number_of(row.further.reference)
+                for _ in range(count):
+                    row.attribute(number)
 
     def remove(self, row: int) -> None:
         replace_by_last(self._rows, row)

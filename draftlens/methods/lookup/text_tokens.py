@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from itertools import accumulate
 from typing import Any
 
@@ -30,7 +31,8 @@ def all_ids(references: References, row: int) -> list[list[int]]:
     return [ids_of(text, references.tokenizer) for text in references.of_row(row)]
 
 
-PieceDecoder = Callable[[int], str]  # The text that the next token adds, or "" inside a character.
+# The text that the next token adds, or "" inside a character. A copy (`copy.copy`) goes on alone.
+PieceDecoder = Callable[[int], str]
 
 
 class StreamDecoder:
@@ -54,9 +56,28 @@ class StreamDecoder:
             self._begin()
         return ""
 
+    def __copy__(self) -> StreamDecoder:
+        other = StreamDecoder(self._backend)
+        other._stream = copy(self._stream)
+        other._held_back = self._held_back
+        return other
+
     def _begin(self) -> None:
         self._stream = DecodeStream(skip_special_tokens=False)
         self._held_back = 0
+
+
+class SlowDecoder:
+    """Decodes with a tokenizer that the library `tokenizers` does not have."""
+
+    def __init__(self, text: TextDecoder) -> None:
+        self._text = text
+
+    def __call__(self, token: int) -> str:
+        return self._text.add([token])
+
+    def __copy__(self) -> SlowDecoder:
+        return SlowDecoder(copy(self._text))
 
 
 class TextCodec:
@@ -74,8 +95,7 @@ class TextCodec:
 
     def decoder(self) -> PieceDecoder:
         if self._backend is None:
-            text = TextDecoder(self._tokenizer.decode)
-            return lambda token: text.add([token])
+            return SlowDecoder(TextDecoder(self._tokenizer.decode))
         return StreamDecoder(self._backend)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:

@@ -315,7 +315,7 @@ def test_a_tuner_is_told_what_drafting_and_checking_took(monkeypatch: pytest.Mon
             at,
             *agreement,
             (widths, len(widths)),
-            (chain(depth), running, 50),
+            (chain(depth), running, 50, 0),
         ]
         cached = max(cache_of(drafter).lengths)
 

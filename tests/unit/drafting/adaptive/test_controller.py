@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.simulation import Machine, drawn_text, plain_seconds, play_auto, play_fixed
-from draftlens.core.tree import EMPTY, Topology, chain, from_paths
+from draftlens.core.tree import EMPTY, Topology, chain, cut, from_paths
 from draftlens.drafting.adaptive import controller as policy
 from draftlens.drafting.adaptive.controller import (
     EXPLORED_SHARE,
@@ -361,3 +361,44 @@ def test_short_answers_let_the_next_ones_explore_less(monkeypatch: pytest.Monkey
     learned = speed()
     monkeypatch.setattr(policy, "LATEST_SHARE", 0.0)
     assert learned > 0.96 > 0.93 > speed()
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("chance", [0.0, 0.02, 0.9])
+def test_further_tokens_are_those_that_pay(rows: int, chance: float) -> None:
+    """By trying each number of them; no forward is wider than what was measured."""
+    widths = tuple(range(1, 65))
+    rising = CostCurve(widths, tuple(1 + 0.02 * width for width in widths))
+    controller = TreeController(history(rising, scaled(FLAT, 0.05)))
+    at = RoundState(rows=rows)
+    tree = controller.tree(at)
+    controller.caught_up(0, 0)
+    controller.grown([0.4] * rows)
+    plan, size = controller._plan, len(cut(tree, 1))
+    assert size > 0
+    chances = [[chance ** (n + 1) for n in range(30 - row)] for row in range(rows)]
+
+    def speed(count: int) -> float:
+        gained = sum(sum(row[:count]) for row in chances) / rows
+        seconds = plan.draft_seconds[1] + controller.history.costs.check(size + count, at)
+        return (plan.tokens[1] + 0.4 * gained) / seconds
+
+    found = controller.further(chances)
+    possible = range(64 // rows - size)
+    assert speed(found) == pytest.approx(max(map(speed, possible[:31])))
+    assert (found > 0) is (chance == 0.9)
+
+
+def test_accepted_further_tokens_say_nothing_of_the_draft() -> None:
+    """They count as tokens of the answer, and the verification is as wide as all of them."""
+    told = []
+    controllers = [TreeController(history(STAIRS, scaled(FLAT, 0.2))) for _ in range(2)]
+    for controller, path, further in zip(controllers, [(0, 1), (0, 1, 2, 3)], [0, 5], strict=True):
+        controller.tree(RoundState())
+        controller.judged(chain(2), [path], 1.0, further)
+        target = controller.history.costs.target
+        widths = [width for width in range(12) if target.has_timing(width)]
+        told.append((controller.rates.first_choices, controller.emitted, widths))
+    assert told[0][0] == told[1][0]
+    assert [emitted for _, emitted, _ in told] == [3.0, 5.0]
+    assert [widths for *_, widths in told] == [[3], [8]]

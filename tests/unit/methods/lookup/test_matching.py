@@ -162,3 +162,24 @@ def test_what_an_answer_repeats_of_itself_has_no_cursor() -> None:
     matcher.extend([1, 9, 3, 9])
     assert tokens_of(matcher.candidates(4, 1)) == [(3,), (1,)]
     assert matcher.references[0].cursor is None
+
+
+@repeatable
+@given(references=st.lists(texts, max_size=3), context=texts, further=texts, window=windows)
+def test_what_follows_further_tokens_is_what_follows_them_in_the_context(
+    references: list[list[int]], context: list[int], further: list[int], window: int
+) -> None:
+    """And the matcher stays as it was."""
+
+    def matcher(before: list[int]) -> Matcher:
+        sources = [Reference(TokenIndex(window, text), cursor=0) for text in references]
+        return Matcher(sources, window, before)
+
+    looks = matcher(context)
+    before = looks.candidates(3, 5)
+    found = looks.following(further, 5)
+    best = matcher([*context, *further]).candidates(1, 5)
+    assert (found and (found.tokens, found.agreement)) == (
+        (best[0].tokens, best[0].agreement) if best else None
+    )
+    assert looks.candidates(3, 5) == before

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from text_tokenizers import all_tokenizers
 
 from draftlens.core.text import TextDecoder
 from draftlens.methods.hsd.variants import variants_of
+from draftlens.methods.lookup.answer_tail import AnswerTail
 from draftlens.methods.lookup.normalized_text import (
     WALL,
     NormalizedText,
@@ -17,6 +20,7 @@ from draftlens.methods.lookup.normalized_text import (
 )
 from draftlens.methods.lookup.text_tokens import (
     MOST_HELD_BACK,
+    SlowDecoder,
     StreamDecoder,
     TextCodec,
     joined_text,
@@ -67,6 +71,35 @@ def test_bytes_that_make_no_character_are_given_up() -> None:
     assert not joined_text(pieces).strip("\N{REPLACEMENT CHARACTER}")
     later = [decoder(token) for token in codec.encode("hello hello hello hello")]
     assert "hello hello" in joined_text(later)
+
+
+@every_tokenizer
+@repeatable
+@given(before=texts, text=texts)
+def test_a_copied_decoder_goes_on_alone(name: str, before: str, text: str) -> None:
+    tokenizer = all_tokenizers()[name]
+    codec = TextCodec(tokenizer)
+    first, then = codec.encode(before), codec.encode(text)
+    for decoder in (codec.decoder(), SlowDecoder(TextDecoder(tokenizer.decode))):
+        whole = [decoder(token) for token in first]
+        other = copy(decoder)
+        pieces = [other(token) for token in then]
+        assert pieces == [decoder(token) for token in then]
+        assert len(whole) == len(first)
+
+
+@every_tokenizer
+def test_a_tail_with_further_tokens_is_another_one(name: str) -> None:
+    codec = TextCodec(all_tokenizers()[name])
+    first, further = codec.encode("hello wor"), codec.encode("ld foot")
+    tail, whole = AnswerTail(4, codec.decoder()), AnswerTail(4, codec.decoder())
+    tail.extend(first)
+    whole.extend([*first, *further])
+    before = (tail.tokens, tail.text(64), tail.pending)
+    other = tail.followed_by(further)
+    assert (other.tokens, other.text(64)) == (whole.tokens, whole.text(64))
+    assert (other.word, other.normalized(9)) == (whole.word, whole.normalized(9))
+    assert (tail.tokens, tail.text(64), tail.pending) == before
 
 
 def test_a_stream_that_fails_begins_again() -> None:
