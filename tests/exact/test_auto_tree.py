@@ -102,9 +102,10 @@ def simulated_timings(checked: Checked, monkeypatch: pytest.MonkeyPatch) -> Chec
         topology: Topology,
         paths: Sequence[Sequence[int]],
         seconds: float,
+        num_further: int,
     ) -> None:
-        seconds = 1 + NODE[self.rounds % len(NODE)] * len(topology)
-        judged(self, topology, paths, seconds)
+        seconds = 1 + NODE[self.rounds % len(NODE)] * (len(topology) + num_further)
+        judged(self, topology, paths, seconds, num_further)
 
     def live_costs(backbone: Backbone, other: Backbone | None = None) -> ForwardCosts:
         seconds = 1.0 if other is None else 0.1
