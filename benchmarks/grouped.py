@@ -1,4 +1,4 @@
-"""Passes over several tokens of models with grouped queries, behind many cached ones: with a copy
+"""Passes over several tokens of models with grouped queries, after many cached ones: with a copy
 of the keys for every head of queries, as transformers' `sdpa` makes under a mask, and without."""
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.verify import run_stock
 
-PREDICTION = """Written after trying single attentions: with the layers of 7B behind 4,500 tokens
+PREDICTION = """Written after trying single attentions: with the layers of 7B after 4,500 tokens
 the attention of one layer takes 69 ms with copies and 9 without, for six tokens in float32. The
-products of such a layer take about 60 ms, so passes are twice as fast there, 1.2 times behind 450
-tokens and four times behind 16,000; in bfloat16 and with 26 tokens less. Logits are the same bit by
+products of such a layer take about 60 ms, so passes are twice as fast there, 1.2 times after 450
+tokens and four times after 16,000; in bfloat16 and with 26 tokens less. Logits are the same bit by
 bit. Written after a first run, for answers with the layers of 0.5B: chains of 5 that are right are
 decoded 2 times as fast as stock with copies, and 3.5 times without."""
 
-OUTCOME = """Behind 4,500 tokens passes over six tokens are 1.4 to 2.3 times as fast, behind 16,000
-1.9 to 3.7 times, and behind 450 a twentieth: as predicted for the layers of 0.5B in float32, less
+OUTCOME = """After 4,500 tokens passes over six tokens are 1.4 to 2.3 times as fast, after 16,000
+1.9 to 3.7 times, and after 450 a twentieth: as predicted for the layers of 0.5B in float32, less
 for larger ones, whose products cost more. Not a bit of the logits moved. Right chains of 5 are
 decoded 2.5 times as fast as stock with copies, and 3.7 times without."""
 
@@ -82,7 +82,7 @@ def with_copies(backbone: Backbone) -> Iterator[None]:
 
 
 def passes(backbone: Backbone, context: int, repeats: int) -> dict[str, Any]:
-    """Median seconds of passes behind random cached tokens, and how far logits move."""
+    """Median seconds of passes after random cached tokens, and how far logits move."""
     cache = filled_cache(backbone, context)
     found: dict[str, Any] = {}
     for width in WIDTHS:
@@ -117,7 +117,7 @@ def filled_cache(backbone: Backbone, context: int) -> KVCache:
 
 
 def logits_of(backbone: Backbone, cache: KVCache, context: int, width: int) -> Tensor:
-    """Logits behind some tokens, ``[1, T, V]``, which are forgotten again."""
+    """Logits after some tokens, ``[1, T, V]``, which are forgotten again."""
     tokens = torch.arange(5, 5 + width)[None]
     positions = torch.arange(context, context + width)[None]
     mask = attention_mask(cache.lengths, torch.ones(width, width, dtype=torch.bool).tril())
@@ -127,7 +127,7 @@ def logits_of(backbone: Backbone, cache: KVCache, context: int, width: int) -> T
 
 
 def answers(layers: int, repeats: int) -> dict[str, Any]:
-    """Median seconds of an answer behind a long prompt by chains of 5 guesses that are all right,
+    """Median seconds of an answer after a long prompt by chains of 5 guesses that are all right,
     and by stock `generate`; seconds of decoding beside them."""
     backbone = Backbone(random_model("0.5B", layers))
     ids = torch.randint(5, 8000, (1, PROMPT), generator=torch.Generator().manual_seed(1))
@@ -186,7 +186,7 @@ def markdown(report: Mapping[str, Any]) -> str:
         f"without), {report['environment']['layers']} layers.",
         "\n".join(markdown_table(columns, passes, text_columns=(0, 1))),
         f"Largest distance between the logits: {moved:g}.",
-        f"Answers of {NEW} tokens behind {PROMPT}, by chains of 5 guesses that are all right.",
+        f"Answers of {NEW} tokens after {PROMPT}, by chains of 5 guesses that are all right.",
         "\n".join(markdown_table(head, answers, text_columns=(0, 3, 4))),
         f"Environment: {environment_line(report['environment'])}.",
         f"Prediction. {' '.join(report['prediction'].split())}",

@@ -4,7 +4,7 @@
     python benchmarks/parallel.py guidance --clips 30
     python benchmarks/parallel.py lossy --help
 
-Every part is a module of `parallel_parts` with a `main()` that reads the options behind its name
+Every part is a module of `parallel_parts` with a `main()` that reads the options after its name
 and writes its own report, `benchmarks/results/parallel_PART.json` and `.md`.
 """
 

@@ -136,7 +136,7 @@ def kernel_seconds(height: int, width: int, rows: int, repeats: int) -> dict[str
 
 
 def passes(backbone: Backbone, width: int, repeats: int) -> dict[str, float]:
-    """Median seconds of passes over a number of tokens behind a prompt."""
+    """Median seconds of passes over a number of tokens after a prompt."""
     prompt = backbone.text_prompt(torch.ones(1, CONTEXT, dtype=torch.long))
     by_onednn = PrefilledPrompt.of(backbone, prompt, room=WIDTHS[-1] + 1).chain_case(width)
 
@@ -161,7 +161,7 @@ def moved(backbone: Backbone, width: int) -> dict[str, float]:
 
 
 def logits_of(backbone: Backbone, prompt: Any, tokens: Tensor, width: int) -> Tensor:
-    """Logits behind tokens that follow a prompt, ``[1, T, V]``, by passes over some of them."""
+    """Logits after tokens that follow a prompt, ``[1, T, V]``, by passes over some of them."""
     cache = backbone.new_cache(prompt, room=tokens.shape[1])
     backbone.prefill(prompt, cache)
     parts = []
@@ -217,13 +217,13 @@ def markdown(report: Mapping[str, Any]) -> str:
     ]
     paragraphs = [
         "# Products of a few rows",
-        f"How many times as fast passes are with oneDNN, by tokens, behind {CONTEXT} cached ones.",
+        f"How many times as fast passes are with oneDNN, by tokens, after {CONTEXT} cached ones.",
         "\n".join(markdown_table(("size", *width), times)),
         "The same in milliseconds, MKL and oneDNN.",
         "\n".join(markdown_table(("size", *width), milliseconds)),
         "Largest distance of logits from those of passes over one token each.",
         "\n".join(markdown_table(("size", "tokens", "MKL", "oneDNN", "largest logit"), distances)),
-        f"A batch without a draft, {NEW} new tokens behind {QUESTION}, end to end.",
+        f"A batch without a draft, {NEW} new tokens after {QUESTION}, end to end.",
         "\n".join(markdown_table(("size", "rows", "times as fast as stock", "identical"), batches)),
         f"Environment: {environment_line(report['environment'])}.",
         f"Prediction. {' '.join(report['prediction'].split())}",

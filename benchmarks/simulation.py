@@ -241,7 +241,7 @@ def drawn_text(
         seed: of the text.
         informative: whether the draft is surer where it is right; otherwise its confidence is the
             same everywhere.
-        until: part of the text behind which the draft is never right.
+        until: part of the text after which the draft is never right.
     """
     rng = random.Random(seed)
     tokens = []

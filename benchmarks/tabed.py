@@ -6,7 +6,7 @@
     python benchmarks/tabed.py captions
     python benchmarks/tabed.py pooling
 
-Every part is a module of `tabed_parts` with a `main()` that reads the options behind its name and
+Every part is a module of `tabed_parts` with a `main()` that reads the options after its name and
 writes its own report, `benchmarks/results/tabed_PART.json` and `.md`.
 """
 

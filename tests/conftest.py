@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-# What draftlens measures on this machine is neither read nor left behind; subprocesses inherit it.
+# What draftlens measures on this machine is neither read nor written; subprocesses inherit it.
 _CACHE = tempfile.TemporaryDirectory(prefix="draftlens-tests-")
 os.environ["XDG_CACHE_HOME"] = _CACHE.name
 

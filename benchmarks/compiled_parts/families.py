@@ -91,7 +91,7 @@ def markdown(report: Mapping[str, Any]) -> str:
     paragraphs = [
         "# Logits of compiled passes",
         "\n".join(markdown_table(columns, rows)),
-        f"Three rows, {WIDTH} tokens each, {CASES} draws of tokens behind the richest prompt of "
+        f"Three rows, {WIDTH} tokens each, {CASES} draws of tokens after the richest prompt of "
         "the family; float32.",
         f"Environment: {environment_line(report['environment'])}.",
         f"Prediction. {' '.join(report['prediction'].split())}",

@@ -85,7 +85,7 @@ def markdown(report: Mapping[str, Any]) -> str:
     paragraphs = [
         "# A model of real width",
         "\n".join(markdown_table(columns, rows)),
-        f"Width 1,536 and 8,960, behind {CONTEXT} cached tokens, float32.",
+        f"Width 1,536 and 8,960, after {CONTEXT} cached tokens, float32.",
         f"Environment: {environment_line(report['environment'])}.",
         f"Prediction. {' '.join(report['prediction'].split())}",
     ]

@@ -27,7 +27,7 @@ from draftlens.models.adapter import Backbone
 
 PREDICTION = """Written after a first look at one pass each and before this part was run: one token
 of the target takes 0.35 to 0.4 of its time, six tokens 0.35 to 0.45, 26 tokens 0.45 to 0.6; the
-draft 0.2 to 0.3. Behind 4,097 visual tokens attention is most of the pass, and the share is 0.6 to
+draft 0.2 to 0.3. After 4,097 visual tokens attention is most of the pass, and the share is 0.6 to
 0.75."""
 
 FRAMES = (8, 64, 256)
@@ -38,7 +38,7 @@ PHASES = {
     ("target", 26): "check of EAGLE's tree",
     ("draft", 1): "a guess",
     ("draft", 2): "catching up",
-    ("draft", 6): "catching up behind a whole chain",
+    ("draft", 6): "catching up after a whole chain",
 }
 
 

@@ -48,7 +48,7 @@ PREDICTION = """Written before the first run of this script; a replay of 30 clip
 known (uv 3.73, attention 3.82, random 3.92, uniform 3.97, unpruned 4.25; uv has 42% of its tokens
 in the first and last of 16 frames, attention 30%). Captions of 16 frames at r = 0.9: uv is 0.1
 below attention and 0.2 below even spreading, and no variant of it beats random. L = 5 is as good as
-L = 10, and both are better than L = 14 and more. Text behind the pictures alone changes less than
+L = 10, and both are better than L = 14 and more. Text after the pictures alone changes less than
 0.05. The variation helps similarity by 0.1 and attention by nothing. At r = 0.5 all are within 0.1
 of unpruned, at 0.95 the distances are those of 0.9. At 64 frames uv is 0.3 below unpruned at
 r = 0.9, random 0.05. In the 4% of the width at the ends lie 15% of the tokens that attention keeps
@@ -311,7 +311,7 @@ def report(figures: Mapping[str, Any]) -> list[str]:
         "## Claims of the paper",
         "",
         "A claim holds if the whole interval lies above zero, whatever the size of the difference; "
-        "L = 20, and any L from 14 on, means behind 14 layers of this target.",
+        "L = 20, and any L from 14 on, means after 14 layers of this target.",
         "",
     ]
     lines += claim_table({title: Outcome(part) for title, part in figures.items()})

@@ -97,7 +97,7 @@ class Times:
 
 
 def memory_without_lane(engine: Engine, args: argparse.Namespace) -> dict[int, int]:
-    """Bytes of this process behind serial answers, by number of frames, while there is no other."""
+    """Bytes of this process after serial answers, by number of frames, while there is no other."""
     found = {}
     for frames in args.frames:
         inputs = sample_inputs(engine, caption_sample(70), frames)
@@ -195,7 +195,7 @@ def page(report: Mapping[str, Any]) -> str:
         "which the target has nothing to do, to the first round and from there on. Hidden: share "
         "of the draft's prefill within the target's. Memory: of all processes, each shared page "
         "once for all of them; the draft's process is there in every way, and its own part is "
-        f"what it shares with no other. Before it was started, behind serial answers: {alone}. "
+        f"what it shares with no other. Before it was started, after serial answers: {alone}. "
         f"Load of the machine: {load}.",
         "",
         f"<sub>{environment_line(report['environment'])}</sub>",

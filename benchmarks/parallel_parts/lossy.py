@@ -58,7 +58,7 @@ every step. Over stock generate all of them, nothing dropped included, gain what
 gains (1.1 to 1.3). A at the papers' own settings 93 to 99%, at an average retention of 10% 75 to
 90%, since half of a caption's words are fixed phrases; facts fall further than A (from above 90% to
 50 to 80%). The order of A is not that of Table 2: the target's layers 2 to 5 are near-idle copies
-of the first, so a ranking behind layer 2 knows little, and FastV and SparseVLM lose more than
+of the first, so a ranking after layer 2 knows little, and FastV and SparseVLM lose more than
 PDrop; DyCoke, which drops only what repeats, loses least. Our own methods: A is 100%."""
 
 SIDE = 64
@@ -104,7 +104,7 @@ class Run:
 
     Args:
         tokens: new token ids.
-        e2e, decode: seconds of the whole call, without the processor, and behind its first token.
+        e2e, decode: seconds of the whole call, without the processor, and after its first token.
         visual, kept: visual tokens of all layers, and those that the last step reads.
     """
 
@@ -337,7 +337,7 @@ def _count(value: Any) -> int:
 
 
 def _step(runs: Runs, indices: Indices) -> NDArray[np.float64]:
-    """Microseconds of decoding for each token behind the first."""
+    """Microseconds of decoding for each token after the first."""
     microseconds = [round(1e6 * run["decode"]) for run in runs]
     return resampled_ratios(microseconds, [len(run["tokens"]) - 1 for run in runs], indices)
 
@@ -484,7 +484,7 @@ def make_report(
     """
     packages = facts_of_machine["packages"]
     about = (
-        "95% intervals by bootstrap over clips. Decode: seconds for each token behind the first. "
+        "95% intervals by bootstrap over clips. Decode: seconds for each token after the first. "
         f"Visual tokens read: while decoding, the mean over layers. {facts_of_machine['machine']}, "
         f"{facts_of_machine['threads']} thread, torch {packages['torch']}, transformers "
         f"{packages['transformers']}, commit {facts_of_machine['commit']}; the machine was shared "

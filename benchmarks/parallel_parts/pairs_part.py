@@ -14,7 +14,7 @@ OUTCOME = """As predicted: lock-step is R but for sampling and the ends of the a
 10% of the means of Table 1; the serial rows, OnSD included; Table 7; rounding. Not as predicted:
 a target that takes what is there loses up to 8% to lock-step at c of 3 and less, because forwards
 over one or two guesses are wasted while the draft is about to fill the window, so the rule gained
-a third number, the fill. A long wait behind corrections loses where misses cluster and are many,
+a third number, the fill. A long wait after corrections loses where misses cluster and are many,
 so the rule waits only for guesses that are likely. In the recorded cells, where c = 2.8, lock-
 step is 1.2 to 1.4 times the best chain, not 1.0 to 1.3. A target that waits for a full window
 while the draft hedges instead of filling it loses up to half of its speed (a first run), so

@@ -195,7 +195,7 @@ class Breakdown:
 
     @property
     def decode(self) -> float:
-        """Seconds behind the prefill."""
+        """Seconds after the prefill."""
         return self.draft_decode + self.target_decode
 
 

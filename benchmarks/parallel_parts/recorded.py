@@ -17,9 +17,9 @@ PROMPT_TOKENS = 150
 """Tokens of the prompts with which the costs were recorded."""
 
 LAYER_SHARE = 0.7
-"""Share of the target's prefill behind which the draft may begin (the issue's bound on L)."""
+"""Share of the target's prefill after which the draft may begin (the issue's bound on L)."""
 
-PREDICTION = """Recorded cells. The ratio c is 2.8 and the float32 target has a step behind three
+PREDICTION = """Recorded cells. The ratio c is 2.8 and the float32 target has a step after three
 tokens, so windows are short: lock-step 1.0 to 1.15 times the best serial chain in float32 and 1.15
 to 1.3 in bfloat16; eager with the rule's window 1.05 to 1.2 and 1.2 to 1.35; hedges add nothing,
 since the draft has no idle time at c = 2.8. End to end about the same, since prompts of 150 tokens
@@ -93,7 +93,7 @@ def _best_eager(texts: Sequence[Text], costs: Costs) -> tuple[Eager, simulated.F
 def _end_to_end(costs: Costs, length: int, speedup: float, name: str) -> float:
     """Speedup with the prefills of a prompt of `PROMPT_TOKENS`, which the curves extrapolate.
 
-    A serial draft reads its prompt behind the target, a parallel one beside it.
+    A serial draft reads its prompt after the target, a parallel one beside it.
     """
     target = costs.target(PROMPT_TOKENS)
     draft = costs.draft(PROMPT_TOKENS)

@@ -55,13 +55,13 @@ PREDICTION = """Written before the first run. All tokens are those of stock gene
 process is noticed at once, since its socket closes: the rest of the answer takes what plain
 decoding takes, and at most 0.1 s more, while the process' memory is freed. A stopped one is noticed
 by a look at its state every 0.2 s while the target waits for guesses: 0.25 s more in the median,
-0.5 s at most. Behind a loss between two answers the next one starts a process, which takes a
+0.5 s at most. After a loss between two answers the next one starts a process, which takes a
 twentieth of a second. 200 answers leave what was there before."""
 
 OUTCOME = """All tokens are those of stock generate, and nothing is left. On a machine with three
 times as many programs as cores the time that passed varies by more than the bound, so the time in
-which the target's thread waited for a core is subtracted. The rest is as predicted: behind a kill
-nothing in the median and 0.17 s at most, behind a stop 0.08 s in the median. The largest delay,
+which the target's thread waited for a core is subtracted. The rest is as predicted: after a kill
+nothing in the median and 0.17 s at most, after a stop 0.08 s in the median. The largest delay,
 0.56 s, is that of a process which was stopped between two answers: the next answer starts another
 one, which is 0.15 s of its own time, and on the loaded machine more. Where a process is killed
 there, the next answer often sees it only when it sends its prompt, and is then drafted serially, so

@@ -28,7 +28,7 @@ CURVES: Mapping[str, Callable[[int], float]] = {
     "stairs": lambda width: 1.1 if 1 < width <= 4 else (1.0 if width == 1 else 0.5 * width),
 }
 """Relative costs by width: a saturated memory bus; the embedded pair (7 tokens 1.4 times one); a
-step behind four tokens and proportional from there on."""
+step after four tokens and proportional from there on."""
 
 PREDICTION = """Rule. The rule's window within 3% of the best of the search in nine of ten cells;
 worst where misses cluster and c is large. A lead of 2·cap + 1 never worse than one of 64. Parallel

@@ -47,7 +47,7 @@ FORMER_WINDOW = 8
 """Most guesses in one check by the rule that this part judges."""
 
 FORMER_WAIT = 8
-"""Most guesses that the target waited for behind a correction."""
+"""Most guesses that the target waited for after a correction."""
 
 LONGEST = 16
 MARGIN = 0.03
@@ -55,7 +55,7 @@ MARGIN = 0.03
 
 
 def stairs(width: int) -> float:
-    """A step behind two tokens, and proportional costs behind eight."""
+    """A step after two tokens, and proportional costs after eight."""
     if width <= 2:
         return 1.0
     return 1.3 + 0.15 * max(0, width - 8)
@@ -86,7 +86,7 @@ without plain must not fill. To let the prediction choose between fill = cap and
 elsewhere and cures that: 0.980 over all cells. LIKELY = 0.62 is a compromise: clustered misses
 prefer it to none (c of 2 and more: flat 0.992 against 0.967), independent ones prefer none (0.963
 against 0.990); 0.4 to 0.75 differ by 1% over all and 0.75 loses 5% at c = 20. A wait from the
-acceptance behind corrections alone is no better (0.974). The engine's rule has 0.939: 9% below
+acceptance after corrections alone is no better (0.974). The engine's rule has 0.939: 9% below
 the best at c = 2 (partial windows), 9% at c = 9 and 20 (its wait is far too long where passes
 widen or misses cluster, its cap of 8 too small at β = 0.95 and c = 20); at c = 6.5 it loses 6%,
 not 3%. No single change gains much over all cells: s = 0 -0.2% (+4% at c = 9, -7% at c = 20), cap
@@ -143,7 +143,7 @@ def window_of(
 
 
 def former_wait(rate: float, ratio: float, window: int) -> int:
-    """How many guesses the former engine waited for behind a correction.
+    """How many guesses the former engine waited for after a correction.
 
     One token of the answer costs (1 - β)(1 + w(s) / c + β^(s + 1) / (1 - β^γ)) passes, where the
     terms are the pass that corrects, the wait w(s), and the passes until the next correction. The
@@ -259,7 +259,7 @@ def simple(cell: Cell) -> Eager:
 
 
 def learned(cell: Cell) -> Eager:
-    """The rule's cap and fill, and a wait from the acceptance behind corrections alone."""
+    """The rule's cap and fill, and a wait from the acceptance after corrections alone."""
     options = window_of(cell, fills=(False, True))
     ratio = cell.costs.target(options.cap + 1) / cell.costs.draft(1)
     behind = acceptance_behind_corrections(cell.texts(0, SEARCHED))
@@ -267,7 +267,7 @@ def learned(cell: Cell) -> Eager:
 
 
 def acceptance_behind_corrections(texts: Sequence[Text]) -> float:
-    """The share of right guesses among those right behind a wrong one; 0.5 without any."""
+    """The share of right guesses among those right after a wrong one; 0.5 without any."""
     right = 1
     count = 2
     for text in texts:

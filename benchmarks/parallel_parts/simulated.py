@@ -11,7 +11,7 @@ from .virtual import Costs, Eager, Play, Text, drawn_text, eager, lockstep, plai
 Schedule = Callable[[Text], Play]
 
 HEDGE = 8
-"""Length of the continuation behind a second choice."""
+"""Length of the continuation after a second choice."""
 
 
 @dataclass(frozen=True)

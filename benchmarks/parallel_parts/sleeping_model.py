@@ -43,7 +43,7 @@ class SleepingDecoder(Qwen2Model):  # type: ignore[misc]
     """One real layer with its cache, a script in place of its thoughts, and a time to take.
 
     Attributes:
-        script: int64 ``[LONGEST]``, the token behind each position of the sequence.
+        script: int64 ``[LONGEST]``, the token after each position of the sequence.
         seconds: float64 ``[WIDEST]``, what a forward takes by its tokens less one.
     """
 

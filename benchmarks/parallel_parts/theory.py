@@ -4,7 +4,7 @@ Symbols, as in the paper ParallelVLM: T_p is the time of a target forward, T_q t
 c = T_p / T_q, γ the number of guesses that the draft writes in a round, and β the chance that a
 guess is right when all before it are. "Lock-step" is the paper's Algorithm 1: in every round the
 draft writes γ guesses and the target judges those of the round before, and both wait for the slower
-one. Behind a correction the target has nothing to judge but its own next token (pre-verify).
+one. After a correction the target has nothing to judge but its own next token (pre-verify).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NOT_WORSE = 2e-3
 """Relative gain below which a smaller window, a filled one or a shorter wait is kept."""
 
 LIKELY = 0.62
-"""The target waits for guesses behind a correction only if all are right with this chance."""
+"""The target waits for guesses after a correction only if all are right with this chance."""
 
 ROUNDING = 1e-9
 """What a quotient of times may lack to a whole number of steps."""
@@ -152,7 +152,7 @@ def theorem_6(rate: float, ratio: float) -> float:
 
 
 def waiting_tokens(acceptance: float, window: int, ratio: float, wait: int) -> float:
-    """Tokens per T_p when the target waits for `wait` guesses behind every correction.
+    """Tokens per T_p when the target waits for `wait` guesses after every correction.
 
     1 / ((1 - β)(1 + s/c + β^(s+1) / (1 - β^γ))), where s = 0 is pre-verify. The target's forwards
     are taken to cost the same at all widths, and the draft writes a window in the time of one. The
@@ -219,7 +219,7 @@ class Pace:
         schedule: "plain", "serial" or "parallel", the one predicted to be fastest.
         cap: guesses of a window at most; the length of the chain if the schedule is serial.
         ahead: guesses at most that the draft may have written and not yet seen judged.
-        wait: guesses for which the target waits behind a correction.
+        wait: guesses for which the target waits after a correction.
         fill: guesses for which it waits elsewhere, when all that it judged last was right.
         seconds: predicted seconds a token of this schedule.
         plain_seconds: of plain decoding.
@@ -305,7 +305,7 @@ def best_pace(
 def lead(cap: int) -> int:
     """How far a draft should write ahead: 2·cap + 1 guesses that are not yet judged.
 
-    A window of `cap` is being judged, together with the guess behind it that the target's own token
+    A window of `cap` is being judged, together with the guess after it that the target's own token
     decides. Another `cap` are all that the next window can take.
     """
     return 2 * cap + 1
@@ -323,7 +323,7 @@ def parallel_seconds(
     """Predicted seconds a token when a free target takes what is there.
 
     Between two corrections there are 1 / (1 - β) tokens in the mean. As long as all guesses are
-    right, the windows are the same behind every correction. So the time between corrections is the
+    right, the windows are the same after every correction. So the time between corrections is the
     sum over these windows of their times, each weighted by the chance that it is reached: β to the
     power of the guesses that were judged before it.
 
@@ -332,7 +332,7 @@ def parallel_seconds(
         draft: seconds of a draft step, beside the target.
         acceptance: β, less than 1.
         cap: guesses of a window at most.
-        wait: guesses for which the target waits behind a correction.
+        wait: guesses for which the target waits after a correction.
         fill: guesses for which it waits elsewhere.
         latency: seconds of a message.
 
@@ -374,7 +374,7 @@ def parallel_seconds(
 
 
 class _Run:
-    """What a draft writes on a run of right guesses behind a correction at time 0."""
+    """What a draft writes on a run of right guesses after a correction at time 0."""
 
     def __init__(self, step: float, ahead: int, begins: float) -> None:
         self.step = step
@@ -425,7 +425,7 @@ def best_window(
 
     Windows on an unbroken run are always filled, and a wait is only for guesses that are likely to
     be right. With independent misses neither limit would gain much; in virtual time with clustered
-    ones both do (`benchmarks/results/parallel_pairs.md`): behind a correction another miss is
+    ones both do (`benchmarks/results/parallel_pairs.md`): after a correction another miss is
     likelier than β says.
     """
     acceptance = min(acceptance, NEARLY_CERTAIN)
@@ -464,7 +464,7 @@ def simple_window(ratio: float, acceptance: float, longest: int = 16) -> tuple[i
 
     The cap is what the draft writes during a check, and beyond `SAFE_WINDOW` only what is likely to
     be right. Windows on an unbroken run are filled, but not for a draft that is about as slow as
-    the target. The target waits behind a correction for guesses that are all likely to be right, as
+    the target. The target waits after a correction for guesses that are all likely to be right, as
     many as `waiting_tokens` prefers. The constants were chosen on the cells of `rule_check`.
 
     Args:

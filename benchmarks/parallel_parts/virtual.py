@@ -1,7 +1,7 @@
 """Schedules of target and draft in virtual time: one row, two lanes, no models and no clock.
 
 A text says at every position of the answer whether the draft's guess is right there, given that all
-before it is; behind a wrong guess everything that the draft writes is wrong until it goes back. The
+before it is; after a wrong guess everything that the draft writes is wrong until it goes back. The
 costs of forwards are functions of their width. So an answer of 512 tokens takes milliseconds, and
 all schedules answer the same text.
 
@@ -101,7 +101,7 @@ class Play:
     Args:
         seconds: virtual time from the first token to the last.
         rounds: forwards of the target.
-        emitted: tokens behind the first.
+        emitted: tokens after the first.
         drafted: guesses that the draft wrote, hedges excluded.
         accepted: right guesses that a check judged.
         hedged: draft steps on second choices.
@@ -268,7 +268,7 @@ def serial(text: Text, costs: Costs, guesses: int) -> Play:
         right = _right(text, position, depth)
         counts.checked(right, right + 1, right < depth)
         position += right + 1
-        # Behind a chain that was right throughout, its last guess was never forwarded.
+        # After a chain that was right throughout, its last guess was never forwarded.
         if depth:
             pending = 2 if right == depth else 1
         else:
@@ -280,7 +280,7 @@ def lockstep(text: Text, costs: Costs, window: int, starts_ready: bool = False) 
     """The paper's Algorithm 1: rounds in which the draft writes γ guesses beside a check.
 
     The guesses of a round are one for the token that the running check itself decides, and γ - 1
-    behind it. If the check goes as guessed, the next one judges these γ - 1 and the token behind
+    after it. If the check goes as guessed, the next one judges these γ - 1 and the token after
     them (post-verify); otherwise it forwards the last token alone (pre-verify).
 
     Args:
@@ -341,10 +341,10 @@ class Eager:
 
     Args:
         cap: guesses of a window at most.
-        wait: guesses for which the target waits behind a correction.
+        wait: guesses for which the target waits after a correction.
         ahead: guesses at most that the draft has written and not yet seen judged.
         fill: guesses for which it waits elsewhere, when all that it judged last was right.
-        hedge: length of a continuation behind a second choice; 0 for no hedges.
+        hedge: length of a continuation after a second choice; 0 for no hedges.
         width: tokens of a draft step: a guess of the hypothesis and continuations of second choices
             beside it, in one forward. A sparse tree; needs `hedge`.
 
@@ -378,7 +378,7 @@ class _Written:
         position: in the answer.
         is_right: whether it and all before it are right.
         arrives: when the target has it.
-        branch: the continuation behind the second choice here.
+        branch: the continuation after the second choice here.
     """
 
     position: int
@@ -389,7 +389,7 @@ class _Written:
 
 @dataclass
 class _Chain:
-    """A hypothesis of the draft, from the position behind its last correction on.
+    """A hypothesis of the draft, from the position after its last correction on.
 
     Args:
         tip: position of the next guess.
@@ -558,7 +558,7 @@ class _EagerPlay:
             self._compare()
 
     def _compare(self) -> None:
-        """Compare the guesses with what is judged; go back behind a wrong one."""
+        """Compare the guesses with what is judged; go back after a wrong one."""
         while self.chain.guesses and self.chain.guesses[0].position < self.base:
             guess = self.chain.guesses[0]
             if not guess.is_right:
@@ -645,7 +645,7 @@ class _EagerPlay:
         return False
 
     def _likeliest_hedges(self, least: float, most: int) -> list[_Written]:
-        """Where one more step behind a second choice is likeliest to be needed.
+        """Where one more step after a second choice is likeliest to be needed.
 
         Args:
             least: chance that a place must exceed.

@@ -22,14 +22,14 @@ from tabed_parts.verdicts import efficiency, verdicts
 
 PREDICTION = """\
 Written before the first run. On the embedded pair M is the best view of every kind but text-only
-questions behind a picture; P comes within 0.1 of it on pictures; T loses most on needles and
+questions after a picture; P comes within 0.1 of it on pictures; T loses most on needles and
 captions of clips. So no mixture beats M by more than 2%, equal weights lose 2 to 4%, the paper's
 grid loses 1 to 2% because most answers are two to ten blocks long, and Bayes along the path loses
 less than 1%. With the near-sighted draft M fails on five pictures
 and on clips of 64 frames, and T and C are the best views there."""
 
 Counts = dict[str, list[tuple[int, int]]]
-"""By case, for each prompt the tokens behind the first one and the passes."""
+"""By case, for each prompt the tokens after the first one and the passes."""
 
 
 def main() -> None:

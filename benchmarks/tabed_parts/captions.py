@@ -1,4 +1,4 @@
-"""Captions behind the first token: what they delay (Table 4)."""
+"""Captions after the first token: what they delay (Table 4)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def measure(engine: Engine, kind: str, args: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Medians in seconds, by way: time to the first token, waiting for captions behind it, and the
+    """Medians in seconds, by way: time to the first token, waiting for captions after it, and the
     whole answer.
 
     Raises:
@@ -78,7 +78,7 @@ def page(report: Mapping[str, Any]) -> str:
     header = ["prompts", "", "first token, ms", "wait for captions, ms", "end to end, ms"]
     return "\n".join(
         [
-            "# Captions of the draft, behind the first token",
+            "# Captions of the draft, after the first token",
             "",
             environment_line(report["environment"]),
             "",

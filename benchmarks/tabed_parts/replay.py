@@ -22,7 +22,7 @@ class Replayed:
     """Counts of one answer.
 
     Args:
-        emitted: tokens behind the first one.
+        emitted: tokens after the first one.
         passes: verification passes.
         chances: sum over these tokens of the chance that rejection sampling would have accepted a
             guess in their place, 1 - TV(p, q_w).
@@ -102,7 +102,7 @@ class Replay:
         tally.observe(seen)
 
     def _block(self, taught: Taught, weights: list[float], position: int, depth: int) -> _Block:
-        """One pass: a chain of `depth` guesses, and the token behind the last right one."""
+        """One pass: a chain of `depth` guesses, and the token after the last right one."""
         log_weights = torch.tensor(weights)
         chances = log_loss = trusted = 0.0
         contested = 0
@@ -146,7 +146,7 @@ def guess(log_q: Tensor, taught: Taught, place: int) -> int:
 
 
 def replay_hits(hits: Sequence[bool], longest: int, gamma: int = GAMMA) -> tuple[int, int]:
-    """Tokens behind the first one, and passes, of chains whose guess at each place is right or not
+    """Tokens after the first one, and passes, of chains whose guess at each place is right or not
     whatever came before: for bounds in hindsight.
 
     Args:

@@ -44,7 +44,7 @@ TEXT = 40
 """Tokens of the view that reads the words only."""
 VOCABULARY = 150_000
 STEPS = 4
-"""Steps that are timed together: the levels of a chain of five behind its first."""
+"""Steps that are timed together: the levels of a chain of five after its first."""
 
 
 def main() -> None:
@@ -90,7 +90,7 @@ def packed(draft: Backbone, prompts: Sequence[Prompt]) -> ViewRows:
 
 
 def step_case(model: ViewRows) -> Any:
-    """`STEPS` steps of a chain behind the pending token, which are then forgotten."""
+    """`STEPS` steps of a chain after the pending token, which are then forgotten."""
     assert model.cache is not None
     plan = levels(chain(STEPS + 1))
     token = torch.tensor([[7]])

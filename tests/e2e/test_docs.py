@@ -308,7 +308,7 @@ def test_the_family_of_contributing() -> None:
 
 
 class Scripted:
-    """A model of a few tokens. Behind a token it ranks the tokens that the script names first.
+    """A model of a few tokens. After a token it ranks the tokens that the script names first.
 
     Args:
         script: token to the next tokens, best first.
@@ -329,7 +329,7 @@ class Scripted:
         return SimpleNamespace(input_ids=inputs["input_ids"])
 
     def encode(self, prepared: Any) -> Prompt:
-        """Left-padded ids with padding moved behind them."""
+        """Left-padded ids with padding moved after them."""
         rows = [[token for token in row if token] for row in prepared.input_ids.tolist()]
         lengths = [len(row) for row in rows]
         width = max(lengths)

@@ -132,7 +132,7 @@ def under_torchrun(folder: Path, words: str) -> tuple[list[int], list[tuple[str,
 
 
 def test_under_torchrun(tmp_path: Path) -> None:
-    """Only rank 0 goes on behind the first call that several processes answer, also with
+    """Only rank 0 goes on after the first call that several processes answer, also with
     transformers' own models. When it is killed, the other ends with a sentence."""
     statuses, outputs = under_torchrun(tmp_path, ASK)
     assert outputs[0][0].startswith("rank 0 [["), outputs

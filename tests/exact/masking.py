@@ -50,11 +50,11 @@ class MaskedModel:
         self.attention: Tensor | None = None
 
     def read(self) -> Tensor:
-        """Logits behind the prompt, ``[V]``."""
+        """Logits after the prompt, ``[V]``."""
         return self._pass(self.prompt.embeds, self.prompt.position_ids, self.prompt.extra)
 
     def step(self, token: int, index: int) -> Tensor:
-        """Logits behind the token of the answer at this index, ``[V]``."""
+        """Logits after the token of the answer at this index, ``[V]``."""
         embeds = self.model.get_input_embeddings()(torch.tensor([[token]]))
         return self._pass(embeds, self.prompt.positions(torch.tensor([[index]])), {})
 

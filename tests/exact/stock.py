@@ -104,7 +104,7 @@ def answers(
 
 
 def trim(row: list[int], ends: set[int | None]) -> list[int]:
-    """A row of `generate` cut behind its first end-of-sequence token, else before its padding."""
+    """A row of `generate` cut after its first end-of-sequence token, else before its padding."""
     for count, token in enumerate(row, start=1):
         if token in ends:
             return row[:count]

@@ -1,4 +1,4 @@
-"""`SpeculativeGenerate` behind the caller's own `model.generate`: the same tensor, padding
+"""`SpeculativeGenerate` inside the caller's own `model.generate`: the same tensor, padding
 included."""
 
 from __future__ import annotations

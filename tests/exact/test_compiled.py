@@ -62,7 +62,7 @@ def test_logits_move_less_than_a_near_tie(family: Family) -> None:
 def _forward(
     backbone: Backbone, prompt: Any, tokens: torch.Tensor, positions: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Logits of a pass behind rows of 3 and 2 tokens, and the keys and values of the last layer."""
+    """Logits of a pass after rows of 3 and 2 tokens, and the keys and values of the last layer."""
     cache = backbone.new_cache(prompt, room=3)
     backbone.prefill(prompt, cache)
     cache.truncate([3, 2])

@@ -48,7 +48,7 @@ def generate(model: Any = None, **options: Any) -> draftlens.Result:
 
 
 def generate_behind(model: Any, small: Any) -> torch.Tensor:
-    """The same prompts, behind the model's own `generate`."""
+    """The same prompts, after the model's own `generate`."""
     given = inputs(FAMILY, "image")
     ours = draftlens.SpeculativeGenerate(small, given)
     output: torch.Tensor = model.generate(
@@ -566,7 +566,7 @@ def test_a_mask_of_another_dtype_behind_generate(family: Family, dtype: torch.dt
 
 
 def test_padding_on_the_right_behind_generate() -> None:
-    """Stock `generate` warns and continues behind the padding; ours would answer otherwise."""
+    """Stock `generate` warns and continues after the padding; ours would answer otherwise."""
     given = inputs(FAMILY, "text", side="right")
     ours = draftlens.SpeculativeGenerate(draft(FAMILY), given)
     with pytest.raises(draftlens.InputError, match="padding on the left"):

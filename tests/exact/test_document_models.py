@@ -65,7 +65,7 @@ def stock(model: Any, given: dict[str, Any], most: int = NEW) -> list[list[int]]
 
 
 def kosmos() -> Any:
-    """Its language model hides behind a class without hidden states."""
+    """Its language model is hidden by a class without hidden states."""
     config = hf.Kosmos2_5Config(
         text_config={
             "vocab_size": 120,

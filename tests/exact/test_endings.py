@@ -38,7 +38,7 @@ def both(
 
 @every_family
 def test_eos_inside_an_accepted_run(family: Family) -> None:
-    """What the draft guessed right behind it is not said."""
+    """What the draft guessed right after it is not said."""
     rows = reference(family, family.richest, LONG)
     # With itself as a draft of five, a model emits 1 token and then runs of 5 guesses and a bonus.
     middle = next(

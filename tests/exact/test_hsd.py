@@ -140,7 +140,7 @@ def test_references_of_all_kinds_for_a_ragged_batch(
 
 @every_family
 def test_answers_that_differ_a_little_from_their_references(family: Family) -> None:
-    """Behind each difference the reference is found again at once."""
+    """After each difference the reference is found again at once."""
     rows = reference(family, family.richest, LONG)
     passes = {}
     for recovery in (False, True):

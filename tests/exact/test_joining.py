@@ -107,7 +107,7 @@ def finish(session: Session) -> None:
 @drafting
 @pytest.mark.parametrize("options", [GREEDY, SAMPLED], ids=["greedy", "coupled"])
 def test_rows_that_join(family: Family, name: str, options: Mapping[str, Any]) -> None:
-    """Each at another moment, behind rows that have run for some rounds."""
+    """Each at another moment, after rows that have run for some rounds."""
     session = session_of(family, name)
     rows = [add(session, family, 1, options)]
     rounds(session, 2)

@@ -48,7 +48,7 @@ BEHIND_LAYERS = (
     SparseVLM(prune_ratio=0.9),
     SparseVLM(prune_ratio=1.0, drop_layers=(1, 2, 3)),
 )
-"""Peers that drop behind layers."""
+"""Peers that drop after layers."""
 
 DECODING = (
     DyCokeTarget(merge_ratio=0.0, layer=2, prune_ratio=0.5, similarity=0.9),
@@ -61,7 +61,7 @@ DECODING = (
 
 @cache
 def model(family: Family) -> Any:
-    """Four layers, so that something lies behind each drop."""
+    """Four layers, so that something lies after each drop."""
     return family.build(num_hidden_layers=4)
 
 
@@ -285,7 +285,7 @@ def test_what_cannot_be_dropped_is_refused() -> None:
     )
     with pytest.raises(InputError, match="answer one row at a time, not 3"):
         prefill(backbone, several, FastV())
-    with pytest.raises(ConfigError, match=r"behind layers 1 to 3, not behind \[4\]"):
+    with pytest.raises(ConfigError, match=r"after layers 1 to 3, not after \[4\]"):
         prefill(backbone, prompt, FastV(layer=4))
     found = prefill(backbone, prompt, FastV(layer=1))
     late = DyCokeTarget(layer=4).recall
@@ -296,7 +296,7 @@ def test_what_cannot_be_dropped_is_refused() -> None:
     with pytest.raises(UnsupportedModelError, match="gives its decoder depths, which cannot be"):
         prefill(backbone, unknown, FastV(layer=1))
     deep = replace(prompt, extra={"deepstack_visual_embeds": [torch.zeros(1, 1)] * 4})
-    with pytest.raises(UnsupportedModelError, match="adds features of pixels behind its last"):
+    with pytest.raises(UnsupportedModelError, match="adds features of pixels after its last"):
         prefill(backbone, deep, FastV(layer=1))
 
 

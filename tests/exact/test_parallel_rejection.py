@@ -143,7 +143,7 @@ class LosingLink(PromptLink):
 
 @pytest.mark.parametrize("window", [1, 3])
 def test_a_lost_lane_leaves_the_distribution_as_it_is(window: int) -> None:
-    """Guesses that are there are judged; the bonus tokens behind them are drawn from p."""
+    """Guesses that are there are judged; the bonus tokens after them are drawn from p."""
     link = LosingLink(TableModel(DRAFTS["near"]), 0)  # type: ignore[arg-type]
     session = speak(window, DRAFTS["near"], link=link)
     assert session.stats.worker_lost == "the test has cut it"

@@ -190,7 +190,7 @@ def test_stop_strings_without_a_tokenizer() -> None:
 
 
 def test_a_seam_that_lies() -> None:
-    """A model that scales its logits behind the head would get other answers: found out by
+    """A model that scales its logits after the head would get other answers: found out by
     trying."""
 
     class Louder(hf.Qwen2_5_VLForConditionalGeneration):

@@ -145,7 +145,7 @@ def test_siblings_leave_the_target_distribution_as_it_is(name: str, most: int) -
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_a_next_guess_leaves_the_target_distribution_as_it_is(name: str, depth: int) -> None:
-    """Behind the root, and behind a guess that is always right."""
+    """After the root, and after a guess that is always right."""
     p, q = (torch.tensor(values, dtype=torch.float64) for values in DISTRIBUTIONS[name])
     guesses = draw(q, 1, REJECTION, seed=5).tokens[:, 0].tolist()
     sure = torch.eye(VOCAB, dtype=torch.float64)[0]

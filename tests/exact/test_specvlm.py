@@ -245,7 +245,7 @@ def masked(decoder: Any, masks: list[torch.Tensor]) -> Iterator[None]:
 
 
 def extra(prompt: Prompt, new: int) -> dict[str, Any]:
-    """Further arguments of the language model for a prompt and `new` words behind it."""
+    """Further arguments of the language model for a prompt and `new` words after it."""
     given = dict(prompt.extra)
     if "visual_pos_masks" in given:
         given["visual_pos_masks"] = torch.nn.functional.pad(given["visual_pos_masks"], (0, new))
@@ -572,7 +572,7 @@ def test_rows_end_at_different_times(name: str, guesser: str, tree: str) -> None
 @pytest.mark.parametrize("name", ["llava_next", "qwen2_vl"])
 @itself
 def test_the_end_lies_inside_an_accepted_run(name: str, kv: str) -> None:
-    """What was guessed right behind an end-of-sequence token, or behind the last token allowed, is
+    """What was guessed right after an end-of-sequence token, or after the last token allowed, is
     not said."""
     family = BY_NAME[name]
     rows = reference(family, family.richest)

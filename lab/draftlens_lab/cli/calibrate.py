@@ -43,7 +43,7 @@ def calibrate_command(
 
     The attention_mass (λ) of pruner specvlm is the share of attention that the most attended of
     the kept tokens hold; values from 0 to 1 are tried in steps of 0.1. The layer (L) of pruner uv
-    is the one behind which the target's hidden states are compared; 5, 10, 15 and 20 are tried, as
+    is the one after which the target's hidden states are compared; 5, 10, 15 and 20 are tried, as
     far as the target is deep enough. All clips are answered with every value. The best value has
     the longest mean acceptance length.
     """

@@ -21,7 +21,7 @@ from draftlens_lab.measure.palette import PHASES
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-IDLE_COLUMNS = ("idle", "idle before the first token", "idle behind the first token")
+IDLE_COLUMNS = ("idle", "idle before the first token", "idle after the first token")
 
 DRAFTED_KEY = ("var(--kept-soft)", "supplied by the draft")
 """Colour and meaning of drafted tokens in an answer."""

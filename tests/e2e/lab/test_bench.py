@@ -316,7 +316,7 @@ def test_methods_that_need_a_draft_do_not_run_without_one(bench: Run) -> None:
 
 
 def test_lossy_peers_run_beside_the_others(bench: Run, films: Path) -> None:
-    """With nothing dropped the answers are stock's; a model of two layers has no layer behind
+    """With nothing dropped the answers are stock's; a model of two layers has no layer after
     FastV's second."""
     extra = {
         "whole": {"peer": "fastv", "layer": 1, "prune_ratio": 0},

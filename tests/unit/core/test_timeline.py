@@ -26,7 +26,7 @@ TIMELINE = Timeline(SPANS, first_token=4.0, end=10.0)
 
 
 def recording(monkeypatch: pytest.MonkeyPatch, *ticks: float) -> Clock:
-    """A recording clock that began at 100 and shows these times behind that next."""
+    """A recording clock that began at 100 and shows these times after that next."""
     times = iter([100.0, *(100.0 + tick for tick in ticks)])
     monkeypatch.setattr(time, "perf_counter", lambda: next(times))
     clock = Clock(Stats(draft_forwards=1), record=True)

@@ -58,7 +58,7 @@ class Table(TreeDrafter):
 
 
 def slow_guess(logits: Tensor, row: int, path: list[int], rule: SamplingRule, rank: int) -> int:
-    """The guess of a rank behind a path of tokens, with nothing shared between nodes."""
+    """The guess of a rank after a path of tokens, with nothing shared between nodes."""
     history = torch.tensor([[*PROMPT[row].tolist(), *ANSWERS[row], *path]])
     scores = logits[history[:, -1]]
     for processor in rule.processors:

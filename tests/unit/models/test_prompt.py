@@ -230,7 +230,7 @@ def test_only_greedy_decoding_and_sampling_work(mode: GenerationMode) -> None:
 
 @pytest.mark.parametrize("axes", [(), (3,)])
 def test_tokens_behind_each_row(axes: tuple[int, ...]) -> None:
-    """They stand directly behind the row's last token, at the next positions; padding comes last,
+    """They stand directly after the row's last token, at the next positions; padding comes last,
     and only masks of tokens are extended."""
     lengths = [3, 5, 1]
     embeds = torch.randn(3, LENGTH, 2)

@@ -1,7 +1,7 @@
 """A prefill that drops tokens after some layers, on an unmodified model.
 
 Forward pre-hooks on the decoder layers replace the hidden states and all arguments that are per
-token. Behind a drop every layer reads and caches fewer tokens, so each layer's cache has a length
+token. After a drop every layer reads and caches fewer tokens, so each layer's cache has a length
 of its own. Kept tokens stay at their original positions.
 """
 
@@ -244,7 +244,7 @@ def _deepstack(name: str, prompt: Prompt, depth: int) -> list[Tensor]:
     features = list(prompt.extra.get(DEEPSTACK) or ())
     if len(features) >= depth:
         raise UnsupportedModelError(
-            f"{name} adds features of pixels behind its last layer, where no token can be dropped"
+            f"{name} adds features of pixels after its last layer, where no token can be dropped"
         )
     return features
 
@@ -252,6 +252,6 @@ def _deepstack(name: str, prompt: Prompt, depth: int) -> list[Tensor]:
 def _check_layers(name: str, layers: tuple[int, ...], depth: int) -> None:
     if layers and not 0 < min(layers) <= max(layers) < depth:
         raise ConfigError(
-            f"{name} has {depth} layers, so tokens can be dropped behind layers 1 to {depth - 1}, "
-            f"not behind {list(layers)}"
+            f"{name} has {depth} layers, so tokens can be dropped after layers 1 to {depth - 1}, "
+            f"not after {list(layers)}"
         )

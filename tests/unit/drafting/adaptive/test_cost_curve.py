@@ -15,7 +15,7 @@ CURVE = CostCurve((1, 3, 6, 9), (1.0, 1.05, 2.0, 2.1), 100, 0.001, 0.0001)
 
 
 def slow_cost(curve: CostCurve, width: int) -> float:
-    """The cost behind the context of the measurement, by looking at every measured width."""
+    """The cost after the context of the measurement, by looking at every measured width."""
     for measured, seconds in zip(curve.widths, curve.seconds, strict=True):
         if measured >= width:
             return seconds
@@ -35,7 +35,7 @@ def test_a_width_costs_what_the_next_measured_one_costs(seed: int) -> None:
     for width in range(1, 200):
         expected = slow_cost(curve, width)
         assert curve.cost(width) == pytest.approx(expected)
-        # Behind the context of the measurement, rows make no difference.
+        # After the context of the measurement, rows make no difference.
         assert curve.cost(width, 3, curve.context) == pytest.approx(expected)
     for width, seconds in zip(curve.widths, curve.seconds, strict=True):
         assert curve.cost(width) == seconds

@@ -131,7 +131,7 @@ def test_a_method_without_a_pruner_is_refused() -> None:
 
 
 def test_layers_that_are_the_same_to_the_target_are_tried_once() -> None:
-    """A target of 20 layers is read behind 14 at most."""
+    """A target of 20 layers is read after 14 at most."""
     method = replace(METHOD, pruner={"name": "uv", "text": "after"})
     assert subject_of(method, 20) == CalibratedOption(
         "pruner.layer", "layer", "layers", (5, 10, 14)

@@ -49,7 +49,7 @@ def test_the_page_is_that_of_the_results() -> None:
 
 
 def sources_of(words: list[str]) -> tuple[str, list[str]]:
-    """Text of the files whose options a command takes, and the words behind the script."""
+    """Text of the files whose options a command takes, and the words after the script."""
     assert words[0] == "python"
     script = Path(words[1])
     text = script.read_text()

@@ -89,7 +89,7 @@ def test_the_acceptance_behind_a_number_of_tokens() -> None:
 
 
 def test_nothing_is_gained_on_a_saturated_device() -> None:
-    """Both lanes take the whole device: a round takes as long as one behind the other."""
+    """Both lanes take the whole device: a round takes as long as one after the other."""
     assert theory.round_bound(1.0, 0.2, 5, 1.0, 1.0) == 2.0
     assert theory.round_bound(1.0, 0.2, 5, 0.5, 0.3) == 1.0
     assert theory.round_bound(1.0, 0.4, 5, 0.5, 0.3) == 2.0
@@ -172,7 +172,7 @@ def test_the_examples_of_the_docstrings() -> None:
 
 
 def test_a_wait_is_only_for_guesses_that_are_likely() -> None:
-    """Behind a correction a miss is likelier than the mean says."""
+    """After a correction a miss is likelier than the mean says."""
     assert theory.best_pace(flat, 0.0466, 0.6, margin=0.0).wait == 0
     assert theory.best_pace(flat, 0.0466, 0.92).wait > 1
 

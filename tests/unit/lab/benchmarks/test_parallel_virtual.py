@@ -96,7 +96,7 @@ def test_eager_is_as_fast_as_the_draft_if_all_is_right() -> None:
 
 @pytest.mark.parametrize(("cap", "wait"), [(4, 0), (6, 2), (8, 2), (8, 4)])
 def test_the_rule_predicts_eager(cap: int, wait: int) -> None:
-    """The prediction behind `best_pace` against the simulation, with messages that take time."""
+    """The prediction of `best_pace` against the simulation, with messages that take time."""
     machine = costs(9, latency=0.001)
     options = Eager(cap, wait, theory.lead(cap))
     plays = play_all(0.87, lambda text: eager(text, machine, options))
@@ -128,7 +128,7 @@ def test_a_window_of_the_prefill_saves_the_first_pre_verify() -> None:
 
 
 def test_a_second_choice_finds_its_continuation_ready() -> None:
-    """Without the hedge the target forwards the token behind the miss alone."""
+    """Without the hedge the target forwards the token after the miss alone."""
     text = text_of_ranks([0, 0, 0, 1, 0, 0, 0])
     options = {"cap": 4, "ahead": 4}
     without = eager(text, costs(20), Eager(**options))

@@ -32,7 +32,7 @@ def test_pairs_are_those_that_the_code_counts(anchor: int, passing: int, count: 
 
 
 def test_what_follows_in_a_text() -> None:
-    """Behind the same place, or else behind the last two tokens, or nothing."""
+    """After the same place, or else after the last two tokens, or nothing."""
     text = [5, 6, 7, 8, 9]
     assert following(text, [5, 6]) == [7, 8, 9]
     assert following(text, [1, 6, 7]) == [8, 9]

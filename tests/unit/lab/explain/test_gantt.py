@@ -93,7 +93,7 @@ def test_there_is_a_bar_for_every_span() -> None:
 
 
 def test_bars_are_where_their_spans_are() -> None:
-    """In milliseconds, in the whole answer and behind the start of the first round."""
+    """In milliseconds, in the whole answer and after the start of the first round."""
     runs = {"serial": serial(24)}
     above, below = chart(runs).axes
     assert bounds(above, "serial: target: vision") == [pytest.approx((0.0, 20.0))]

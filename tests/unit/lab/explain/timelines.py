@@ -35,7 +35,7 @@ def serial(rounds: int, prefill: float = 60.0, scale: float = 1e-3) -> Timeline:
 
 def parallel(rounds: int, prefill: float = 60.0, scale: float = 1e-3) -> Timeline:
     """The draft reads while the target prefills, and writes a window while the last one is checked.
-    Behind every third round the target starts anew without guesses."""
+    After every third round the target starts anew without guesses."""
     first = 20.0 + prefill
     spans = [
         Span("target", "vision", 0.0, 20.0),

@@ -124,7 +124,7 @@ def scenes(*lengths: int, noise: float = 0.01) -> Visual:
 
 
 def test_frames_that_changed_stay() -> None:
-    """The first and those behind a cut."""
+    """The first and those after a cut."""
     visual = scenes(3, 1, 4, 2)
     for frames, expected in ((1, {0}), (4, {0, 3, 4, 8})):
         kept = FastVIDPruner().select(visual, 6 * frames)

@@ -53,7 +53,7 @@ def texts_of(sample: Sample) -> list[str]:
 
 
 def spans_of(sample: Sample, num_frames: int) -> list[tuple[int, int]]:
-    """The first frame of each shot and the one behind its last."""
+    """The first frame of each shot and the one after its last."""
     spans = []
     for shot in sample.scenes[0].shots:
         inside = [i for i, t in enumerate(frame_times(num_frames)) if shot.start <= t < shot.end]

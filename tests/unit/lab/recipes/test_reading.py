@@ -70,7 +70,7 @@ def test_a_model_that_knows_the_labels_is_always_right(
 def knowing(labels: FilmLabels, length: int) -> Observation:
     """What is read from a model that tells, seeks and attends to what it should.
 
-    The question begins right behind the video, which begins with the sequence.
+    The question begins right after the video, which begins with the sequence.
     """
     names = {
         name: scores(labels.film.names[..., index], COUNTS[name])[:, :, None].expand(

@@ -107,7 +107,7 @@ def test_without_an_end_token_the_end_is_learnt_where_the_next_question_begins()
     end = processor.tokenizer.eos_token_id
     first, last = (labels == end).nonzero().flatten().tolist()
     assert processor.tokenizer.decode(ids[first : first + 6]) == " user:"
-    assert ids[last] == end  # nothing comes behind the last answer, so its end is written
+    assert ids[last] == end  # nothing comes after the last answer, so its end is written
     assert last == len(ids) - 1
 
 

@@ -141,7 +141,7 @@ def test_ids_that_do_not_exist_are_walls() -> None:
 @repeatable
 @given(st.integers(0, 60), st.integers(1, 12), st.sampled_from(["bpe", "sentencepiece"]))
 def test_a_guess_is_the_text_from_its_place_on(place: int, length: int, name: str) -> None:
-    """Whole words and broken ones; the place behind it is that of what was taken."""
+    """Whole words and broken ones; the place after it is that of what was taken."""
     text = "the foot ball world, hello. the - foot\nfo ot ball"
     codec = TextCodec(all_tokenizers()[name])
     source = TextReference(ReferenceDocument.of(text, codec, VOCABULARY), codec)

@@ -103,7 +103,7 @@ def test_a_tail_with_further_tokens_is_another_one(name: str) -> None:
 
 
 def test_a_stream_that_fails_begins_again() -> None:
-    """The library refuses tokens whose text changes with those behind them."""
+    """The library refuses tokens whose text changes with those after them."""
 
     class Torn:
         def step(self, *_: object) -> str:

@@ -100,14 +100,14 @@ class Scene:
         return self._prompts[key]
 
     def fresh(self, view: View, row: int, tokens: list[int]) -> Tensor:
-        """Logits of a view behind the last of some tokens, read from the beginning, ``[V]``."""
+        """Logits of a view after the last of some tokens, read from the beginning, ``[V]``."""
         key = (view.label, row, *tokens)
         if key not in self._logits:
             self._logits[key] = self.behind_all(view, row, tokens)[-1]
         return self._logits[key]
 
     def behind_all(self, view: View, row: int, tokens: list[int]) -> Tensor:
-        """Logits of a view behind each of some tokens."""
+        """Logits of a view after each of some tokens."""
         prompt = self.prompt(view, row)
         cache = self.backbone.new_cache(prompt, len(tokens))
         self.backbone.prefill(prompt, cache)
@@ -209,7 +209,7 @@ def test_every_node_has_the_mixture_of_what_the_views_say(
 
 
 def slow_mixture(scene: Scene, row: int, path: list[int], root: Any, follows_path: bool) -> Tensor:
-    """Sum of w_v q_v behind a path, ``[V]``."""
+    """Sum of w_v q_v after a path, ``[V]``."""
     sequence = scene.rows[row]
     has_view = torch.tensor(scene.ensemble.rows.present[row])
     log_weights = torch.tensor(root).masked_fill(~has_view, -torch.inf)
@@ -227,7 +227,7 @@ def slow_mixture(scene: Scene, row: int, path: list[int], root: Any, follows_pat
 
 
 def slow_q(scene: Scene, view: View, row: int, said: list[int]) -> Tensor:
-    """log q_v behind some tokens, ``[V]``."""
+    """log q_v after some tokens, ``[V]``."""
     scores = scene.fresh(view, row, said)[None]
     history = scene.rows[row].history.prompt_ids
     ids = torch.cat([history, torch.tensor(said)])[None]
@@ -244,7 +244,7 @@ def slow_q(scene: Scene, view: View, row: int, said: list[int]) -> Tensor:
 def test_every_token_is_weighed_once_and_as_the_views_would_have_guessed(
     tree: Any, weights: str
 ) -> None:
-    """Prefill's token, the guesses' and those behind leaves."""
+    """Prefill's token, the guesses' and those after leaves."""
     family = BY_NAME["llava"]
     scene = Scene("llava", "images", [0, 1, 2], ["multimodal", "pooled"], weights)
     seen: list[Weighed] = []

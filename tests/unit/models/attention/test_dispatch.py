@@ -83,7 +83,7 @@ def test_a_pass_decides_what_is_attended_to(family: Family) -> None:
 
 @every_family
 def test_answers_with_a_tree_mask(family: Family) -> None:
-    """A forward behind a prefill, with a mask, while the attention is dispatched."""
+    """A forward after a prefill, with a mask, while the attention is dispatched."""
     backbone, prompt = encoded(family)
     num_rows = len(prompt.lengths)
     tokens = torch.ones(num_rows, 2, dtype=torch.long)

@@ -98,7 +98,7 @@ def test_scores_equal_an_eager_forward(family: Family, kind: str) -> None:
 
 @pytest.mark.parametrize("name", ["llava", "llava_onevision", "qwen2_5_vl", "qwen3_vl", "smolvlm"])
 def test_several_turns(name: str) -> None:
-    """Words between two pictures read the first alone, words behind both read both."""
+    """Words between two pictures read the first alone, words after both read both."""
     family = next(family for family in FAMILIES if family.name == name)
     texts = [
         f"User: hello {family.image}what is it\nAssistant: abc\nUser: and "

@@ -20,7 +20,7 @@ DIVISION = Division(blocks=4, anchor="n/64", passing="n/32")
 
 
 def rows(*parts: tuple[int, int, int], division: Division = DIVISION) -> list[PromptRow]:
-    """Rows of a prompt, each with text, visual tokens, and text behind them."""
+    """Rows of a prompt, each with text, visual tokens, and text after them."""
     lengths = list(map(sum, parts))
     longest = max(lengths)
     is_visual = torch.zeros(len(parts), longest, dtype=torch.bool)

@@ -25,7 +25,7 @@ HEADS, GROUPS, WIDTH = 4, 2, 8
 TREE = Topology((ROOT, ROOT, 0, 1))
 SIZE = len(TREE) + 1
 LENGTHS = [11, 7]
-"""Tokens of each row behind which the tree stands."""
+"""Tokens of each row after which the tree stands."""
 
 OWNERS = [torch.tensor([0, 1, 2, 1, 0, 2, 2, 1, 0, 0, 0]), torch.zeros(7, dtype=torch.long)]
 """The rank that holds each token; rank 0 has the whole second row."""
@@ -36,7 +36,7 @@ def random(*shape: int) -> Tensor:
 
 
 def keys_of(row: int) -> tuple[Tensor, Tensor]:
-    """Keys and values of a row, tokens of the tree behind the prompt: ``[H', n, D]`` each."""
+    """Keys and values of a row, tokens of the tree after the prompt: ``[H', n, D]`` each."""
     both = random(2, GROUPS, LENGTHS[row] + SIZE, WIDTH)
     return both[0], both[1]
 
