@@ -328,7 +328,7 @@ def test_lossy_peers_run_beside_the_others(bench: Run, films: Path) -> None:
     summary = json.loads(out)
     assert status == 0
     assert summary["divergences"] == summary["failed"] == []
-    refusal = "LlavaOnevisionForConditionalGeneration has 2 layers, so tokens can be dropped behind"
+    refusal = "LlavaOnevisionForConditionalGeneration has 2 layers, so tokens can be dropped after"
     assert summary["refused"]["fastv"].startswith(refusal)
     assert summary["refused"]["dycoke-target"] == (
         "no layer follows layer 3 of 2: choose an earlier layer"
