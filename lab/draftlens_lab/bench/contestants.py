@@ -186,8 +186,8 @@ class HfAssisted:
     The options are fields of the draft's generation config; None keeps the config's value.
 
     Args:
-        num_assistant_tokens: guesses per round.
-        assistant_confidence_threshold: the draft stops guessing below this probability; 0 disables
+        num_assistant_tokens: draft tokens per round.
+        assistant_confidence_threshold: the draft stops drafting below this probability; 0 disables
             this rule.
     """
 

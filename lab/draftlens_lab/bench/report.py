@@ -224,7 +224,7 @@ def _view_table(group: str, rows: Sequence[Sequence[str]]) -> Table:
     columns = ("method", "view", "mean weight", "asked", "right")
     note = (
         "Asked: share of the answers' tokens that the view was asked about; one that rests is not. "
-        "Right: share of these that it would have guessed."
+        "Right: share of these that it would have drafted."
     )
     return Table(f"{group}: views of the prompt", columns, rows, note, text_columns=(0, 1))
 

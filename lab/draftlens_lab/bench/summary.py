@@ -242,8 +242,8 @@ def _phase_seconds(measurements: Iterable[Measurement], phase: str) -> list[floa
 
 
 def _phases(measurement: Measurement) -> Figures:
-    """Seconds by phase. Without forwards of a draft model there is no time of one: guesses are a
-    lookup, and what plain decoding spends there is part of the rest."""
+    """Seconds by phase. Without forwards of a draft model there is no time of one: draft tokens are
+    looked up, and what plain decoding spends there is part of the rest."""
     phases = dict(measurement.phases)
     if measurement.counters.get("draft_forwards", 0):
         return phases

@@ -76,7 +76,7 @@ def acceptance_by_depth(agreement: Figures) -> Figure:
     axes.errorbar(depths, values, yerr=ends, marker="o", capsize=3, color=BLUE)
     axes.set(
         ylim=(0, 102),
-        xlabel="depth d of the guess",
+        xlabel="depth d of the draft token",
         ylabel="accepted, % of those whose\npredecessors all were",
     )
     gamma = len(agreement["by_depth"])
@@ -87,7 +87,7 @@ def acceptance_by_depth(agreement: Figures) -> Figure:
 
 
 def by_gamma(agreement: Figures) -> Figure:
-    """Mean acceptance length by the number of guesses in a pass, with its upper bound."""
+    """Mean acceptance length by the number of draft tokens in a pass, with its upper bound."""
     gammas = [int(gamma) for gamma in agreement["acceptance_length"]]
     lengths = list(agreement["acceptance_length"].values())
     bounds = [gamma + 1 for gamma in gammas]
@@ -97,7 +97,7 @@ def by_gamma(agreement: Figures) -> Figure:
     axes.axhline(1, color=INK, linewidth=1, label="without a draft: 1")
     axes.set(
         ylim=(0, None),
-        xlabel="γ, guesses in a pass",
+        xlabel="γ, draft tokens in a pass",
         ylabel="mean acceptance length\n(bonus token included)",
     )
     axes.set_title(f"Acceptance by γ, {agreement['clips']} clips", fontsize=11)

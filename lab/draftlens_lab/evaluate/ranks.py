@@ -17,7 +17,7 @@ from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prepared, Prompt
 
 Ranks = list[int]
-"""The rank, from 1, of each token of an answer after its first; 1 is the draft's own guess."""
+"""The rank, from 1, of each token of an answer after its first; 1 is the draft's own choice."""
 
 
 def draft_ranks(
@@ -77,7 +77,7 @@ def _processed(logits: Tensor, tokens: Tensor, prepared: Prepared) -> Tensor:
     for sequence, token in zip(sequences, tokens[:, 0].tolist(), strict=True):
         sequence.tokens.append(token)
     batch = Batch(tuple(sequence.history for sequence in sequences))
-    # The rest of the answer takes the place of a chain of guesses after the first token.
+    # The rest of the answer takes the place of a chain of draft tokens after the first token.
     answer = trees.chain(length - 2)
     nodes = [range(ROOT, len(answer))] * num_rows
     return batch.process(logits, [answer] * num_rows, tokens[:, 1:], nodes)

@@ -216,7 +216,8 @@ def _length_table(figures: Figures) -> Table:
 def _depth_table(figures: Figures) -> Table:
     depths = [(depth, percent_interval(share)) for depth, share in figures["by_depth"].items()]
     note = (
-        f"Share of guesses accepted where all before them in the pass were, at γ = {len(depths)}."
+        "Share of draft tokens accepted where all before them in the pass were, "
+        f"at γ = {len(depths)}."
     )
     return Table("Acceptance by depth", ("depth", "accepted"), depths, note)
 

@@ -50,8 +50,8 @@ ZOOM_BELOW = 0.5
 TITLE = "Who did what when"
 ZOOM_TITLE = "The first rounds (boxed above)"
 CAPTION = (
-    "Bars are work, empty stretches are idle. On draft bars: guesses made. On verify bars: guesses "
-    "accepted / checked."
+    "Bars are work, empty stretches are idle. On draft bars: tokens drafted. On verify bars: draft "
+    "tokens accepted / verified."
 )
 """How to read the chart; the page shows it, too."""
 
@@ -68,7 +68,7 @@ def chart(
     """Draw the timelines of some answers, one above the other.
 
     Every collection of bars has the id ``"run: lane: kind"`` (``": discarded"`` follows where the
-    guesses were thrown away), so that it can be found and restyled.
+    draft tokens were thrown away), so that it can be found and restyled.
 
     Example:
 
@@ -173,7 +173,7 @@ def _legend_handles(timelines: Mapping[str, Timeline], theme: Theme) -> list[Any
     ]
     if any(span.outcome == DISCARDED for span in spans):
         style = discarded_style("draft", theme)
-        handles.append(Patch(label="guesses thrown away", **style))
+        handles.append(Patch(label="draft tokens thrown away", **style))
     handles.append(
         Line2D([], [], color=theme.ink, marker="v", linestyle="", markersize=7, label="first token")
     )

@@ -76,7 +76,7 @@ def first_rounds(timelines: Mapping[str, Timeline]) -> Window | None:
 
 
 def first_round_start(timeline: Timeline) -> float:
-    """When the first round begins: with the draft's guesses, if they begin after the first token,
+    """When the first round begins: with drafting, if that begins after the first token,
     else with the first token or the first verification; 0 without rounds."""
     if not timeline.rounds:
         return 0.0

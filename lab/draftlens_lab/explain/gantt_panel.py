@@ -286,7 +286,7 @@ class Panel:
 
 
 def label_of(span: Span) -> str:
-    """The label of a bar: counts of guesses, or the name of a long phase."""
+    """The label of a bar: counts of draft tokens, or the name of a long phase."""
     if span.kind == "verify":
         return f"{span.accepted}/{span.tokens}" if span.tokens else ""
     if span.kind == "draft":

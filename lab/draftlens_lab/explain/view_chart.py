@@ -64,16 +64,16 @@ MAX_BANDS = 8
 WORD_LENGTH = 10
 """Characters of the longest word."""
 PALE = 0.22
-"""Share of a view's colour where its guess would have been wrong."""
+"""Share of a view's colour where its draft token would have been wrong."""
 
 TITLE = "Which view was right"
 CAPTION = (
-    "Weights of the views when each token was guessed; gaps part the rounds. Full colour: the view "
-    "would have guessed the token. Pale: not."
+    "Weights of the views when each token was drafted; gaps part the rounds. Full colour: the view "
+    "would have drafted the token. Pale: not."
 )
 """How to read the chart; the page shows it, too."""
 ACCEPTED = "accepted"
-"""Name of the row of tokens that the mixture guessed."""
+"""Name of the row of tokens that the mixture drafted."""
 COLOURS = (BLUE, MAGENTA, TEAL, PURPLE, ORANGE, SKY, SLATE)
 """Colours of the views in their order; they repeat."""
 

@@ -22,7 +22,7 @@ class Word:
     Args:
         space: before the text.
         text: without the space; empty for a token of spaces.
-        strips: colour of each view that would have guessed it, transparent for the others.
+        strips: colour of each view that would have drafted it, transparent for the others.
     """
 
     space: str

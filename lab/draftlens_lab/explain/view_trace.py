@@ -48,7 +48,7 @@ class ViewToken:
         text: what it adds to the text before it; empty if it completes no character, or ends the
             answer.
         round: number of the verification pass, from 1; 0 for the token from prefill.
-        weights: of each view when the token was guessed; None where it was not guessed.
+        weights: of each view when the token was drafted; None where it was not drafted.
         hits: whether each view would have proposed it; None for a view without a proposal.
     """
 
@@ -65,9 +65,9 @@ class ViewFigures:
 
     Args:
         weight: its mean weight; None if nothing was weighed.
-        right: tokens of these that it would have guessed.
+        right: tokens of these that it would have drafted.
         alone: mean acceptance length that it would have had alone, with a chain of
-            `ViewTrace.length` guesses; None if it proposed nothing for a token that decides.
+            `ViewTrace.length` draft tokens; None if it proposed nothing for a token that decides.
     """
 
     name: str
@@ -129,13 +129,13 @@ class ViewTrace:
 
 
 def length_alone(hits: Sequence[bool | None], length: int) -> float | None:
-    """The mean acceptance length of a draft of which each guess is known to be right or wrong.
+    """The mean acceptance length of a draft whose draft tokens are known to be right or wrong.
 
-    This is exact where the guess at a position depends on the tokens in front of it alone, as with
+    This is exact where the draft token at a position depends on the tokens before it alone, as with
     greedy decoding and with coupled sampling.
 
     Args:
-        hits: whether it would have guessed each token, the first of which comes from prefill; None
+        hits: whether it would have drafted each token, the first of which comes from prefill; None
             if that is not known.
 
     Returns:
@@ -151,7 +151,7 @@ def length_alone(hits: Sequence[bool | None], length: int) -> float | None:
     passes = 0
     while place <= last:
         passes += 1
-        end = min(place + length, last)  # the last token ends the answer, guessed or not
+        end = min(place + length, last)  # the last token ends the answer, drafted or not
         while place < end and hits[place]:
             place += 1
         if place < end and hits[place] is None:

@@ -34,4 +34,4 @@ PHASES = {
     "rollback": PURPLE,
     "other": MUTED,
 }
-"""Colour of each phase (`core.stats.PHASES`), of guesses without a draft model, and of the rest."""
+"""Colour of each phase (`core.stats.PHASES`), of drafting without a model, and of the rest."""

@@ -1,8 +1,8 @@
 """Simulation of greedy speculative decoding from the draft's ranks of the target's tokens.
 
-A greedy draft guesses its highest ranked tokens. The rank of each token of the target's answer in
-the draft's scores therefore decides how many guesses every verification pass accepts, for any tree
-of guesses, and no model has to run.
+A greedy draft proposes its highest ranked tokens. The rank of each token of the target's answer in
+the draft's scores therefore decides how many draft tokens every verification pass accepts, for any
+tree of draft tokens, and no model has to run.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ GAMMA = 5
 
 
 def accepted_depth(ranks: Sequence[int], tree: Topology) -> int:
-    """Number of consecutive tokens that the guesses of one pass predict.
+    """Number of consecutive tokens that the draft tree of one pass predicts.
 
     Args:
         ranks: the draft's rank, from 1, of each token that follows.
-        tree: shape of the draft tree; siblings hold the draft's best guesses in order.
+        tree: shape of the draft tree; siblings hold the draft's best choices in order.
     """
     node = ROOT
     depth = 0
@@ -36,9 +36,9 @@ def accepted_depth(ranks: Sequence[int], tree: Topology) -> int:
 
 
 def accepted_per_pass(ranks: Sequence[int], tree: Topology) -> list[int]:
-    """Number of accepted guesses of each verification pass over one greedy answer.
+    """Number of accepted draft tokens of each verification pass over one greedy answer.
 
-    Each pass emits its accepted guesses and one token of the target.
+    Each pass emits its accepted draft tokens and one token of the target.
 
     Args:
         ranks: the draft's rank, from 1, of each token after the first, which prefill yields.
@@ -54,7 +54,7 @@ def accepted_per_pass(ranks: Sequence[int], tree: Topology) -> list[int]:
 
 
 def rounds(hits: Sequence[bool], gamma: int) -> list[int]:
-    """Number of accepted guesses of each verification pass, for a chain of guesses.
+    """Number of accepted draft tokens of each verification pass, for a chain of draft tokens.
 
     Args:
         gamma: draft tokens per pass.
@@ -93,8 +93,8 @@ def by_depth(answers: Sequence[Sequence[bool]], gamma: int) -> dict[str, Any]:
     for hits in answers:
         start = 0
         for accepted in rounds(hits, gamma):
-            guesses = min(accepted + 1, gamma, len(hits) - start)
-            for depth in range(guesses):
+            drafted = min(accepted + 1, gamma, len(hits) - start)
+            for depth in range(drafted):
                 total[depth] += 1
                 right[depth] += depth < accepted
             start += accepted + 1

@@ -242,7 +242,7 @@ def test_the_legend_names_what_occurs() -> None:
     names = [text.get_text() for text in legend.get_texts()]
     assert names == ["vision", "prefill", "plain step", "first token"]
     names = [text.get_text() for text in chart(timelines(5)).legends[0].get_texts()]
-    assert "guesses thrown away" in names
+    assert "draft tokens thrown away" in names
     assert "waits" in names
 
 
