@@ -303,6 +303,17 @@ def test_a_prompt_is_read_if_that_can_pay(
     assert controller.may_read(at) is reads
 
 
+@pytest.mark.parametrize(("remaining", "reads"), [(14, False), (64, True)])
+def test_a_prompt_is_not_read_where_no_tree_may_be_tried(remaining: int, reads: bool) -> None:
+    """What an answer may lose by drafting grows with its length."""
+    controller = TreeController(history(STAIRS, scaled(FLAT, 0.5)))
+    at = RoundState(pending=4, remaining=remaining)
+    assert controller.history.reading_seconds(at) < 14 * controller._hoped_gain()
+    assert controller.may_read(at) is reads
+    tree = controller.tree(RoundState(pending=1, remaining=remaining))
+    assert bool(tree) is reads
+
+
 def test_reading_is_considered_again_as_the_answer_grows() -> None:
     """By the time that the last prompt took; the longer an answer, the longer its expected rest."""
     kept = history(FLAT, scaled(FLAT, 0.1))
