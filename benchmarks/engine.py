@@ -150,7 +150,7 @@ def forward_seconds(engine: Engine) -> Iterator[list[float]]:
         return timed_forward
 
     def adding(durations: list[float], arg: Any) -> Any:
-        """An argument that, if it chooses whether a chain ends, adds the seconds that this takes."""
+        """The argument; if it chooses whether a chain ends, its seconds are added."""
         if not callable(arg):
             return arg
 
