@@ -179,8 +179,8 @@ class TreeController:
     def may_read(self, at: RoundState) -> bool:
         """Whether the draft shall read its prompt, of `at.pending` tokens: where costs are known,
         only if that can pay within the expected rest of the answer, should draft tokens be accepted
-        as often as they may be, and if a tree may be tried then. The question is open again
-        `PLAN_EVERY` tokens later."""
+        as often as they may be, and if a tree or a probe may be tried then. The question is open
+        again `PLAN_EVERY` tokens later."""
         with self.history.lock:
             costs = self.history.costs
             if not (costs.target.is_measured and costs.draft.is_measured):
@@ -198,7 +198,9 @@ class TreeController:
             if self._rows_until_plan <= 0:
                 self._choose_plan()
             self._limit_depth(0.0)
-            return self._depth > 0 or not self._best_depth
+            if self._best_depth:
+                return self._depth > 0
+            return self.history.costs.level(FIRST_PROBE + 1, at) <= self._allowance()
 
     def expected(self, at: RoundState) -> Expectation:
         """The expected result of the next round, the draft's reading of what it lacks included."""

@@ -314,6 +314,19 @@ def test_a_prompt_is_not_read_where_no_tree_may_be_tried(remaining: int, reads: 
     assert bool(tree) is reads
 
 
+@pytest.mark.parametrize(("remaining", "reads"), [(14, False), (64, True)])
+def test_a_prompt_is_not_read_where_no_probe_may_be_tried(remaining: int, reads: bool) -> None:
+    """No tree is expected to pay, but at best one does."""
+    dear = CostCurve((1, 2, 6, 64), (1.0, 1.3, 1.4, 3.0))
+    kept = history(dear, scaled(FLAT, 0.6))
+    kept.rates.ranks[0].mean = 0.4
+    controller = TreeController(kept)
+    at = RoundState(pending=4, remaining=remaining)
+    assert controller.history.reading_seconds(at) < 14 * controller._hoped_gain()
+    assert controller.may_read(at) is reads
+    assert not controller.tree(RoundState(pending=1, remaining=remaining))
+
+
 def test_reading_is_considered_again_as_the_answer_grows() -> None:
     """By the time that the last prompt took; the longer an answer, the longer its expected rest."""
     kept = history(FLAT, scaled(FLAT, 0.1))
