@@ -34,20 +34,21 @@ class Pruning:
 
     def keep(self, prompt: Prompt, context: TargetContext) -> list[Tensor]:
         """Per row the tokens that stay, int64 ``[K]``: text, and the pruner's visual tokens."""
+        return [self.keep_in_row(row, prompt, context) for row in range(len(prompt.lengths))]
+
+    def keep_in_row(self, row: int, prompt: Prompt, context: TargetContext) -> Tensor:
+        """The tokens of one row that stay, int64 ``[K]``."""
         spec = self.pruner.readings
+        is_visual = prompt.visual[row, : prompt.lengths[row]]
+        positions = is_visual.nonzero()[:, 0]
         target_scores = spec.scores(context.readings)
-        kept_tokens = []
-        for row, length in enumerate(prompt.lengths):
-            is_visual = prompt.visual[row, :length]
-            positions = is_visual.nonzero()[:, 0]
-            scores = _row_scores(prompt, row, positions, context.prompt, target_scores)
-            visual = Visual(prompt.cells[row, positions], prompt.embeds[row, positions], scores)
-            indices = self.pruner.select(visual, keep_count(len(positions), self.ratio))
-            context.observer.on_choice(Choice(positions, visual, indices, spec.score_name))
-            stays = ~is_visual
-            stays[positions[indices]] = True
-            kept_tokens.append(stays.nonzero()[:, 0])
-        return kept_tokens
+        scores = _row_scores(prompt, row, positions, context.prompt, target_scores)
+        visual = Visual(prompt.cells[row, positions], prompt.embeds[row, positions], scores)
+        indices = self.pruner.select(visual, keep_count(len(positions), self.ratio))
+        context.observer.on_choice(Choice(positions, visual, indices, spec.score_name))
+        stays = ~is_visual
+        stays[positions[indices]] = True
+        return stays.nonzero()[:, 0]
 
     def apply(self, prompt: Prompt, context: TargetContext) -> PrunedPrompt:
         """Prune a prompt, and count its visual tokens before and after for the statistics."""

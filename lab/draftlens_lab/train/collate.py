@@ -11,14 +11,17 @@ from draftlens.core.errors import InputError, MediaError, TrainingDataError
 from draftlens.media.conversation import Conversation, read, same_processing
 from draftlens_lab.train.data import Entry, TrainingData
 from draftlens_lab.train.distil import answer_labels
+from draftlens_lab.train.draws import Draws
 from draftlens_lab.train.labels import IGNORE, AnswerProcessor
+from draftlens_lab.train.pruned import select_answers
 
 
 class Collator:
     """Makes batches of the entries of one file.
 
     Args:
-        target: the processor of the target, or None without distillation.
+        target: the processor of the target; None if no target takes part.
+        draws: what the draft reads of each entry; None for all of it.
     """
 
     def __init__(
@@ -27,10 +30,12 @@ class Collator:
         draft: AnswerProcessor,
         target: AnswerProcessor | None,
         frames: int,
+        draws: Draws | None = None,
     ) -> None:
         self.data = data
         self.draft = draft
         self.frames = frames
+        self.draws = draws
         self.target = target
         if target is not None and same_processing(target.processor, draft.processor):
             self.target = None  # the draft's tensors serve both models
@@ -41,7 +46,8 @@ class Collator:
         Returns:
             The tensors of the draft's processor and ``labels`` int64 ``[B, L]``, all `IGNORE` for
             entries that are not counted. If the target's processor makes other tensors, they are
-            under ``target``, with their labels.
+            under ``target``, with their labels. With draws, ``pruning`` is a `RowPruning` of these
+            and of the target's tensors.
         """
         conversations = [self._read(entry) for entry in entries]
         batch = self._process(self.draft, entries, conversations)
@@ -78,6 +84,9 @@ class Collator:
             for entry, conversation in zip(entries, conversations, strict=True):
                 self._process(processor, [entry], [conversation])
             raise
+        if self.draws is not None:
+            draws = [self.draws.of(entry) for entry in entries]
+            batch["pruning"] = select_answers(batch["labels"], draws)
         uncounted = torch.tensor([not entry.counted for entry in entries])
         batch["labels"][uncounted] = IGNORE
         return batch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ class Entry:
 
     Args:
         place: file, entry (counted from 1) and line, for messages.
+        number: of the entry in its file, counted from 0.
         counted: False for an entry that only fills up a batch and is not trained on.
     """
 
@@ -43,6 +44,7 @@ class Entry:
     turns: tuple[tuple[str, str], ...]
     images: tuple[str, ...]
     videos: tuple[str, ...]
+    number: int = 0
     counted: bool = True
 
     @property
@@ -50,6 +52,16 @@ class Entry:
         """Approximate length in characters, for grouping entries of similar length."""
         num_frames = len(self.images) + _FRAMES_PER_VIDEO * len(self.videos)
         return sum(len(text) for _, text in self.turns) + _MEDIA_LENGTH * num_frames
+
+    @property
+    def answers_after_media(self) -> tuple[int, ...]:
+        """The answers, counted from 0, that come after all images and videos of the entry."""
+        last = max(
+            (index for index, (_, text) in enumerate(self.turns) if _PLACEHOLDER.search(text)),
+            default=0,
+        )
+        answers = [index for index, (role, _) in enumerate(self.turns) if role == "assistant"]
+        return tuple(number for number, index in enumerate(answers) if index > last)
 
     def media(self, root: Path) -> list[tuple[str, Path]]:
         """(``"image"`` or ``"video"``, path) of each media file of the entry."""
@@ -159,7 +171,8 @@ def _parse_entries(text: str, path: Path) -> list[Entry]:
         for position, value in _json_values(text):
             line += text.count("\n", previous, position)
             previous = position
-            entries.append(parse_entry(value, f"{path}, entry {len(entries) + 1} (line {line})"))
+            place = f"{path}, entry {len(entries) + 1} (line {line})"
+            entries.append(replace(parse_entry(value, place), number=len(entries)))
     except json.JSONDecodeError as error:
         raise TrainingDataError(
             f"{path} is not valid JSON at line {error.lineno}, column {error.colno}: {error.msg}"

@@ -5,12 +5,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from draftlens.core.errors import ConfigError
+from draftlens.core.files import parse_json
+from draftlens_lab.train.draws import UNPRUNED_SHARE, Draws, RatioRange
+
+if TYPE_CHECKING:
+    from draftlens.pruning import Pruner
 
 STAGES = ("projector", "instruct")
 PRECISIONS = ("auto", "float32", "bfloat16")
+DEFAULT_PRUNER = "specvlm"
 SCHEDULES = ("cosine", "linear", "constant_with_warmup")
 
 _PATHS = ("data", "out", "draft_config", "projector_data", "media_root")
@@ -96,6 +102,21 @@ class DraftTraining:
     distil_temperature: Annotated[
         float, "Temperature of both distributions in the distillation."
     ] = 1.0
+    prune_ratio: Annotated[
+        str | None,
+        "Share of the visual tokens that the draft does not read in the instruct stage: a number, "
+        "or a range such as 0.5..0.97 from which each entry draws.",
+    ] = None
+    pruner: Annotated[
+        str | None,
+        "With --prune-ratio, which tokens it reads: a name, or JSON of a name and options; by "
+        "default specvlm.",
+    ] = None
+    unpruned_share: Annotated[
+        float | None,
+        f"With --prune-ratio, share of the entries that are not pruned; by default "
+        f"{UNPRUNED_SHARE}.",
+    ] = None
     precision: Annotated[
         str, "auto (bfloat16 if the hardware supports it), float32 or bfloat16."
     ] = "auto"
@@ -107,7 +128,9 @@ class DraftTraining:
     save_steps: Annotated[int, "Steps between checkpoints."] = 500
     keep_checkpoints: Annotated[int, "Number of newest checkpoints to keep per stage."] = 1
     log_steps: Annotated[int, "Steps between two logged losses."] = 10
-    seed: Annotated[int, "Seed of the random weights, the order of entries and dropout."] = 0
+    seed: Annotated[
+        int, "Seed of the random weights, the order of entries, prune ratios and dropout."
+    ] = 0
     restart: Annotated[bool, "Delete the checkpoints in the folder and start over."] = False
     cpu: Annotated[bool, "Train on the CPU even if there is a GPU."] = False
 
@@ -120,11 +143,43 @@ class DraftTraining:
         self._check_numbers()
         self._check_choices()
         self._check_combinations()
+        self._check_pruning()
         self._check_switches()
 
     @property
     def chosen_stages(self) -> tuple[str, ...]:
         return STAGES if self.stages == "both" else (self.stages,)
+
+    @property
+    def draws(self) -> Draws | None:
+        """What the draft reads of each entry in the instruct stage; None for all of it."""
+        if self.prune_ratio is None:
+            return None
+        share = UNPRUNED_SHARE if self.unpruned_share is None else self.unpruned_share
+        return Draws(RatioRange.parse(self.prune_ratio), share, self.seed)
+
+    @property
+    def pruner_choice(self) -> Pruner | None:
+        """The pruner of the instruct stage; None where prompts are not pruned."""
+        if self.prune_ratio is None:
+            return None
+        from draftlens.pruning import make_pruner  # imports torch
+
+        name = self.pruner or DEFAULT_PRUNER
+        if not name.startswith("{"):
+            return make_pruner(name)
+        try:
+            return make_pruner(parse_json(name))
+        except ValueError as error:
+            raise ConfigError(f"pruner is not valid: {error}") from error
+
+    @property
+    def guide(self) -> str | None:
+        """The target whose reading of the prompt guides the pruner; None if it needs none."""
+        pruner = self.pruner_choice
+        if pruner is None or not pruner.readings:
+            return None
+        return self.distil or self.target
 
     def _check_integers(self) -> None:
         for name in _POSITIVE_INTEGERS:
@@ -172,6 +227,33 @@ class DraftTraining:
         if self.distil is not None and self.stages == "projector":
             raise ConfigError(
                 "distil is given, but the instruct stage, which distils, is not to be run"
+            )
+
+    def _check_pruning(self) -> None:
+        if self.prune_ratio is None:
+            for name in ("pruner", "unpruned_share"):
+                if getattr(self, name) is not None:
+                    raise ConfigError(f"{name} is given, but no prune_ratio")
+            return
+        if self.stages == "projector":
+            raise ConfigError(
+                "prune_ratio is given, but the instruct stage, which prunes, is not to be run"
+            )
+        RatioRange.parse(self.prune_ratio)
+        share = self.unpruned_share
+        if share is not None and not (_is_number(share) and 0 <= share <= 1):
+            raise ConfigError(f"unpruned_share must be from 0 to 1, not {share!r}")
+        pruner = self.pruner_choice
+        if pruner is not None and pruner.readings and self.guide is None:
+            raise ConfigError(
+                f"the pruner {self.pruner or DEFAULT_PRUNER!r} needs the target's reading of the "
+                f"prompt: name a target, or prune by uniform"
+            )
+        if self.guide is not None and self.target not in (None, self.guide):
+            raise ConfigError(
+                f"the pruner {self.pruner or DEFAULT_PRUNER!r} is guided by the model to distil, "
+                f"which is {self.distil!r}, but the target is {self.target!r}: name the same "
+                f"model, or prune by uniform"
             )
 
     def _check_switches(self) -> None:

@@ -29,7 +29,7 @@ from draftlens_lab.train.report import (
     loss_plot,
     losses_of,
 )
-from draftlens_lab.train.stage import Stage, load_distillation, make_stage, try_models
+from draftlens_lab.train.stage import Stage, load_teaching, make_stage, try_models
 from draftlens_lab.train.trainer import DraftTrainer, EpochOrder, StopAtNan, arguments, restore
 
 
@@ -223,12 +223,15 @@ def _make_trainer(stage: Stage, session: _Session, losses: Losses) -> DraftTrain
     options = session.options
     draft = session.draft
     log = LossLog(options.out, stage.plan.name, losses)
+    teaching = load_teaching(stage, options, session.plan)
     trainer = DraftTrainer(
         vision=draft.parts.vision,
         vision_lr_factor=options.vision_lr_factor,
         frozen=_freeze(stage, session),
         order=_entry_order(stage, session),
-        distillation=load_distillation(stage, options, session.plan),
+        distillation=teaching.distillation,
+        pruning=teaching.pruning,
+        draws=stage.collate.draws,
         model=draft.model,
         args=_arguments(stage, session),
         data_collator=stage.collate,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from accelerate.utils import send_to_device
@@ -15,13 +16,20 @@ from draftlens.models.loading import LoadOptions
 from draftlens_lab.train.collate import Collator
 from draftlens_lab.train.data import Entry, TrainingData
 from draftlens_lab.train.distil import answer_labels, answer_logits
+from draftlens_lab.train.draws import Draws
 from draftlens_lab.train.errors import config_errors
 from draftlens_lab.train.labels import AnswerProcessor
 from draftlens_lab.train.media import evenly_spaced
 from draftlens_lab.train.models import Draft, load_processor
 from draftlens_lab.train.options import DraftTraining
+from draftlens_lab.train.pruned import PromptPruning
 from draftlens_lab.train.report import StagePlan, TrainingPlan
-from draftlens_lab.train.trainer import Distillation, device_batch, target_logits
+from draftlens_lab.train.trainer import (
+    Distillation,
+    TrainingBatch,
+    device_batch,
+    target_logits,
+)
 
 NUM_SAMPLES = 16
 """Entries per stage that are made into batches before training, to estimate the number of tokens
@@ -33,14 +41,14 @@ class Stage:
     """A stage that is ready to run.
 
     Args:
-        distil: name of the teacher, or None.
+        target: name of the model that takes part, by its logits or its attention; None for none.
     """
 
     entries: list[Entry]
     collate: Collator
     learning_rate: float
     epochs: float
-    distil: str | None
+    target: str | None
     plan: StagePlan
 
 
@@ -49,7 +57,21 @@ class _Settings:
     batch: int
     learning_rate: float
     epochs: float
-    distil: str | None
+    target: str | None
+    draws: Draws | None
+
+
+@dataclass(frozen=True)
+class Teaching:
+    """What the draft learns in a stage beside the answers of the data.
+
+    Args:
+        distillation: the target's logits; None for none.
+        pruning: which tokens of its prompts the draft reads; None for all.
+    """
+
+    distillation: Distillation | None = None
+    pruning: PromptPruning | None = None
 
 
 @dataclass(frozen=True)
@@ -72,7 +94,8 @@ def make_stage(
     if name == "projector":
         data = files.get("projector_data", data)
         entries = _visual_entries(data)
-    collate = Collator(data, draft.processor, _target_processor(settings), options.frames)
+    target = _target_processor(settings)
+    collate = Collator(data, draft.processor, target, options.frames, settings.draws)
     counts = _estimate_tokens(collate, entries)
     size = device_batch(settings.batch, processes, options.device_batch)
     num_steps = options.max_steps or _num_steps(settings, len(entries), size * processes)
@@ -87,29 +110,29 @@ def make_stage(
         batch=settings.batch,
         device_batch=size,
     )
-    return Stage(entries, collate, settings.learning_rate, settings.epochs, settings.distil, plan)
+    return Stage(entries, collate, settings.learning_rate, settings.epochs, settings.target, plan)
 
 
-def load_distillation(
-    stage: Stage, options: DraftTraining, plan: TrainingPlan
-) -> Distillation | None:
-    """Load the teacher of a stage; None if it learns from the data only."""
-    if stage.distil is None:
-        return None
-    target = load_model(
-        stage.distil, "target", LoadOptions(device=plan.device, dtype=plan.precision)
-    )
-    return Distillation(
-        target.backbone.model.requires_grad_(False),
-        options.distil_weight,
-        options.distil_temperature,
-    )
+def load_teaching(stage: Stage, options: DraftTraining, plan: TrainingPlan) -> Teaching:
+    """Load the target of a stage, if one takes part."""
+    target = None
+    if stage.target is not None:
+        load_options = LoadOptions(device=plan.device, dtype=plan.precision)
+        target = load_model(stage.target, "target", load_options).backbone
+        target.model.requires_grad_(False)
+    distillation = None
+    if target is not None and options.distil is not None:
+        distillation = Distillation(target.model, options.distil_weight, options.distil_temperature)
+    pruner = options.pruner_choice
+    if pruner is None or stage.collate.draws is None:
+        return Teaching(distillation)
+    return Teaching(distillation, PromptPruning(pruner, target if pruner.readings else None))
 
 
 def try_models(
     stages: Sequence[Stage], options: DraftTraining, draft: Draft, plan: TrainingPlan
 ) -> None:
-    """Run the draft, and the model to distil, on an entry with images and one with videos.
+    """Run the draft, and the target that takes part, on an entry with images and one with videos.
 
     Some mismatches of a config and a processor, such as another patch size, only become apparent
     in a forward pass.
@@ -117,21 +140,29 @@ def try_models(
     model = draft.model.to(plan.device)
     for stage in stages:
         # The stage loads the target again later. Until then, its memory is free.
-        distillation = load_distillation(stage, options, plan)
+        teaching = load_teaching(stage, options, plan)
         for entry in of_each_kind(stage.entries):
-            inputs = send_to_device(stage.collate([entry]), plan.device)
-            labels = inputs.pop("labels")
-            target_inputs = inputs.pop("target", None)
-            failure = (
-                f"cannot take what its processor makes of {entry.place}, so the two may not "
-                f"belong together"
-            )
-            draft_failure = f"the draft {draft.processor.name!r} {failure}"
-            with config_errors(draft_failure, (Exception,)), torch.no_grad():
-                answer_logits(model, model, inputs, labels)
-            if distillation is not None:
-                with config_errors(f"the target {stage.distil!r} {failure}", (Exception,)):
-                    target_logits(distillation.target, inputs, labels, target_inputs)
+            _try_entry(stage, teaching, draft, model, entry, plan.device)
+
+
+def _try_entry(
+    stage: Stage, teaching: Teaching, draft: Draft, model: Any, entry: Entry, device: str
+) -> None:
+    batch = send_to_device(stage.collate([entry]), device)
+    failure = (
+        f"cannot take what its processor makes of {entry.place}, so the two may not belong together"
+    )
+    with torch.no_grad():
+        step = TrainingBatch.of(batch)
+        with config_errors(f"the draft {draft.processor.name!r} {failure}", (Exception,)):
+            answer_logits(model, model, step.inputs, step.labels)
+        if stage.target is None:
+            return
+        with config_errors(f"the target {stage.target!r} {failure}", (Exception,)):
+            if teaching.pruning is not None:
+                step.kept(teaching.pruning, model)
+            if teaching.distillation is not None:
+                target_logits(teaching.distillation.target, step)
 
 
 def of_each_kind(entries: Sequence[Entry]) -> list[Entry]:
@@ -152,13 +183,15 @@ def _settings(name: str, options: DraftTraining) -> _Settings:
             batch=options.projector_batch,
             learning_rate=options.projector_lr,
             epochs=options.projector_epochs,
-            distil=None,
+            target=None,
+            draws=None,
         )
     return _Settings(
         batch=options.batch,
         learning_rate=options.lr,
         epochs=options.epochs,
-        distil=options.distil,
+        target=options.distil or options.guide,
+        draws=options.draws,
     )
 
 
@@ -172,9 +205,9 @@ def _visual_entries(data: TrainingData) -> list[Entry]:
 
 
 def _target_processor(settings: _Settings) -> AnswerProcessor | None:
-    if settings.distil is None:
+    if settings.target is None:
         return None
-    return AnswerProcessor(load_processor(settings.distil, "target"), settings.distil)
+    return AnswerProcessor(load_processor(settings.target, "target"), settings.target)
 
 
 def _num_steps(settings: _Settings, num_entries: int, at_once: int) -> int:

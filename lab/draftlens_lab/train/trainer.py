@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import chain
@@ -18,7 +18,9 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from draftlens.core.errors import ConfigError
 from draftlens_lab.train.distil import answer_labels, answer_logits, answer_loss
+from draftlens_lab.train.draws import Draws
 from draftlens_lab.train.errors import loading
+from draftlens_lab.train.pruned import PromptPruning, RowPruning, cast, reading_only, taken
 
 MAX_DEVICE_BATCH = 8
 """Largest number of entries per device and forward pass, unless the options set it."""
@@ -38,6 +40,37 @@ class Distillation:
     target: Any
     weight: float
     temperature: float
+
+
+@dataclass(frozen=True)
+class TrainingBatch:
+    """A batch of the collator in its parts.
+
+    Args:
+        inputs: of the draft.
+        labels: int64 ``[B, L]``.
+        rows: how the draft's rows are pruned; None if they are not.
+        target: the target's own inputs, labels and rows; None if the draft's serve both.
+    """
+
+    inputs: dict[str, Any]
+    labels: Tensor
+    rows: RowPruning | None
+    target: TrainingBatch | None
+
+    @classmethod
+    def of(cls, batch: Mapping[str, Any]) -> TrainingBatch:
+        inputs = dict(batch)
+        target = inputs.pop("target", None)
+        labels, rows = inputs.pop("labels"), inputs.pop("pruning", None)
+        return cls(inputs, labels, rows, None if target is None else cls.of(target))
+
+    def kept(self, pruning: PromptPruning | None, draft: Any) -> list[Tensor] | None:
+        """The tokens of each row that the draft reads, int64 ``[K]``; None for all."""
+        if pruning is None or self.rows is None or not any(self.rows.ratios):
+            return None
+        of_target = self.target or self
+        return pruning.kept(draft, self.inputs, self.rows, of_target.inputs, of_target.rows)
 
 
 class EpochOrder(Sampler[int]):
@@ -105,6 +138,8 @@ class DraftTrainer(Trainer):  # type: ignore[misc]
         vision_lr_factor: learning rate of these parameters, as a share of that of the others.
         frozen: modules that are not trained; they remain in evaluation mode.
         distillation: the target to learn from, or None to learn the answers of the data only.
+        pruning: chooses the visual tokens that the draft reads; None for all.
+        draws: of the collator, whose epoch is set; None without pruning.
     """
 
     optimizer: Any
@@ -118,6 +153,8 @@ class DraftTrainer(Trainer):  # type: ignore[misc]
         frozen: Sequence[nn.Module],
         order: EpochOrder,
         distillation: Distillation | None,
+        pruning: PromptPruning | None = None,
+        draws: Draws | None = None,
         **options: Any,
     ) -> None:
         self.vision = vision
@@ -125,6 +162,7 @@ class DraftTrainer(Trainer):  # type: ignore[misc]
         self.frozen = frozen
         self.order = order
         self.distillation = distillation
+        self.pruning = pruning
         config = options["model"].config
         original_config = dict(vars(config))
         super().__init__(**options)
@@ -134,7 +172,7 @@ class DraftTrainer(Trainer):  # type: ignore[misc]
         vars(config).update(original_config)
         # The loss is a sum over the tokens of all accumulated batches, divided by their number.
         self.model_accepts_loss_kwargs = True
-        self.add_callback(_EpochListener(order))
+        self.add_callback(_EpochListener(order, draws))
 
     def compute_loss(
         self,
@@ -146,22 +184,30 @@ class DraftTrainer(Trainer):  # type: ignore[misc]
         """A batch's part of the step's mean loss per answer token."""
         for module in self.frozen:
             module.eval()  # reverts the Trainer's train(): no dropout, no running statistics
-        labels = inputs.pop("labels")
-        target_inputs = inputs.pop("target", None)
-        tokens = answer_labels(labels)
+        batch = TrainingBatch.of(inputs)
+        tokens = answer_labels(batch.labels)
         logits_to_learn = None
         weight = 0.0
         temperature = 1.0
         if self.distillation is not None:
-            logits_to_learn = target_logits(self.distillation.target, inputs, labels, target_inputs)
+            logits_to_learn = target_logits(self.distillation.target, batch)
             weight = self.distillation.weight
             temperature = self.distillation.temperature
-        logits = answer_logits(self.accelerator.unwrap_model(model), model, inputs, labels)
+        logits = self._draft_logits(model, batch)
         loss = answer_loss(logits, tokens, logits_to_learn, weight, temperature)
         # Gradients are averaged over processes, but the tokens are counted over all of them.
         num_tokens = num_items_in_batch or len(tokens)
         share: Tensor = loss * self.accelerator.num_processes / num_tokens
         return share
+
+    def _draft_logits(self, model: Any, batch: TrainingBatch) -> Tensor:
+        """The draft's logits float32 ``[N, V]`` for the answer tokens."""
+        draft = self.accelerator.unwrap_model(model)
+        kept = batch.kept(self.pruning, draft)
+        if kept is None:
+            return answer_logits(draft, model, batch.inputs, batch.labels)
+        with reading_only(draft, batch.inputs["input_ids"], kept):
+            return answer_logits(draft, model, batch.inputs, taken(batch.labels, kept))
 
     def create_optimizer(self, model: Any = None) -> Any:
         """AdamW, with a separate learning rate for the vision encoder."""
@@ -231,13 +277,17 @@ class DraftTrainer(Trainer):  # type: ignore[misc]
 
 
 class _EpochListener(TrainerCallback):  # type: ignore[misc]
-    """Sets the epoch of the order; accelerate does not set it when an epoch is resumed."""
+    """Sets the epoch of the order and of the draws; accelerate does not set it when an epoch is
+    resumed."""
 
-    def __init__(self, order: EpochOrder) -> None:
+    def __init__(self, order: EpochOrder, draws: Draws | None) -> None:
         self.order = order
+        self.draws = draws
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.order.epoch = int(state.epoch or 0)
+        if self.draws is not None:
+            self.draws.epoch = self.order.epoch
 
 
 class StopAtNan(TrainerCallback):  # type: ignore[misc]
@@ -256,24 +306,10 @@ class StopAtNan(TrainerCallback):  # type: ignore[misc]
 
 
 @torch.no_grad()
-def target_logits(
-    target: Any, inputs: dict[str, Any], labels: Tensor, target_inputs: dict[str, Any] | None
-) -> Tensor:
-    """The target's logits float32 ``[N, V]`` for the answer tokens of a batch.
-
-    Args:
-        labels: the draft's labels int64 ``[B, L]``.
-        target_inputs: the target's own inputs, with their ``labels``; None if the draft's serve
-            both.
-    """
-    if target_inputs is not None:
-        labels = target_inputs.pop("labels")
-        inputs = target_inputs
-    cast = {}
-    for name, value in inputs.items():
-        is_float = isinstance(value, Tensor) and value.is_floating_point()
-        cast[name] = value.to(target.dtype) if is_float else value
-    return answer_logits(target, target, cast, labels)
+def target_logits(target: Any, batch: TrainingBatch) -> Tensor:
+    """The target's logits float32 ``[N, V]`` for the answer tokens of a batch."""
+    own = batch.target or batch
+    return answer_logits(target, target, cast(own.inputs, target.dtype), own.labels)
 
 
 def share_of_rate(done: int, warmup: int, steps: int, schedule: str) -> float:

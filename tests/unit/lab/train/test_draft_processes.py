@@ -225,6 +225,7 @@ def test_only_the_main_process_decides() -> None:
         ("both", 7, {"batch": 4, "projector_batch": 4}),
         ("instruct", 5, {"batch": 4, "device_batch": 1, "group_by_length": True}),
         ("instruct", 6, {"batch": 4, "distil": True}),
+        ("instruct", 5, {"batch": 4, "distil": True, "prune_ratio": "0.2..0.9"}),
     ],
 )
 def test_one_process_and_two_learn_the_same(
