@@ -19,6 +19,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from draftlens_lab.measure.options import frame_counts
@@ -124,6 +125,9 @@ def main() -> None:
     parser.add_argument("--clips", type=int, default=60)
     parser.add_argument("--target", default="embedded", help="a model that knows the world")
     parser.add_argument("--draft", default="auto", help="its draft")
+    parser.add_argument(
+        "--keep", type=Path, help="folder that keeps the target's answers for the parts trained"
+    )
     parser.add_argument(
         "--checked", type=int, default=8, help="clips that the engine itself decodes as well"
     )

@@ -4,10 +4,14 @@ that neither has seen."""
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from draftlens_lab.evaluate.ranks import draft_ranks
 from draftlens_lab.measure.statistics import central_interval, resampled_ratios, resamples
 from draftlens_lab.measure.tables import markdown_table
@@ -17,6 +21,7 @@ from shared import backbones, encoded_prompt
 import draftlens
 from draftlens.engine import Engine
 from draftlens.models.adapter import Backbone
+from draftlens.models.kv_cache import KVCache
 from specvlm_parts.scenes import (
     KINDS,
     TREES,
@@ -70,7 +75,11 @@ def measure_length(
     counts: dict[str, Counts] = {name: {case: [] for case in CASES} for name in NAMES}
     visual = 0
     for index, sample in enumerate(samples_of(kind, args.clips, frames)):
-        scene = read_scene(engine, sample, frames, args.max_new_tokens)
+        name = f"{kind}-{frames}-{index}.pt"
+        scene = kept_scene(
+            args.keep and args.keep / name,
+            partial(read_scene, engine, sample, frames, args.max_new_tokens),
+        )
         visual = int(scene.prompt.visual.sum())
         for name, draft in drafts.items():
             for case, row in count(engine, draft, scene).items():
@@ -78,6 +87,22 @@ def measure_length(
         if index < args.checked:
             check(engine, scene, CHECKED_CASE, args.max_new_tokens)
     return {"visual": visual, "counts": counts, "checked": args.checked}
+
+
+def kept_scene(file: Path | None, read: Callable[[], Scene]) -> Scene:
+    """A scene from a file, or read and written to it; without the target's keys and values."""
+    if file is not None and file.exists():
+        scene: Scene = torch.load(file, weights_only=False)
+        return scene
+    scene = read()
+    context = replace(scene.context, cache=KVCache(0, 1, 0))
+    scene = replace(scene, context=context)
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_suffix(".part")
+        torch.save(scene, part)
+        part.replace(file)
+    return scene
 
 
 def count(engine: Engine, draft: Backbone, scene: Scene) -> dict[str, list[int]]:

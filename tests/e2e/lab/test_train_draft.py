@@ -98,6 +98,29 @@ def test_the_documents_commands(run: Any, clips_data: None) -> None:
     assert namespace["trained"].losses == report["losses"]
 
 
+def test_a_draft_is_trained_with_pruned_prompts(run: Any, clips_data: None) -> None:
+    """The command of the section on pruned prompts; the result drafts for its target."""
+    (line,) = re.findall(r"draftlens train-draft data\.json .*--prune-ratio.*", DOCUMENT)
+    names = {"data.json": "clips.jsonl", "NAME": "embedded", "TARGET": "embedded"}
+    words = [names.get(word, word) for word in shlex.split(line)[1:]]
+    more = ["--media-root", "clips", "--stages", "instruct", "--batch", "2", *SHORT]
+    status, out, err = run(*words, *more)
+    assert status == 0, err
+    assert "OUT holds the draft" in out
+    assert changed(CLIPS.parent / "draft", Path("OUT")) == {"projector", "language"}
+    method = {"method": "specvlm", "prune_ratio": 0.97}
+    plain, fast = (
+        draftlens.load(draft=draft, method=method, device="cpu").generate(
+            "What?", images=CLIPS / "shapes.png", max_new_tokens=9
+        )
+        for draft, method in ((None, "plain"), ("OUT", method))
+    )
+    assert plain.tokens == fast.tokens
+    status, _, err = run(*words, *more, "--pruner", "grid", "--target", "embedded")
+    assert status == 2
+    assert "OUT contains another run" in err
+
+
 def test_ctrl_c_says_from_where_it_goes_on(
     run: Any, clips_data: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -302,3 +302,16 @@ def test_a_ratio_of_zero_changes_nothing(llava: str, data: Path, tmp_path: Path)
     pruned = {"prune_ratio": "0.9", "unpruned_share": 1.0, "target": llava}
     train_draft(training(data, tmp_path / "two", llava, **more, **pruned))
     assert same(final(tmp_path / "one"), final(tmp_path / "two"))
+
+
+def test_it_trains_in_bfloat16_and_recomputes_activations(llava: str, tmp_path: Path) -> None:
+    """The language model reads the same pruned prompt when its layers run again."""
+    data = write_data(tmp_path / "data", 4)
+    target = save_model(LLAVA, tmp_path / "target", seed=3)
+    more = {**GUIDED, "distil": target, "max_steps": 2, "unpruned_share": 0.0}
+    train_draft(training(data, tmp_path / "one", llava, **more))
+    train_draft(training(data, tmp_path / "two", llava, **more, gradient_checkpointing=True))
+    for name, value in final(tmp_path / "one").items():
+        torch.testing.assert_close(value, final(tmp_path / "two")[name], rtol=0, atol=1e-5)
+    half = train_draft(training(data, tmp_path / "half", llava, **more, precision="bfloat16"))
+    assert all(np.isfinite(point["loss"]) for point in half.losses["instruct"])
