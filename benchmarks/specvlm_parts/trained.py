@@ -34,7 +34,7 @@ from specvlm_parts.scenes import (
     samples_of,
 )
 
-RATIOS = (0.5, 0.75, 0.9, 0.95, 0.97)
+RATIOS = (0.5, 0.9, 0.97)
 PRUNERS = ("specvlm", "uniform")
 CASES: dict[str, Settings] = {
     "all": {"prune_ratio": 0.0},
