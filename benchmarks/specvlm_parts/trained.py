@@ -22,6 +22,7 @@ import draftlens
 from draftlens.engine import Engine
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
+from draftlens.models.prompt import Prompt
 from specvlm_parts.scenes import (
     KINDS,
     TREES,
@@ -85,7 +86,8 @@ def measure_length(
             for case, row in count(engine, draft, scene).items():
                 counts[name][case].append(row)
         if index < args.checked:
-            check(engine, scene, CHECKED_CASE, args.max_new_tokens)
+            own = replace(scene, prompt=draft_prompt(drafts[NAMES[1]], scene))
+            check(engine, own, CHECKED_CASE, args.max_new_tokens)
     return {"visual": visual, "counts": counts, "checked": args.checked}
 
 
@@ -105,9 +107,14 @@ def kept_scene(file: Path | None, read: Callable[[], Scene]) -> Scene:
     return scene
 
 
+def draft_prompt(draft: Backbone, scene: Scene) -> Prompt:
+    """The prompt of a scene as this draft reads it, unpruned; a kept one has another draft's."""
+    return encoded_prompt(draft, scene.inputs.draft or scene.inputs.target)
+
+
 def count(engine: Engine, draft: Backbone, scene: Scene) -> dict[str, list[int]]:
     """Tokens, and passes of each of TREES, of every case."""
-    prompt = encoded_prompt(draft, scene.inputs.draft or scene.inputs.target)
+    prompt = draft_prompt(draft, scene)
     vocab_size = backbones(engine)[0].vocab_size
     rows = {}
     for case, settings in CASES.items():

@@ -64,7 +64,7 @@ PRUNED = Mix(
     reel_frames=(16, 64),
     reel_share=(0.5, 0.5),
 )
-PHASE = Phase("draft-pruned", 800, 5e-4, warmup=40)
+PHASE = Phase("draft-pruned", 1400, 2.5e-4, warmup=40)
 
 
 @dataclass(frozen=True)
