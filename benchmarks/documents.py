@@ -2,7 +2,7 @@
 
     python benchmarks/documents.py alignment --pages 12
     python benchmarks/documents.py alignment --tesseract --pdf paper.pdf
-    python benchmarks/documents.py claims --pages 2
+    python benchmarks/documents.py claims --pages 6
     python benchmarks/documents.py whole --pages 6
 
 Every part is a module of `documents_parts` with a `main()` that reads the options behind its name

@@ -9,13 +9,24 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from rapidfuzz.distance import Levenshtein
+
 from documents_parts.held_out import ORIGINS, HeldOut, drawn, written
 from documents_parts.replay import Count, Way, replay
-from documents_parts.timing import Spent, drafted, page_inputs, parser_for, reader, stock_once
+from documents_parts.timing import (
+    Spent,
+    drafted,
+    page_inputs,
+    parser_for,
+    processor_seconds,
+    reader,
+    stock_once,
+)
 from draftlens import DocumentParser
 from draftlens.documents.drafting import DraftedPage
+from draftlens.documents.reading.layouts import make_layout
 from draftlens.methods.lookup.ngram_index import Vocabulary
-from recipes.reader.evaluate import mark
+from draftlens.models.known_pairs import path_of
 
 Cell = str | float | int | None
 
@@ -37,6 +48,11 @@ class Section:
     rows: Sequence[Sequence[Cell]]
     note: str = ""
     figures: Mapping[str, Any] = field(default_factory=dict)
+
+
+def distance(truth: str, answer: str) -> tuple[int, int]:
+    """The edit distance of two texts, and the length of the longer one."""
+    return Levenshtein.distance(truth, answer), max(len(truth), len(answer))
 
 
 class Bench:
@@ -70,6 +86,8 @@ class Bench:
         self.repeats = repeats
         self.max_new_tokens = max_new_tokens
         self.real = real
+        # One object for all parsers: its network is loaded once.
+        self.layout = make_layout("rapid-layout")
         self.plain = self.parser(method="plain")
         self.tokenizer = self.plain.asker.tokenizer
         self._files: dict[tuple[str, str], list[HeldOut]] = {}
@@ -77,7 +95,7 @@ class Bench:
 
     def parser(self, **way: Any) -> DocumentParser:
         """A parser with some settings of `draftlens.ParseSettings`."""
-        return parser_for(self.engine, way, self.max_new_tokens)
+        return parser_for(self.engine, {"layout": self.layout, **way}, self.max_new_tokens)
 
     def pages(self, kind: str, origin: str = "born digital") -> list[HeldOut]:
         """Files of pages; those of one kind show the same pages, whatever their origin."""
@@ -91,7 +109,7 @@ class Bench:
     def stock(self, page: HeldOut) -> Spent:
         """The answer of stock `generate`, read once; its seconds are not interleaved with any."""
         if page.file not in self._stock:
-            self._stock[page.file] = stock_once(self.plain, page.file)
+            self._stock[page.file] = stock_once(self.plain, page.file, clock=processor_seconds)
         return self._stock[page.file]
 
     def know(self, page: HeldOut, stock: Spent) -> None:
@@ -103,26 +121,22 @@ class Bench:
         pages = {
             str(file.relative_to(self.folder)): asdict(spent) for file, spent in self._stock.items()
         }
-        return {"weights": self._weights, "pages": pages}
+        return {"weights": self.weights, "pages": pages}
 
     def recall(self, answers: Mapping[str, Any]) -> None:
         """Take over answers of an earlier run, unless other weights gave them."""
-        if answers.get("weights") != self._weights:
+        if answers.get("weights") != self.weights:
             return
         for name, values in answers["pages"].items():
             spent = Spent(**{**values, "tokens": tuple(values["tokens"])})
             self._stock[self.folder / name] = spent
 
     @cached_property
-    def _weights(self) -> str:
+    def weights(self) -> str:
         """What tells the reader, and the limit of its answers, from others."""
-        file = Path(self.engine.target.name) / "model.safetensors"
+        file = Path(path_of(self.engine.target.name, "target")) / "model.safetensors"
         digest = hashlib.sha256(file.read_bytes()).hexdigest()
         return f"{digest[:16]}, {self.max_new_tokens} tokens"
-
-    def accuracy(self, pages: Sequence[HeldOut], answers: Sequence[str]) -> float:
-        """The share of characters that are right, of all pages together."""
-        return mark("", [page.markdown for page in pages], answers).accuracy
 
     def drafted(self, page: HeldOut, pipeline: Any) -> DraftedPage:
         """A page as a pipeline reads it."""

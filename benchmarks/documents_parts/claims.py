@@ -1,11 +1,12 @@
 """The part `claims`: the fifteen claims of HSD's paper, each with a verdict.
 
-    python benchmarks/documents.py claims [--pages 2] [--only stages sources] [--early FOLDER]
+    python benchmarks/documents.py claims [--pages 6] [--only stages sources] [--early FOLDER]
 
-Work (tokens a pass, forwards, forwarded tokens) is exact and without noise; seconds are medians
-over `--repeats` interleaved runs, with rendering, layout, reading and drafting counted. Each
-section is saved as soon as it is there: what ran before an interruption stays, and `--only` runs
-some sections anew and keeps the others.
+Work (tokens a pass, forwards, forwarded tokens) is exact and without noise. Seconds are those of
+the processor, with rendering, layout, reading and drafting counted. Most sections are measured page
+by page: the rows file keeps each page, a further run goes on where the last one ended, and more
+`--pages` add to those that are there. The other sections run where `--only` names them, all of
+their pages at once.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,21 @@ from shared import argument_parser, configure, environment, environment_line, sa
 
 from documents_parts import rows, runs, work
 from documents_parts.bench import Bench, Cell, Section
+from documents_parts.paged import PagedSection, PageRows
+from documents_parts.timing import parse_once
 from documents_parts.verdicts import CLAIMS, TIMED_KINDS, Claim
 
-SECTIONS: Mapping[str, Callable[[Bench], Section]] = {
-    **{f"times, {kind}": partial(runs.times, kind=kind) for kind in TIMED_KINDS},
-    "origins": runs.origins,
-    "stages": runs.stages,
-    "length": work.length,
-    "quality": work.quality,
-    "settings": work.settings,
+PAGED: Mapping[str, PagedSection] = {
+    **{f"times, {kind}": runs.times(kind) for kind in TIMED_KINDS},
+    "origins": PagedSection(runs.measure_origins, runs.origins),
+    "stages": PagedSection(runs.measure_stages, runs.stages),
+    "length": PagedSection(work.measure_length, work.length),
+    "quality": PagedSection(work.measure_quality, work.quality),
+    "settings": PagedSection(work.measure_settings, work.settings),
+}
+"""In the order in which they run: the answers of what is timed serve the others."""
+
+AT_ONCE: Mapping[str, Callable[[Bench], Section]] = {
     "sources": runs.sources,
     "draft model": runs.draft_model,
     "crops": rows.crops,
@@ -40,7 +47,6 @@ SECTIONS: Mapping[str, Callable[[Bench], Section]] = {
     "real pages": runs.real_pages,
     "replays": work.check_replays,
 }
-"""In the order in which they run: what is timed comes first, and its answers serve the others."""
 
 INTRODUCTION = """The fifteen claims of HSD, on held-out pages of the reader in the package. Every
 lossless way of every page has the tokens of stock `generate`; a run in which one differs fails.
@@ -51,8 +57,9 @@ reader are simulated and say what the same drafts would give without its mistake
 def main() -> None:
     """Measure, judge, and write the report."""
     parser = argument_parser(__doc__, "benchmarks/results/documents_claims", repeats=1)
-    parser.add_argument("--pages", type=int, default=2, help="of each kind")
-    parser.add_argument("--only", nargs="+", choices=tuple(SECTIONS), default=list(SECTIONS))
+    parser.add_argument("--pages", type=int, default=6, help="of each kind")
+    parser.add_argument("--only", nargs="+", choices=(*PAGED, *AT_ONCE), default=list(PAGED))
+    parser.add_argument("--rows", type=Path, default=ROWS, help="one page a line")
     parser.add_argument("--target", help="folder of the reader; that of the package by default")
     parser.add_argument("--early", help="folder of an earlier checkpoint, as draft model")
     parser.add_argument("--real", nargs="+", type=Path, default=[], help="PDFs of one page")
@@ -63,13 +70,30 @@ def main() -> None:
     report |= {"environment": environment(args), "pages": args.pages}
     with tempfile.TemporaryDirectory() as folder:
         bench = _bench(args, Path(folder), report["answers"])
+        kept = PageRows(args.rows, bench.weights, report["environment"]["commit"])
         for name in args.only:
-            report["sections"][name] = asdict(SECTIONS[name](bench))
-            report["verdicts"] = verdicts(report["sections"])
-            report["answers"] = bench.answers()
-            save(args.out, report, page(report))
-            print(f"{name}: done", flush=True)
+            if name in AT_ONCE:
+                found = asdict(AT_ONCE[name](bench)) | {"environment": report["environment"]}
+                report["sections"][name] = found
+                _save(args.out, report, bench)
+        for number, name in product(range(args.pages), args.only):
+            if name in PAGED and not kept.has(name, number):
+                kept.add(name, number, PAGED[name].measure(bench, number))
+                print(f"{name}, page {number}: done", flush=True)
+        for name, section in PAGED.items():
+            if pages := kept.of(name):
+                report["sections"][name] = asdict(section.summary(pages))
+        _save(args.out, report, bench)
     print(page(report))
+
+
+ROWS = Path("benchmarks/results/documents_claims_rows.jsonl")
+
+
+def _save(out: Path, report: dict[str, Any], bench: Bench) -> None:
+    report["verdicts"] = verdicts(report["sections"])
+    report["answers"] = bench.answers()
+    save(out, report, page(report))
 
 
 def _bench(args: argparse.Namespace, folder: Path, answers: Mapping[str, Any]) -> Bench:
@@ -84,8 +108,11 @@ def _bench(args: argparse.Namespace, folder: Path, answers: Mapping[str, Any]) -
     )
     bench.recall(answers)
     bench.parser(drafter="none").calibrate()
-    # The first answer of a process fills caches and chooses kernels.
-    bench.stock(bench.pages("crop")[0])
+    # The first answers of a process load networks, fill caches and choose kernels.
+    first = bench.pages("crop")[0]
+    bench.stock(first)
+    for way in runs.TIMED.values():
+        parse_once(bench.parser(**way), first.file)
     return bench
 
 
@@ -94,6 +121,8 @@ def _earlier(file: Path) -> dict[str, Any]:
     if not file.exists():
         return {"sections": {}, "verdicts": {}, "answers": {}}
     report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    for section in report["sections"].values():
+        section.setdefault("environment", report["environment"])
     return report
 
 
@@ -112,7 +141,7 @@ def verdicts(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 def page(report: Mapping[str, Any]) -> str:
     """The report as Markdown."""
     lines = ["# The claims of HSD", "", INTRODUCTION, "", *_claims(report["verdicts"]), ""]
-    for name in SECTIONS:
+    for name in (*PAGED, *AT_ONCE):
         if name in report["sections"]:
             lines += _section(report["sections"][name])
     return "\n".join([*lines, f"<sub>{environment_line(report['environment'])}</sub>", ""])
@@ -131,7 +160,10 @@ def _claim(claim: Claim, verdict: str) -> list[str]:
 def _section(section: Mapping[str, Any]) -> list[str]:
     cells = [[_cell(value) for value in row] for row in section["rows"]]
     table = markdown_table(section["columns"], cells, text_columns=_text_columns(section))
-    return [f"## {section['title']}", "", *table, "", section["note"], ""]
+    lines = [f"## {section['title']}", "", *table, "", section["note"], ""]
+    if "environment" in section:  # of a section that ran at once, perhaps by another commit
+        lines += [f"<sub>{environment_line(section['environment'])}</sub>", ""]
+    return lines
 
 
 def _text_columns(section: Mapping[str, Any]) -> list[int]:

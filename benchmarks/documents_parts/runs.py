@@ -1,4 +1,4 @@
-"""Sections of the part `claims` that let the reader read: times, approximate ways, other drafts."""
+"""Sections of the part `claims` in which the reader reads: times, stages, other drafts."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from documents_parts.bench import Bench, Cell, Section
+from documents_parts.bench import Bench, Cell, Section, distance
 from documents_parts.held_out import ORIGINS, HeldOut
+from documents_parts.paged import Found, PagedSection, paired_ratio
 from documents_parts.replay import per_pass
 from documents_parts.timing import (
     PROMPT_LOOKUP,
@@ -16,6 +17,7 @@ from documents_parts.timing import (
     Spent,
     page_inputs,
     parser_for,
+    processor_seconds,
     read_in_every_way,
     reader,
 )
@@ -27,8 +29,6 @@ from draftlens.inputs import Inputs
 from draftlens.verify import run_stock
 
 Ways = Mapping[str, Mapping[str, Any]]
-Table = dict[str, list[Spent]]
-"""What pages took, in order, by way."""
 
 TIMED: Ways = {
     "plain": {"method": "plain"},
@@ -67,83 +67,117 @@ SOURCES = {
 }
 
 
-def times(bench: Bench, kind: str) -> Section:
-    """Seconds and work of every way on pages that are born digital (claims 1 to 3, 13, 15)."""
-    table = _table(bench, TIMED, bench.pages(kind), (STOCK, PROMPT_LOOKUP))
-    for page, stock in zip(bench.pages(kind), table[STOCK], strict=True):
-        bench.know(page, stock)
-    figures = _figures(table)
-    figures["loops"] = sum(spent.ended == "loop" for spent in table["plain"])
-    title = f"End to end, born digital, {kind} (claims 1 to 3, 13, 15)"
-    return Section(title, COLUMNS, _rows(kind, table), _times_note(bench), figures)
+def times(kind: str) -> PagedSection:
+    """Seconds and work of every way on pages that are born digital (claims 1 to 3, 10, 13, 15)."""
+
+    def measure(bench: Bench, number: int) -> Found:
+        return _read(bench, TIMED, bench.pages(kind)[number], (STOCK, PROMPT_LOOKUP))
+
+    def summary(found: Sequence[Found]) -> Section:
+        figures = _figures(found)
+        figures["loops"] = sum(page["plain"]["ended"] == "loop" for page in found)
+        title = f"End to end, born digital, {kind} (claims 1 to 3, 10, 13, 15)"
+        return Section(title, COLUMNS, _rows(kind, figures), _times_note(found), figures)
+
+    return PagedSection(measure, summary)
 
 
-def origins(bench: Bench) -> Section:
-    """The same for scans and for text layers that lie (claims 3, 4, 12)."""
+def measure_origins(bench: Bench, number: int) -> Found:
+    """Scans and text layers that lie (claims 3, 4, 12)."""
+    return {
+        origin: _read(bench, BY_ORIGIN, bench.pages("paragraph", origin)[number])
+        for origin in ORIGINS
+    }
+
+
+def origins(found: Sequence[Found]) -> Section:
     rows: list[list[Cell]] = []
     figures: dict[str, Any] = {}
     for origin in ORIGINS:
-        table = _table(bench, BY_ORIGIN, bench.pages("paragraph", origin), (STOCK,))
-        rows += _rows(origin, table)
-        figures[origin] = _figures(table)
+        figures[origin] = _figures([page[origin] for page in found])
+        rows += _rows(origin, figures[origin])
     title = "Scans and lying text layers, paragraphs (claims 3, 4)"
-    return Section(title, COLUMNS, rows, _times_note(bench), figures)
+    return Section(title, COLUMNS, rows, _times_note(found), figures)
 
 
 COLUMNS = (
-    *("pages", "way", "of stock, e2e", "of stock, decode", "of plain, e2e"),
-    *("AAL", "tokens a pass", "forwards", "forwarded", "outside forwards"),
+    *("pages", "way", "of stock, e2e", "of plain, e2e"),
+    *("AAL", "tokens a pass", "forwards", "forwarded"),
 )
 TIMES_NOTE = (
-    "Seconds of all pages together; rendering, layout, reading, drafting and crops count, decoding "
-    "counts all of these but rendering. AAL is the mean number of accepted guesses a pass. "
-    "Forwards behind the prefill and the tokens that they read, those of crops included. Outside "
-    "forwards: share of the rounds' seconds."
+    "The processor's seconds of all pages together, tesseract's included; rendering, layout, "
+    "reading, drafting and crops count. Intervals: 95%, bootstrap over pages, paired. AAL is the "
+    "mean number of accepted guesses a pass. Forwards behind the prefill and the tokens that they "
+    "read, those of crops included."
 )
 
 
-def _times_note(bench: Bench) -> str:
-    return f"Pages of each kind: {bench.num_pages}. {TIMES_NOTE}"
+def _times_note(found: Sequence[Found]) -> str:
+    return f"Pages of each kind: {len(found)}. {TIMES_NOTE}"
 
 
-def _table(
-    bench: Bench, ways: Ways, pages: Sequence[HeldOut], stock: Sequence[str] = (STOCK,)
-) -> Table:
+def _read(bench: Bench, ways: Ways, page: HeldOut, stock: Sequence[str] = (STOCK,)) -> Found:
+    """What a page takes in each way. Parsers are new, since they learn from pages."""
     parsers = {name: bench.parser(**way) for name, way in ways.items()}
-    table: Table = {}
-    for page in pages:
-        found = read_in_every_way(parsers, page.file, bench.repeats, warm_ups=0, stock=stock)
-        for way, spent in found.items():
-            table.setdefault(way, []).append(spent)
-    return table
+    read = read_in_every_way(
+        parsers, page.file, bench.repeats, warm_ups=0, stock=stock, clock=processor_seconds
+    )
+    bench.know(page, read[STOCK])
+    return {way: _values(spent, page.markdown) for way, spent in read.items()}
 
 
-def _rows(name: str, table: Table) -> list[list[Cell]]:
-    figures = _figures(table)
-    return [[name, way, *found.values()] for way, found in figures["ways"].items()]
+def _values(spent: Spent, truth: str) -> dict[str, Any]:
+    wrong, longest = distance(truth, spent.markdown)
+    return {
+        "seconds": round(spent.seconds, 4),
+        "tokens": round(spent.per_pass * spent.passes),
+        "accepted": round(spent.accepted * spent.passes),
+        "passes": spent.passes,
+        "forwards": spent.forwards,
+        "forwarded": spent.forwarded,
+        "ended": spent.ended,
+        "wrong": wrong,
+        "longest": longest,
+    }
 
 
-def _figures(table: Table) -> dict[str, Any]:
-    """Ratios of sums over pages, by way."""
-    stock = table[STOCK]
-    plain = table.get("plain", stock)
+def _rows(name: str, figures: Mapping[str, Any]) -> list[list[Cell]]:
+    return [
+        [name, way, *(found[column] for column in SHOWN)] for way, found in figures["ways"].items()
+    ]
+
+
+SHOWN = ("of stock", "of plain", "aal", "per pass", "forwards", "forwarded")
+
+
+def _figures(pages: Sequence[Found]) -> dict[str, Any]:
+    """Ratios of sums over pages, by way, and the values of each page."""
+    columns = {
+        way: {name: [page[way][name] for page in pages] for name in MEASURED} for way in pages[0]
+    }
+    stock = columns[STOCK]["seconds"]
+    plain = columns.get("plain", columns[STOCK])["seconds"]
     ways = {}
-    for way, found in table.items():
+    for way, column in columns.items():
+        passes = max(sum(column["passes"]), 1)
         ways[way] = {
-            "e2e": _sum(stock, "seconds") / _sum(found, "seconds"),
-            "decode": _sum(stock, "decode") / _sum(found, "decode"),
-            "of plain": _sum(plain, "seconds") / _sum(found, "seconds"),
-            "aal": statistics.mean(spent.accepted for spent in found),
-            "per pass": statistics.mean(spent.per_pass for spent in found),
-            "forwards": _sum(found, "forwards"),
-            "forwarded": _sum(found, "forwarded"),
-            "outside": statistics.mean(spent.outside for spent in found),
+            "e2e": sum(stock) / sum(column["seconds"]),
+            "of stock": paired_ratio(stock, column["seconds"]).text(".2f"),
+            "of plain": paired_ratio(plain, column["seconds"]).text(".2f"),
+            "aal": sum(column["accepted"]) / passes,
+            "per pass": sum(column["tokens"]) / passes,
+            "forwards": sum(column["forwards"]),
+            "forwarded": sum(column["forwarded"]),
+            "accuracy": 1 - sum(column["wrong"]) / max(sum(column["longest"]), 1),
+            "pages": column,
         }
-    return {"ways": ways, "seconds": _sum(stock, "seconds")}
+    return {"ways": ways}
 
 
-def _sum(found: Sequence[Spent], name: str) -> float:
-    return float(sum(getattr(spent, name) for spent in found))
+MEASURED = (
+    *("seconds", "tokens", "accepted", "passes", "forwards", "forwarded"),
+    *("wrong", "longest"),
+)
 
 
 def real_pages(bench: Bench) -> Section:
@@ -165,30 +199,41 @@ def real_pages(bench: Bench) -> Section:
     )
 
 
-def stages(bench: Bench) -> Section:
+STAGED_KINDS = ("paragraph", "page")
+PIPELINE = "the pipeline alone"
+
+
+def measure_stages(bench: Bench, number: int) -> Found:
     """Stages and tolerance: work, time and accuracy (claims 9 to 11)."""
-    pages = [*bench.pages("paragraph"), *bench.pages("page")]
-    table = _table(bench, STAGES, pages)
-    figures = _figures(table)
-    rows: list[list[Cell]] = []
-    for way, found in table.items():
-        accuracy = bench.accuracy(pages, [spent.markdown for spent in found])
-        figures["ways"][way]["accuracy"] = accuracy
-        measured = figures["ways"][way]
-        names = ("e2e", "decode", "aal", "per pass", "forwards", "forwarded")
-        rows.append([way, *(measured[name] for name in names), accuracy])
-    pipeline = StandardPipeline("text-layer")
-    drafts = ["\n\n".join(bench.drafts(page, pipeline)) for page in pages]
-    figures["pipeline"] = bench.accuracy(pages, drafts)
-    rows.append(["the pipeline alone", *[None] * 6, figures["pipeline"]])
+    found: Found = {}
+    for kind in STAGED_KINDS:
+        page = bench.pages(kind)[number]
+        found[kind] = _read(bench, STAGES, page)
+        text = "\n\n".join(bench.drafts(page, StandardPipeline("text-layer", bench.layout)))
+        wrong, longest = distance(page.markdown, text)
+        found[f"{PIPELINE}, {kind}"] = {"wrong": wrong, "longest": longest}
+    return found
+
+
+def stages(found: Sequence[Found]) -> Section:
+    figures = _figures([page[kind] for page in found for kind in STAGED_KINDS])
+    alone = [page[f"{PIPELINE}, {kind}"] for page in found for kind in STAGED_KINDS]
+    wrong = sum(page["wrong"] for page in alone)
+    figures["pipeline"] = 1 - wrong / sum(page["longest"] for page in alone)
+    names = ("of stock", "aal", "per pass", "forwards", "forwarded", "accuracy")
+    rows: list[list[Cell]] = [
+        [way, *(measured[name] for name in names)] for way, measured in figures["ways"].items()
+    ]
+    rows.append([PIPELINE, *[None] * 5, figures["pipeline"]])
     return Section(
         "Stages and tolerance (claims 9 to 11)",
         (
-            *("way", "of stock, e2e", "of stock, decode", "AAL", "tokens a pass"),
+            *("way", "of stock, e2e", "AAL", "tokens a pass"),
             *("forwards", "forwarded", "right"),
         ),
         rows,
-        "Right: the share of characters. AAL and tokens a pass are those of the page's pass.",
+        f"Paragraphs and pages, {len(found)} of each. Right: the share of characters. AAL and "
+        "tokens a pass are those of the page's pass.",
         figures,
     )
 

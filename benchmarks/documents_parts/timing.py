@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ class Spent:
         decode: seconds of decoding, drafts included.
         per_pass: tokens a pass; 1 for stock `generate`.
         accepted: guesses a pass that were right, the AAL of the paper.
+        passes: of the page's row, behind the prefill.
         forwards: of the target behind the prefill, those of crops included.
         forwarded: tokens that these forwards read.
         outside: share of the rounds' seconds that is no forward: drafting, and bookkeeping.
@@ -51,6 +53,7 @@ class Spent:
     decode: float
     per_pass: float = 1.0
     accepted: float = 0.0
+    passes: int = 0
     forwards: int = 0
     forwarded: int = 0
     outside: float = 0.0
@@ -61,6 +64,17 @@ class Spent:
 
 ROUNDS = ("draft_prefill", "draft", "verify", "rollback")
 """Phases of rounds."""
+
+
+Seconds = Callable[[], float]
+"""A clock."""
+
+
+def processor_seconds() -> float:
+    """The processor's time of this process and of the programs that it has started and that have
+    ended, such as tesseract; other programs on the machine hardly change it."""
+    times = os.times()
+    return time.process_time() + times.children_user + times.children_system
 
 
 def reader(folder: str | None, draft: str | None = None) -> Engine:
@@ -78,11 +92,11 @@ def parser_for(engine: Engine, way: Mapping[str, Any], max_new_tokens: int) -> D
     return DocumentParser(engine, ParseSettings(**{"max_new_tokens": max_new_tokens, **way}))
 
 
-def parse_once(parser: DocumentParser, file: Path) -> Spent:
+def parse_once(parser: DocumentParser, file: Path, clock: Seconds = time.perf_counter) -> Spent:
     """Read a file of one page."""
-    began = time.perf_counter()
+    began = clock()
     (page,) = parser.parse(file)
-    seconds = time.perf_counter() - began
+    seconds = clock() - began
     assert page.error is None, page.error
     return _spent(page, seconds)
 
@@ -96,6 +110,7 @@ def _spent(page: ParsedPage, seconds: float) -> Spent:
         decode=sum(stats.phases[name] for name in DRAFTING),
         per_pass=stats.mean_acceptance_length,
         accepted=stats.mean_accepted_tokens,
+        passes=stats.passes,
         forwards=sum(part.target_forwards for part in both),
         forwarded=sum(part.drafted + part.passes for part in both),
         outside=1 - stats.phases["verify"] / max(sum(stats.phases[name] for name in ROUNDS), 1e-9),
@@ -126,7 +141,12 @@ def page_inputs(parser: DocumentParser, file: Path) -> Inputs:
     return parser.asker.process([picture], [parser.asker.profile.page_prompt])
 
 
-def stock_once(parser: DocumentParser, file: Path, looks_up: bool = False) -> Spent:
+def stock_once(
+    parser: DocumentParser,
+    file: Path,
+    looks_up: bool = False,
+    clock: Seconds = time.perf_counter,
+) -> Spent:
     """Read a page by stock `generate`, with rendering and the processor.
 
     Args:
@@ -134,12 +154,12 @@ def stock_once(parser: DocumentParser, file: Path, looks_up: bool = False) -> Sp
         file: of one page.
         looks_up: whether stock prompt lookup is used. It fails where it guesses an id that stands
             for pixels, so these are suppressed.
+        clock: counts the seconds.
     """
     asker = parser.asker
     backbone = parser.engine.target.backbone
-    began = time.perf_counter()
+    began = clock()
     inputs = page_inputs(parser, file).target
-    prepared = time.perf_counter() - began
     options: dict[str, Any] = {}
     if looks_up:
         options["prompt_lookup_num_tokens"] = 10
@@ -152,9 +172,17 @@ def stock_once(parser: DocumentParser, file: Path, looks_up: bool = False) -> Sp
         stopping_criteria=[LoopCriterion(inputs["input_ids"].shape[1])],
         **options,
     )
+    seconds = clock() - began
     tokens = tuple(run.tokens[0])
-    markdown = asker.text(tokens)
-    return Spent(tokens, prepared + run.e2e, run.decode, forwards=len(tokens), markdown=markdown)
+    forwards = len(tokens)
+    return Spent(
+        tokens,
+        seconds,
+        run.decode,
+        passes=forwards - 1,
+        forwards=forwards,
+        markdown=asker.text(tokens),
+    )
 
 
 def read_in_every_way(
@@ -163,6 +191,7 @@ def read_in_every_way(
     repeats: int,
     warm_ups: int = 1,
     stock: Sequence[str] = (STOCK, PROMPT_LOOKUP),
+    clock: Seconds = time.perf_counter,
 ) -> dict[str, Spent]:
     """Read a page in every way, interleaved; seconds are medians.
 
@@ -173,6 +202,7 @@ def read_in_every_way(
         repeats: that are timed.
         warm_ups: that are not.
         stock: which of `STOCK` and `PROMPT_LOOKUP` are read, too.
+        clock: counts the seconds.
 
     Raises:
         AssertionError: a lossless way gives other tokens than stock `generate`.
@@ -182,9 +212,9 @@ def read_in_every_way(
     for repeat in range(warm_ups + repeats):
         for way in rotated(list(runs), repeat):
             if way in parsers:
-                runs[way].append(parse_once(parsers[way], file))
+                runs[way].append(parse_once(parsers[way], file, clock))
             else:
-                runs[way].append(stock_once(any_parser, file, way == PROMPT_LOOKUP))
+                runs[way].append(stock_once(any_parser, file, way == PROMPT_LOOKUP, clock))
     if stock:
         _check(parsers, runs, file)
     return {way: _median(found[warm_ups:]) for way, found in runs.items()}

@@ -67,7 +67,7 @@ def _paper_figures(figures: Figures) -> str:
     ways = _timed(figures, "page")[HSD]
     return (
         "none of its targets can be had. This reader, on pages that it mostly misreads: AAL "
-        f"{ways['aal']:.2f}, decode {ways['decode']:.2f}, e2e {ways['e2e']:.2f}"
+        f"{ways['aal']:.2f}, e2e {ways['e2e']:.2f}"
     )
 
 

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from documents_parts.bench import Bench, Cell, Section
+from documents_parts.bench import Bench, Cell, Section, distance
 from documents_parts.held_out import SCANS, HeldOut
 from documents_parts.noise import characters
-from documents_parts.replay import LENGTH, Count, Way, per_pass
+from documents_parts.paged import Found, paired_ratio
+from documents_parts.replay import LENGTH, Way
 from documents_parts.timing import page_inputs
 from draftlens.documents.asking import Ending
-from draftlens.documents.reading.layouts import make_layout
+from draftlens.documents.reading.layouts import Layout
 from draftlens.documents.reading.page import Page
 from draftlens.documents.reading.pipeline import StandardPipeline
 from draftlens.documents.reading.values import Piece, Region
@@ -30,12 +31,13 @@ class ShiftedLayout:
 
     Args:
         shift: points to the right and down.
+        layout: finds them.
     """
 
     sees = True
 
-    def __init__(self, shift: float) -> None:
-        self._layout = make_layout("rapid-layout")
+    def __init__(self, shift: float, layout: Layout) -> None:
+        self._layout = layout
         self._shift = shift
 
     def missing(self) -> str | None:
@@ -59,59 +61,84 @@ class ShiftedLayout:
         return replace(region, box=moved)
 
 
-def length(bench: Bench) -> Section:
+def measure_length(bench: Bench, number: int) -> Found:
     """Tokens a pass by length, for the reader and for one that made no mistake (claim 13)."""
+    found: Found = {}
+    for kind in KINDS:
+        page = bench.pages(kind)[number]
+        stock = bench.stock(page)
+        wrong, longest = distance(page.markdown, stock.markdown)
+        found[kind] = _both(bench, page, bench.drafts(page, _layer(bench))) | {
+            "tokens": len(stock.tokens),
+            "wrong": wrong,
+            "longest": longest,
+        }
+    return found
+
+
+def length(found: Sequence[Found]) -> Section:
     rows: list[list[Cell]] = []
     figures: dict[str, Any] = {}
     for kind in KINDS:
-        pages = bench.pages(kind)
-        said, right = _both(bench, pages, _drafts(bench, pages, StandardPipeline("text-layer")))
-        tokens = sum(len(bench.stock(page).tokens) for page in pages) / len(pages)
-        accuracy = bench.accuracy(pages, [bench.stock(page).markdown for page in pages])
-        rows.append([kind, tokens, accuracy, per_pass(said), per_pass(right)])
-        figures[kind] = {"tokens": tokens, "said": per_pass(said), "right": per_pass(right)}
+        pages = [page[kind] for page in found]
+        tokens = sum(page["tokens"] for page in pages) / len(pages)
+        wrong = sum(page["wrong"] for page in pages)
+        accuracy = 1 - wrong / max(1, sum(page["longest"] for page in pages))
+        figures[kind] = _per_pass(pages) | {"tokens": tokens}
+        rows.append([kind, tokens, accuracy, figures[kind]["said"], figures[kind]["right"]])
     return Section(
         "Tokens a pass by length (claim 13)",
         ("pages", "tokens", "right", "tokens a pass", "perfect reader"),
         rows,
-        "Text layers as drafts, all guesses checked. A perfect reader says the page's Markdown; "
-        "its column is simulated.",
+        f"{len(found)} pages of each kind, text layers as drafts, all guesses checked. A perfect "
+        "reader says the page's Markdown; its column is simulated.",
         figures,
     )
 
 
-def quality(bench: Bench) -> Section:
+def measure_quality(bench: Bench, number: int) -> Found:
     """Tokens a pass where only the drafts get worse: the target sees the same page (claim 12)."""
-    pages = bench.pages("page")
-    layer = StandardPipeline("text-layer")
-    drafts: dict[str, list[list[str]]] = {}
+    page = bench.pages("page")[number]
+    clean = bench.drafts(page, _layer(bench))
+    drafts: dict[str, list[str]] = {}
     for share in WRONG:
-        rng = random.Random(1)
         noisy = characters(share)
-        clean = _drafts(bench, pages, layer)
-        drafts[f"{share:.0%} of characters wrong"] = [noisy(texts, rng) for texts in clean]
+        drafts[f"{share:.0%} of characters wrong"] = noisy(clean, random.Random(number))
     for shift in SHIFTS:
-        pipeline = StandardPipeline("text-layer", ShiftedLayout(shift))
-        drafts[f"boxes shifted by {shift} points"] = _drafts(bench, pages, pipeline)
+        pipeline = StandardPipeline("text-layer", ShiftedLayout(shift, bench.layout))
+        drafts[f"boxes shifted by {shift} points"] = bench.drafts(page, pipeline)
     for scan in SCANS:
-        pipeline = StandardPipeline("tesseract")
-        drafts[f"tesseract, {scan}"] = _drafts(bench, bench.pages("page", scan), pipeline)
+        pipeline = StandardPipeline("tesseract", bench.layout)
+        drafts[f"tesseract, {scan}"] = bench.drafts(bench.pages("page", scan)[number], pipeline)
+    return {name: _both(bench, page, texts) for name, texts in drafts.items()}
+
+
+def quality(found: Sequence[Found]) -> Section:
     rows: list[list[Cell]] = []
     figures: dict[str, Any] = {}
-    for name, texts in drafts.items():
-        said, right = _both(bench, pages, texts)
-        rows.append([name, per_pass(said), per_pass(right)])
-        figures[name] = {"said": per_pass(said), "right": per_pass(right)}
+    unharmed = _per_pass([page[f"{WRONG[0]:.0%} of characters wrong"] for page in found])
+    for name in found[0]:
+        figures[name] = _per_pass([page[name] for page in found])
+        kept = [_kept(figures[name], unharmed, reader) for reader in ("said", "right")]
+        rows.append([name, figures[name]["said"], kept[0], figures[name]["right"], kept[1]])
     return Section(
         "Tokens a pass by the quality of drafts (claim 12)",
-        ("drafts", "tokens a pass", "perfect reader"),
+        ("drafts", "tokens a pass", "of all", "perfect reader", "of all"),
         rows,
-        "The same pages and answers in all rows; only what the pipeline reads gets worse.",
+        f"The same {len(found)} pages and answers in all rows; only what the pipeline reads gets "
+        "worse. Intervals: 95%, bootstrap over pages, paired.",
         figures,
     )
 
 
-def settings(bench: Bench) -> Section:
+def _kept(worse: Found, unharmed: Found, reader: str) -> str:
+    """What is left of the tokens a pass, which of answers that do not change is a ratio of
+    passes."""
+    passes = (found["pages"][reader]["passes"] for found in (unharmed, worse))
+    return paired_ratio(*passes).text(".2f")
+
+
+def measure_settings(bench: Bench, number: int) -> Found:
     """Tokens a pass by window, matching, variants, and size of the trees."""
     bare = Way()
     ways = {"as it is": bare}
@@ -124,19 +151,28 @@ def settings(bench: Bench) -> Section:
     for most in NODES:
         ways[f"{most} nodes"] = replace(bare, nodes=most)
     ways["a chain"] = replace(bare, branches=1)
-    pages = [page for kind in ("paragraph", "page") for page in bench.pages(kind)]
-    drafts = _drafts(bench, pages, StandardPipeline("text-layer"))
+    found: Found = {}
+    for kind in ("paragraph", "page"):
+        page = bench.pages(kind)[number]
+        drafts = bench.drafts(page, _layer(bench))
+        found[kind] = {name: _both(bench, page, drafts, way) for name, way in ways.items()}
+    return found
+
+
+def settings(found: Sequence[Found]) -> Section:
     rows: list[list[Cell]] = []
     figures: dict[str, Any] = {}
-    for name, way in ways.items():
-        said, right = _both(bench, pages, drafts, way)
-        rows.append([name, per_pass(said), per_pass(right), _passes(said), _passes(right)])
-        figures[name] = {"said": per_pass(said), "right": per_pass(right)}
+    for name in found[0]["page"]:
+        pages = [page[kind][name] for page in found for kind in ("paragraph", "page")]
+        figures[name] = _per_pass(pages)
+        passes = [sum(page[reader]["passes"] for page in pages) for reader in ("said", "right")]
+        rows.append([name, figures[name]["said"], figures[name]["right"], *passes])
     return Section(
         "Tokens a pass by how guesses are found",
         ("way", "tokens a pass", "perfect reader", "passes", "passes, perfect reader"),
         rows,
-        "n = 3, texts, 256 nodes and 4 branches where nothing else is said.",
+        f"Paragraphs and pages, {len(found)} of each; n = 3, texts, 256 nodes and 4 branches where "
+        "nothing else is said.",
         figures,
     )
 
@@ -158,19 +194,24 @@ def check_replays(bench: Bench) -> Section:
     return Section("Replays are right", ("page", "replayed passes", "passes"), rows)
 
 
-def _drafts(bench: Bench, pages: Sequence[HeldOut], pipeline: Any) -> list[list[str]]:
-    return [bench.drafts(page, pipeline) for page in pages]
+def _layer(bench: Bench) -> StandardPipeline:
+    return StandardPipeline("text-layer", bench.layout)
 
 
-def _both(
-    bench: Bench, pages: Sequence[HeldOut], drafts: Sequence[Sequence[str]], way: Way | None = None
-) -> tuple[list[Count], list[Count]]:
+def _both(bench: Bench, page: HeldOut, drafts: Sequence[str], way: Way | None = None) -> Found:
     """Counts for what the reader says, and for what a perfect one would say."""
-    pairs = list(zip(pages, drafts, strict=True))
-    said = [bench.replay(page, texts, way) for page, texts in pairs]
-    right = [bench.replay(page, texts, way, bench.truth(page)) for page, texts in pairs]
-    return said, right
+    counts = {
+        "said": bench.replay(page, drafts, way),
+        "right": bench.replay(page, drafts, way, bench.truth(page)),
+    }
+    return {name: {"tokens": c.tokens, "passes": c.passes} for name, c in counts.items()}
 
 
-def _passes(counts: Sequence[Count]) -> int:
-    return sum(count.passes for count in counts)
+def _per_pass(pages: Sequence[Found]) -> Found:
+    """Tokens a pass of several pages together, and the counts of each page."""
+    found: Found = {"pages": {}}
+    for reader in ("said", "right"):
+        columns = {name: [page[reader][name] for page in pages] for name in ("tokens", "passes")}
+        found["pages"][reader] = columns
+        found[reader] = sum(columns["tokens"]) / max(1, sum(columns["passes"]))
+    return found
