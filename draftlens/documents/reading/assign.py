@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from statistics import fmean, median
+from statistics import fmean
 
 from draftlens.documents.reading.blocks import lines_of
 from draftlens.documents.reading.geometry import Box, around
 from draftlens.documents.reading.order import reading_order
+from draftlens.documents.reading.tables import (
+    is_prose,
+    rows_of,
+    table_of,
+    tables_in,
+    without_captions,
+)
 from draftlens.documents.reading.values import Piece, Reading, Region, RegionText
-
-_CELL_GAP = 1.0
-"""A space of this many line heights separates the cells of a table's row."""
-
-
-_LONG_CELL = 20
-"""Characters above which a cell may be a line of running text."""
 
 
 def ordered(regions: Sequence[Region]) -> list[Region]:
@@ -39,11 +39,7 @@ def with_texts(regions: Sequence[Region], readings: Sequence[Reading]) -> list[R
     """The same regions with the texts of each reading, the most trusted reading first."""
     texts: list[list[RegionText]] = [list(region.texts) for region in regions]
     for reading in readings:
-        inside: list[list[Piece]] = [[] for _ in regions]
-        for piece, owner in zip(reading.pieces, owners(reading.pieces, regions), strict=True):
-            if owner is not None:
-                inside[owner].append(piece)
-        for index, pieces in enumerate(inside):
+        for index, pieces in enumerate(pieces_by_region(regions, reading)):
             if pieces:
                 texts[index].append(text_of(reading.source, regions[index].kind, pieces))
     return [
@@ -55,20 +51,71 @@ def with_texts(regions: Sequence[Region], readings: Sequence[Reading]) -> list[R
 def without_prose(regions: Sequence[Region], reading: Reading) -> list[Region]:
     """Remove tables that are columns of running text, which layouts detect on pages of small type:
     their rows would mix the columns."""
-    owned = owners(reading.pieces, regions)
-    remaining = []
-    for place, region in enumerate(regions):
-        inside = [p for p, owner in zip(reading.pieces, owned, strict=True) if owner == place]
-        if not (region.kind == "table" and inside and _is_prose(cells_by_row(inside))):
-            remaining.append(region)
-    return remaining
+    return [
+        region
+        for region, inside in zip(regions, pieces_by_region(regions, reading), strict=True)
+        if not (region.kind == "table" and inside and is_prose(rows_of(inside)))
+    ]
 
 
-def _is_prose(rows: Sequence[Sequence[str]]) -> bool:
-    """Whether a third of the rows holds two long cells, as lines of neighbouring columns do; a
-    table of terms and definitions has one per row."""
-    long = [sum(len(cell) > _LONG_CELL for cell in row) for row in rows]
-    return 3 * sum(count > 1 for count in long) > len(rows)
+def with_tables(regions: Sequence[Region], reading: Reading, by_region: bool) -> list[Region]:
+    """Regions with the tables that words form where the layout has found none. A region whose words
+    are nearly all in such a table is left out.
+
+    Args:
+        regions: by the layout.
+        reading: the words of the page.
+        by_region: whether regions are trusted to separate columns of text.
+    """
+    words = pieces_by_region(regions, reading)
+    groups: list[Sequence[Piece]] = [reading.pieces]
+    if by_region:
+        free = [w for region, w in zip(regions, words, strict=True) if not _is_whole(region)]
+        groups = [*free, words_outside(reading, regions)]
+    added = []
+    for group in groups:
+        for box in tables_in(group):
+            inside = [piece for piece in reading.pieces if box.holds(piece.box.middle)]
+            found = [o for o in owners(inside, regions) if o is not None and _is_whole(regions[o])]
+            if 2 * len(found) < len(inside):
+                added.append(Region(box, "table"))
+    others = [
+        region
+        for region, inside in zip(regions, words, strict=True)
+        if not inside or _share_in(added, inside) < _TAKEN
+    ]
+    return [*others, *added]
+
+
+_TAKEN = 0.8
+"""Share of a region's words in tables from which it is left out."""
+
+
+def _is_whole(region: Region) -> bool:
+    """Whether a layout has found something that is no running text."""
+    return region.kind in ("table", "figure", "formula")
+
+
+def _share_in(tables: Sequence[Region], pieces: Sequence[Piece]) -> float:
+    held = [any(table.box.holds(piece.box.middle) for table in tables) for piece in pieces]
+    return sum(held) / len(held)
+
+
+def without_captions_inside(regions: Sequence[Region], reading: Reading) -> list[Region]:
+    """Regions with tables that end at their first and last row (`tables.without_captions`)."""
+    return [
+        without_captions(region, inside) if region.kind == "table" and inside else region
+        for region, inside in zip(regions, pieces_by_region(regions, reading), strict=True)
+    ]
+
+
+def pieces_by_region(regions: Sequence[Region], reading: Reading) -> list[list[Piece]]:
+    """The words in each region."""
+    inside: list[list[Piece]] = [[] for _ in regions]
+    for piece, owner in zip(reading.pieces, owners(reading.pieces, regions), strict=True):
+        if owner is not None:
+            inside[owner].append(piece)
+    return inside
 
 
 def words_outside(reading: Reading, regions: Sequence[Region]) -> list[Piece]:
@@ -83,37 +130,9 @@ def text_of(source: str, kind: str, pieces: Sequence[Piece]) -> RegionText:
     lines = [" ".join(piece.text for piece in line) for line in lines_of(pieces)]
     rows: tuple[tuple[str, ...], ...] = ()
     if kind == "table":
-        rows = tuple(tuple(row) for row in cells_by_row(pieces))
+        rows = tuple(tuple(row) for row in table_of(pieces))
     score = fmean(piece.score for piece in pieces)
     return RegionText(source, tuple(lines), score, rows)
-
-
-def cells_by_row(pieces: Sequence[Piece]) -> list[list[str]]:
-    """The cells of a table by rows: words at one height are a row, wide spaces divide it."""
-    height = median(piece.box.height for piece in pieces)
-    rows: list[list[Piece]] = []
-    for piece in sorted(pieces, key=lambda piece: piece.box.middle[1]):
-        if rows and piece.box.middle[1] - _middle_of(rows[-1]) <= height / 2:
-            rows[-1].append(piece)
-        else:
-            rows.append([piece])
-    return [_cells(row, height) for row in rows]
-
-
-def _middle_of(row: Sequence[Piece]) -> float:
-    return fmean(piece.box.middle[1] for piece in row)
-
-
-def _cells(row: Sequence[Piece], height: float) -> list[str]:
-    cells: list[str] = []
-    right: float | None = None
-    for piece in sorted(row, key=lambda piece: piece.box.left):
-        if right is not None and piece.box.left - right <= _CELL_GAP * height:
-            cells[-1] = f"{cells[-1]} {piece.text}"
-        else:
-            cells.append(piece.text)
-        right = piece.box.right
-    return cells
 
 
 def regions_of_blocks(pieces: Sequence[Piece], whole: Box) -> list[Region]:

@@ -10,7 +10,9 @@ from draftlens.core.errors import ConfigError, MediaError
 from draftlens.documents.reading.assign import (
     ordered,
     regions_of_blocks,
+    with_tables,
     with_texts,
+    without_captions_inside,
     without_prose,
     words_outside,
 )
@@ -101,6 +103,8 @@ class StandardPipeline:
         if readings and self._alone:
             regions = without_prose(regions, readings[0])
         if readings:
+            regions = without_captions_inside(regions, readings[0])
+            regions = with_tables(regions, readings[0], self._layout.sees)
             regions = [*regions, *regions_of_blocks(words_outside(readings[0], regions), page.box)]
         return with_texts(ordered(regions), readings)
 

@@ -124,6 +124,10 @@ def draft_sources(
         drafts += [(answer, ANSWERS) for _, answer in region_answers]
         for region in regions:
             drafts += [(_draft_of(form, region, text), text.source) for text in region.texts]
+        for region in regions:
+            for text in region.texts:
+                if not form.region(region, text):
+                    drafts.append((printed(text.lines), text.source))
     else:
         if region_answers:
             drafts.append((form.page(region_answers, canvas), ANSWERS))
