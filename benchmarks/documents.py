@@ -4,6 +4,7 @@
     python benchmarks/documents.py alignment --tesseract --pdf paper.pdf
     python benchmarks/documents.py claims --pages 6
     python benchmarks/documents.py whole --pages 6
+    python benchmarks/documents.py repeated
 
 Every part is a module of `documents_parts` with a `main()` that reads the options behind its name
 and writes its own report, `benchmarks/results/documents_PART.json` and `.md`.
@@ -18,6 +19,7 @@ PARTS = {
     "speed": "documents_parts.speed",
     "whole": "documents_parts.whole",
     "claims": "documents_parts.claims",
+    "repeated": "documents_parts.repeated",
 }
 """Modules by name."""
 

@@ -9,9 +9,10 @@ from typing import Any
 
 from PIL import Image
 
+from draftlens.core.references import GivenText
 from draftlens.core.repetition import LoopCriterion
 from draftlens.core.stats import Clock
-from draftlens.documents.reading.formats import DraftFormat, make_format
+from draftlens.documents.reading.formats import LearningFormat, make_format
 from draftlens.documents.reading.targets import TargetProfile
 from draftlens.documents.settings import ParseSettings
 from draftlens.engine import Engine
@@ -47,11 +48,13 @@ class Asker:
         self.engine = engine
         self.settings = settings
         self.profile = _with_settings(profile, settings)
+        # An unknown format is refused before pages are read.
+        self.form = make_format(self.profile.form if settings.form is None else settings.form)
 
-    @cached_property
-    def form(self) -> DraftFormat:
-        form = self.settings.form
-        return make_format(self.profile.form if form is None else form)
+    def learn(self, answer: str) -> None:
+        """Write the drafts of further pages in the notations of a finished answer."""
+        if isinstance(self.form, LearningFormat):
+            self.form = self.form.after(answer)
 
     @property
     def tokenizer(self) -> Any:
@@ -85,15 +88,15 @@ class Asker:
     def answer(
         self,
         inputs: Inputs,
-        drafts: Sequence[Sequence[str]],
+        drafts: Sequence[Sequence[GivenText]],
         method: Mapping[str, Any],
         ending: Ending,
         clock: Clock | None = None,
     ) -> Stream:
         """Answer the result of `process`, one row for each picture.
 
-        `drafts` are texts that each row's answer may repeat; `method` is `page_method` or
-        `region_method`; `clock` was started with the page.
+        `drafts` are texts or token ids that each row's answer may repeat; `method` is `page_method`
+        or `region_method`; `clock` was started with the page.
         """
         references = None if self.settings.method == "plain" else [list(row) for row in drafts]
         options = ending.options(inputs.target["input_ids"].shape[1])

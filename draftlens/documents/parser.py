@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from draftlens.core.errors import DraftlensError
+from draftlens.core.references import GivenText
 from draftlens.core.result import Result
 from draftlens.core.stats import Clock, Stats
 from draftlens.documents.asking import Asker, Ending
 from draftlens.documents.drafting import DraftedPage
+from draftlens.documents.earlier import EarlierPages
 from draftlens.documents.regions import RegionAnswers, crops_of, read_regions
 from draftlens.documents.results import MODEL, ParsedPage, ParsedRegion
-from draftlens.documents.spans import shares_of, spans_of
+from draftlens.documents.spans import EARLIER, shares_of, spans_of
 from draftlens.inputs import Inputs
 from draftlens.verify import first_divergence, run_stock
 
@@ -44,9 +46,10 @@ class _Turn:
 
 
 class PageParser:
-    def __init__(self, asker: Asker) -> None:
+    def __init__(self, asker: Asker, earlier: EarlierPages | None = None) -> None:
         self.asker = asker
         self.settings = asker.settings
+        self.earlier = earlier or EarlierPages(0)
 
     def parse(self, pages: Sequence[DraftedPage]) -> list[ParsedPage]:
         """The answers for some pages, in order. Errors become pages with an error."""
@@ -105,13 +108,16 @@ class PageParser:
         sources = [page.sources(form, turn.texts(index)) for index, page in enumerate(turn.pages)]
         ending = self._ending(time.perf_counter() - turn.clock.start)
         method = self.asker.page_method
-        drafts = [list(texts) for texts in sources]
+        earlier = [self.earlier.of(page.source) for page in turn.pages]
+        drafts: list[list[GivenText]] = [
+            [*texts, *last] for texts, last in zip(sources, earlier, strict=True)
+        ]
         result = self.asker.answer(inputs, drafts, method, ending, turn.clock).run()
         verifications = self._verified(inputs, result, ending)
-        parsed = [
-            self._page(turn, index, result, ending, list(sources[index].values()))
-            for index in range(len(turn.pages))
-        ]
+        parsed = []
+        for index, texts in enumerate(sources):
+            names = [*texts.values(), *[EARLIER] * len(earlier[index])]
+            parsed.append(self._page(turn, index, result, ending, names))
         return [
             replace(page, verification=verification)
             for page, verification in zip(parsed, verifications, strict=True)

@@ -66,8 +66,8 @@ class ParsedPage:
         box: the page, in points.
         regions: in reading order.
         shares: share of the answer's tokens by the draft that was accepted: names of readers,
-            `regions` (answers for crops), `answer` (repeated from the prompt or the answer), and
-            `target` for tokens that no draft proposed.
+            `regions` (answers for crops), `earlier pages` (their answers), `answer` (repeated from
+            the prompt or the answer), and `target` for tokens that no draft proposed.
         stats: of the pass over the page.
         region_stats: of the crops; None if there were none. Like `stats`, these are the figures of
             all pages of a batch together.

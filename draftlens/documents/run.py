@@ -17,6 +17,7 @@ from draftlens.documents.drafting import (
     every_page,
     standard_pipeline,
 )
+from draftlens.documents.earlier import MOST_PAGES, EarlierPages
 from draftlens.documents.parser import PageParser
 from draftlens.documents.payoff import ReadingPayoff
 from draftlens.documents.profiles import profile_for
@@ -28,6 +29,7 @@ from draftlens.documents.reading.pipeline import (
 from draftlens.documents.reading.targets import TargetProfile
 from draftlens.documents.results import ParsedPage
 from draftlens.documents.settings import ParseSettings
+from draftlens.documents.spans import EARLIER, TARGET
 from draftlens.drafting.adaptive.cost_store import checked_curve
 from draftlens.engine import CALIBRATION_SECONDS, Engine
 from draftlens.media import Limits
@@ -45,6 +47,11 @@ class DocumentParser:
 
     Raises:
         ConfigError: a reader or layout is unknown or not installed.
+
+    Attributes:
+        earlier_pages: how many earlier pages of a document are remembered, whose answers are
+            further drafts; 0 for none.
+        notes: sentences about the pages so far.
 
     Example:
 
@@ -68,11 +75,11 @@ class DocumentParser:
         self.settings = settings or ParseSettings()
         self.limits = limits
         self.asker = Asker(engine, profile or profile_for(engine.target), self.settings)
-        self.asker.form  # noqa: B018 - an unknown format is refused before pages are read
         needs_drafts = self.settings.method == "hsd" or self.settings.stages != "page"
         is_standard = pipeline is None and needs_drafts
         self._standard = standard_pipeline(self.settings) if is_standard else None
         self.pipeline = self._standard if pipeline is None else pipeline
+        self.earlier_pages = MOST_PAGES
         self.notes: list[str] = []
         self._payoff: ReadingPayoff | None = None
 
@@ -102,19 +109,24 @@ class DocumentParser:
         return self._answered(drafted_pages(inputs, drafter, self.settings, self.limits, wanted))
 
     def _answered(self, pages: Iterator[DraftedPage]) -> Iterator[ParsedPage]:
-        parser = PageParser(self.asker)
+        earlier = EarlierPages(self.earlier_pages)
+        parser = PageParser(self.asker, earlier)
         source = one_ahead(pages) if self.settings.ahead else pages
         with closing(pages), closing(source):  # type: ignore[type-var]
             while batch := list(islice(source, self.settings.batch)):
                 self.notes += [page.note for page in batch if page.note is not None]
-                for page in parser.parse(batch):
+                answered = parser.parse(batch)
+                for page in answered:
+                    earlier.add(page, self.asker.eos)
+                    self.asker.learn(page.markdown)
+                for page in answered:
                     self._observe(page)
                     yield page
 
     def _observe(self, page: ParsedPage) -> None:
         if self._standard is None or not page.shares:
             return
-        used = 1 - page.shares.get("target", 0.0)
+        used = 1 - page.shares.get(TARGET, 0.0) - page.shares.get(EARLIER, 0.0)
         self._standard.observe(page.file, used, len(page.tokens))
         is_automatic = self.settings.drafter == "auto" and self._standard.reads_pictures
         if is_automatic and _was_recognized(page) and self._alone(page):

@@ -19,6 +19,9 @@ TARGET = "target"
 ANSWER = "answer"
 """Source of tokens repeated from the prompt or the answer; `TARGET` if no draft has the token."""
 
+EARLIER = "earlier pages"
+"""Source of tokens repeated from answers of earlier pages."""
+
 Span = tuple[int, int]
 
 

@@ -65,6 +65,7 @@ class RegionText:
         score: the reader's mean confidence, from 0 to 1.
         rows: of a table, the cells of each row; empty elsewhere.
         markup: whether the text is already in the target's format.
+        latex: whether the lines are the LaTeX of a formula, without marks around it.
     """
 
     source: str
@@ -72,6 +73,7 @@ class RegionText:
     score: float = 1.0
     rows: tuple[tuple[str, ...], ...] = ()
     markup: bool = False
+    latex: bool = False
 
     @property
     def text(self) -> str:

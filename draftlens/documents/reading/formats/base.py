@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from draftlens.core.options import make
 from draftlens.core.registry import Registry
@@ -72,6 +72,15 @@ class DraftFormat(Protocol):
         ...
 
 
+@runtime_checkable
+class LearningFormat(Protocol):
+    """A format that follows the notations of its target."""
+
+    def after(self, answer: str) -> DraftFormat:
+        """The format for what follows a finished answer."""
+        ...
+
+
 def make_format(choice: Any) -> DraftFormat:
     """A format from its name, a mapping of its name and options, or itself. Raises ConfigError."""
     form: DraftFormat = make(FORMATS, choice, "page")
@@ -81,16 +90,23 @@ def make_format(choice: Any) -> DraftFormat:
 def region_drafts(form: DraftFormat, region: Region) -> list[str]:
     """Different drafts of a region by its readers. A paragraph keeps its printed lines;
     `methods/hsd/variants.py` joins them."""
-    drafts = [_draft_of(form, region, text) for text in region.texts]
-    return list(dict.fromkeys(draft for draft in drafts if draft))
+    drafts = [draft for text in region.texts for draft in _drafts_of(form, region, text)]
+    return list(dict.fromkeys(drafts))
 
 
-def _draft_of(form: DraftFormat, region: Region, text: RegionText) -> str:
-    ways = form.region(region, text)
+def _drafts_of(form: DraftFormat, region: Region, text: RegionText) -> list[str]:
+    """The printed lines if the target may write them, or else the likeliest variant. Tables and
+    formulas are drafts in all notations."""
+    ways = [way for way in form.region(region, text) if way]
+    if text.latex or (region.kind == "table" and text.rows):
+        return ways
     lines = printed(text.lines)
-    if lines in ways:
-        return lines
-    return ways[0] if ways else ""
+    return [lines] if lines in ways else ways[:1]
+
+
+def _left_out(form: DraftFormat, region: Region, text: RegionText) -> list[str]:
+    """The printed lines of a region that the target leaves out, if the layout is right."""
+    return [] if form.region(region, text) else [printed(text.lines)]
 
 
 def page_drafts(
@@ -113,8 +129,9 @@ def draft_sources(
     `ANSWERS`.
 
     With a format that puts only white space between regions they are the regions' drafts: first the
-    target's answers for crops (`answers`, by place of the region), then those of readers. With
-    others they are whole pages: with the answers, and with texts of each reader.
+    target's answers for crops (`answers`, by place of the region), then those of readers, and then
+    what the format leaves out, since a layout may take text for a figure. With other formats they
+    are whole pages: with the answers, and with texts of each reader.
     """
     region_answers = [
         (region, answers[place]) for place, region in enumerate(regions) if answers.get(place)
@@ -122,12 +139,10 @@ def draft_sources(
     drafts: list[tuple[str, str]] = []
     if form.separate:
         drafts += [(answer, ANSWERS) for _, answer in region_answers]
-        for region in regions:
-            drafts += [(_draft_of(form, region, text), text.source) for text in region.texts]
-        for region in regions:
-            for text in region.texts:
-                if not form.region(region, text):
-                    drafts.append((printed(text.lines), text.source))
+        for write in (_drafts_of, _left_out):
+            for region in regions:
+                for text in region.texts:
+                    drafts += [(draft, text.source) for draft in write(form, region, text)]
     else:
         if region_answers:
             drafts.append((form.page(region_answers, canvas), ANSWERS))

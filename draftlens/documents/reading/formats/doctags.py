@@ -37,7 +37,7 @@ class DocTags:
     separate = False
 
     def region(self, region: Region, text: RegionText) -> list[str]:
-        if text.markup:
+        if text.markup or text.latex:
             return [text.text]
         if region.kind == "figure":
             return []

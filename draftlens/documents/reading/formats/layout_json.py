@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 from draftlens.documents.reading.formats.base import Canvas
-from draftlens.documents.reading.formats.markdown import MarkdownWithHtmlTables
+from draftlens.documents.reading.formats.markdown import Markdown
+from draftlens.documents.reading.formats.notation import WITH_HTML, Notations
 from draftlens.documents.reading.values import Region, RegionText
 
 CATEGORY: Mapping[str, str] = MappingProxyType(
@@ -35,12 +36,23 @@ class LayoutJson:
     """One line of JSON for a page; texts are escaped Markdown with tables as HTML. A crop's answer
     is that Markdown itself."""
 
+    notations: Notations = WITH_HTML
+
     separate = False
 
     def region(self, region: Region, text: RegionText) -> list[str]:
         if region.kind == _WITHOUT_TEXT:
             return []
-        return MarkdownWithHtmlTables(leave_out=False).region(region, text)
+        markdown = Markdown(leave_out=False, notations=self.notations)
+        return markdown.region(region, text)
+
+    def after(self, answer: str) -> LayoutJson:
+        try:
+            entries = json.loads(answer)
+            texts = [str(entry.get("text", "")) for entry in entries]
+        except (ValueError, TypeError, AttributeError):
+            return self
+        return replace(self, notations=self.notations.after("\n\n".join(texts)))
 
     def page(self, parts: Sequence[tuple[Region, str]], canvas: Canvas) -> str:
         entries = []

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from draftlens.documents.reading.formats.base import Canvas
+from draftlens.documents.reading.formats.notation import WITH_HTML, WITH_MARKDOWN, Notations
 from draftlens.documents.reading.values import UNPRINTED, Region, RegionText
-from draftlens.documents.reading.variants import clean, variants
+from draftlens.documents.reading.variants import variants
 
 _BULLET = re.compile(r"^[\u2022\u2023\u25aa\u25cf\u25e6\u2043\u2219*\u2013-]\s+")
 _NUMBER = re.compile(r"^\(?\d{1,3}[.)]\s+")
@@ -17,10 +17,11 @@ _NUMBER = re.compile(r"^\(?\d{1,3}[.)]\s+")
 
 @dataclass(frozen=True)
 class Markdown:
-    """Paragraphs, headings, lists and tables; `leave_out` drops figures and running heads and feet,
-    as most targets do."""
+    """Paragraphs, headings, lists, tables and formulas; `leave_out` drops figures and running heads
+    and feet, as most targets do."""
 
     leave_out: bool = True
+    notations: Notations = WITH_MARKDOWN
 
     separate = True
 
@@ -30,7 +31,9 @@ class Markdown:
         if text.markup:
             return [text.text]
         if region.kind == "table" and text.rows:
-            return [self._table(text.rows), *variants(text.lines)[:1]]
+            return self.notations.tables(text.rows)
+        if text.latex:
+            return self.notations.formulas(text.text)
         if _is_list(text.lines):
             return ["\n".join(items_of(text.lines))]
         ways = variants(text.lines)
@@ -41,37 +44,13 @@ class Markdown:
     def page(self, parts: Sequence[tuple[Region, str]], canvas: Canvas) -> str:
         return "\n\n".join(text.strip() for _, text in parts if text.strip())
 
-    def _table(self, rows: Sequence[Sequence[str]]) -> str:
-        return markdown_table(rows)
+    def after(self, answer: str) -> Markdown:
+        return replace(self, notations=self.notations.after(answer))
 
 
 @dataclass(frozen=True)
 class MarkdownWithHtmlTables(Markdown):
-    def _table(self, rows: Sequence[Sequence[str]]) -> str:
-        return html_table(rows)
-
-
-def markdown_table(rows: Sequence[Sequence[str]]) -> str:
-    """A table with its first row as the head; short rows are padded."""
-    width = max(len(row) for row in rows)
-    lines = []
-    for row in rows:
-        cells = [*map(_cell, row), *([""] * (width - len(row)))]
-        lines.append("| " + " | ".join(cells) + " |")
-    lines.insert(1, "|" + "---|" * width)
-    return "\n".join(lines)
-
-
-def _cell(text: str) -> str:
-    return clean(text).replace("|", "\\|")
-
-
-def html_table(rows: Sequence[Sequence[str]]) -> str:
-    written = []
-    for row in rows:
-        cells = "".join(f"<td>{html.escape(clean(cell), quote=False)}</td>" for cell in row)
-        written.append(f"<tr>{cells}</tr>")
-    return f"<table>{''.join(written)}</table>"
+    notations: Notations = WITH_HTML
 
 
 def _is_list(lines: Sequence[str]) -> bool:

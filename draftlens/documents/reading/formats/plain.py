@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from draftlens.documents.reading.formats.base import Canvas
+from draftlens.documents.reading.formats.notation import WITH_MARKDOWN
 from draftlens.documents.reading.values import Region, RegionText
 from draftlens.documents.reading.variants import variants
 
@@ -21,6 +22,8 @@ class PlainText:
     def region(self, region: Region, text: RegionText) -> list[str]:
         if text.markup:
             return [text.text]
+        if text.latex:
+            return WITH_MARKDOWN.formulas(text.text)
         return variants(text.lines)
 
     def page(self, parts: Sequence[tuple[Region, str]], canvas: Canvas) -> str:
