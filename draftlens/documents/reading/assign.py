@@ -72,19 +72,19 @@ def with_tables(regions: Sequence[Region], reading: Reading, by_region: bool) ->
     if by_region:
         free = [w for region, w in zip(regions, words, strict=True) if not _is_whole(region)]
         groups = [*free, words_outside(reading, regions)]
-    added = []
-    for group in groups:
-        for box in tables_in(group):
-            inside = [piece for piece in reading.pieces if box.holds(piece.box.middle)]
-            found = [o for o in owners(inside, regions) if o is not None and _is_whole(regions[o])]
-            if 2 * len(found) < len(inside):
-                added.append(Region(box, "table"))
+    whole = {
+        id(w) for r, inside in zip(regions, words, strict=True) if _is_whole(r) for w in inside
+    }
+    tables = [table for group in groups for table in tables_in(group)]
+    added = [table for table in tables if 2 * sum(id(w) in whole for w in table) < len(table)]
+    taken = {id(word) for table in added for word in table}
     others = [
         region
         for region, inside in zip(regions, words, strict=True)
-        if not inside or _share_in(added, inside) < _TAKEN
+        if not inside or sum(id(word) in taken for word in inside) < _TAKEN * len(inside)
     ]
-    return [*others, *added]
+    boxes = [around(word.box for word in table) for table in added]
+    return [*others, *(Region(box, "table") for box in boxes)]
 
 
 _TAKEN = 0.8
@@ -94,11 +94,6 @@ _TAKEN = 0.8
 def _is_whole(region: Region) -> bool:
     """Whether a layout has found something that is no running text."""
     return region.kind in ("table", "figure", "formula")
-
-
-def _share_in(tables: Sequence[Region], pieces: Sequence[Piece]) -> float:
-    held = [any(table.box.holds(piece.box.middle) for table in tables) for piece in pieces]
-    return sum(held) / len(held)
 
 
 def without_captions_inside(regions: Sequence[Region], reading: Reading) -> list[Region]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from statistics import fmean, median
 
@@ -30,6 +32,12 @@ _LONG_SIDE = 9
 _LEAST_PROSE = 3
 """Rows that have this space."""
 
+_MOST_PLACES = 32
+"""Places between columns of text that are tried, the most frequent first."""
+
+MOST_COLUMNS = 64
+"""A page with more cells in one row is no table: its rows would be padded to that width."""
+
 _ROW_GAP = 2.0
 """Rows of a table are at most this many line heights apart."""
 
@@ -43,11 +51,11 @@ class Cell:
 
     pieces: tuple[Piece, ...]
 
-    @property
+    @cached_property
     def box(self) -> Box:
         return around(piece.box for piece in self.pieces)
 
-    @property
+    @cached_property
     def text(self) -> str:
         return " ".join(piece.text for piece in self.pieces)
 
@@ -59,16 +67,16 @@ def rows_of(pieces: Sequence[Piece]) -> list[Row]:
     """Words at one height are a row; wide spaces divide it into cells."""
     height = median(piece.box.height for piece in pieces)
     rows: list[list[Piece]] = []
+    total = 0.0  # of the heights of the last row's words
     for piece in sorted(pieces, key=lambda piece: piece.box.middle[1]):
-        if rows and piece.box.middle[1] - _middle_of(rows[-1]) <= height / 2:
+        middle = piece.box.middle[1]
+        if rows and middle - total / len(rows[-1]) <= height / 2:
             rows[-1].append(piece)
+            total += middle
         else:
             rows.append([piece])
+            total = middle
     return [_cells(row, height) for row in rows]
-
-
-def _middle_of(row: Sequence[Piece]) -> float:
-    return fmean(piece.box.middle[1] for piece in row)
 
 
 def _cells(row: Sequence[Piece], height: float) -> Row:
@@ -84,17 +92,19 @@ def _cells(row: Sequence[Piece], height: float) -> Row:
 
 
 def table_of(pieces: Sequence[Piece]) -> list[list[str]]:
-    """The texts of a table's cells by rows and columns.
+    """The texts of a table's cells by rows and columns; none if there are too many columns.
 
     A cell stands in the column that it overlaps most, so that missing cells are empty texts; one
     that spans several columns stands in the first of them. Lines of wrapped cells are joined.
     """
     rows = rows_of(pieces)
+    if max(len(row) for row in rows) > MOST_COLUMNS:
+        return []
     columns = columns_of(rows)
     if columns is None:
         return [[cell.text for cell in row] for row in rows]
     placed = [_placed(row, columns) for row in rows]
-    return _joined(placed, [_middle_of([p for cell in row for p in cell.pieces]) for row in rows])
+    return _joined(placed, [_box_of([row]).middle[1] for row in rows])
 
 
 def columns_of(rows: Sequence[Row]) -> list[tuple[float, float]] | None:
@@ -127,10 +137,8 @@ def _column(box: Box, columns: Sequence[tuple[float, float]]) -> int:
         overlap = min(box.right, right) - max(box.left, left)
         if overlap > 0 and overlap >= min(box.width, right - left) / 2:
             return place
-    return min(
-        range(len(columns)),
-        key=lambda place: abs(sum(columns[place]) / 2 - box.middle[0]),
-    )
+    middle = box.middle[0]
+    return min(range(len(columns)), key=lambda place: abs(sum(columns[place]) / 2 - middle))
 
 
 def _joined(rows: Sequence[list[str]], middles: Sequence[float]) -> list[list[str]]:
@@ -160,28 +168,37 @@ def is_prose(rows: Sequence[Row]) -> bool:
     return 3 * sum(count > 1 for count in long) > len(rows)
 
 
-def tables_in(pieces: Sequence[Piece]) -> list[Box]:
-    """The boxes of tables that words form: rows of several cells in columns. Lists, and lines of
-    neighbouring columns of text, are none."""
+def tables_in(pieces: Sequence[Piece], most_cuts: int = 3) -> list[list[Piece]]:
+    """The words of tables: rows of several cells in columns. Lists, and lines of neighbouring
+    columns of text, are none; the page is cut between such columns `most_cuts` times at most."""
     if not pieces:
         return []
     rows = rows_of(pieces)
     gutter = _gutter(rows)
     if gutter is not None:
-        return [box for side in _sides(pieces, gutter) for box in tables_in(side)]
+        if not most_cuts:
+            return []
+        sides = _sides(pieces, gutter)
+        return [table for side in sides for table in tables_in(side, most_cuts - 1)]
     height = median(piece.box.height for piece in pieces)
-    return [_box_of(run) for run in _runs(rows, height) if _is_table(run)]
+    tables = [run for run in _runs(rows, height) if _is_table(run)]
+    return [[piece for row in run for cell in row for piece in cell.pieces] for run in tables]
 
 
 def _gutter(rows: Sequence[Row]) -> float | None:
     """The middle of the space between two columns of running text; None if there is none."""
-    gaps = [gap for row in rows for gap in pairwise(row)]
-    for left, right in gaps:
-        place = (left.box.right + right.box.left) / 2
-        around_it = [pair for pair in gaps if pair[0].box.right < place < pair[1].box.left]
-        crossing = sum(cell.box.left <= place <= cell.box.right for row in rows for cell in row)
+    gaps = [(left, right) for row in rows for left, right in pairwise(row)]
+    ends = [(left.box.right, right.box.left) for left, right in gaps]
+    boxes = [cell.box for row in rows for cell in row]
+    # Rounded, since lines end at different places; any place between the columns will do.
+    places = Counter(round((left + right) / 2) for left, right in ends)
+    for place, _ in places.most_common(_MOST_PLACES):
+        around_it = [
+            gap for gap, (left, right) in zip(gaps, ends, strict=True) if left < place < right
+        ]
+        crossing = sum(box.left <= place <= box.right for box in boxes)
         if len(around_it) >= max(_LEAST_PROSE, 2 * crossing) and all(
-            fmean(len(pair[side].text) for pair in around_it) > _LONG_SIDE for side in (0, 1)
+            fmean(len(gap[side].text) for gap in around_it) > _LONG_SIDE for side in (0, 1)
         ):
             return place
     return None
@@ -210,7 +227,9 @@ def _runs(rows: Sequence[Row], height: float) -> list[list[Row]]:
 
 def _is_table(rows: Sequence[Row]) -> bool:
     columns = columns_of(rows)
-    if columns is None or len(rows) < 2 or len(rows) * len(columns) < _LEAST_CELLS:
+    if columns is None or len(rows) < 2 or len(columns) > MOST_COLUMNS:
+        return False
+    if len(rows) * len(columns) < _LEAST_CELLS:
         return False
     return not is_prose(rows) and not all(_MARK.match(row[0].text) for row in rows)
 
