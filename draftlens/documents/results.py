@@ -8,7 +8,7 @@ from typing import Any
 
 from draftlens.core.stats import Stats
 from draftlens.documents.reading.geometry import Box
-from draftlens.documents.reading.values import Region
+from draftlens.documents.reading.values import Region, RegionText
 
 ENDINGS = ("end", "loop", "length", "timeout", "regions", "read", "blank", "failed")
 """How an answer ended: end-of-sequence token, loop, maximum length, timeout, or joined regions;
@@ -34,18 +34,20 @@ class ParsedRegion:
 
     def to_dict(self) -> dict[str, Any]:
         region = self.region
-        texts = [
-            {"source": text.source, "score": round(text.score, 4), "text": text.text}
-            for text in region.texts
-        ]
         return {
             "order": region.order,
             "kind": region.kind,
             "box": region.box.to_list(),
             "span": None if self.span is None else list(self.span),
-            "texts": texts,
+            "texts": [_shown(text) for text in region.texts],
             "answer": self.answer,
         }
+
+
+def _shown(text: RegionText) -> dict[str, Any]:
+    """A text as JSON values; `rows` only of tables."""
+    values = {"source": text.source, "score": round(text.score, 4), "text": text.text}
+    return values | ({"rows": [list(row) for row in text.rows]} if text.rows else {})
 
 
 @dataclass(frozen=True)

@@ -59,11 +59,11 @@ def without_prose(regions: Sequence[Region], reading: Reading) -> list[Region]:
 
 
 def with_tables(regions: Sequence[Region], reading: Reading, by_region: bool) -> list[Region]:
-    """Regions with the tables that words form where the layout has found none. A region whose words
-    are nearly all in such a table is left out.
+    """Regions with the tables that words form where the layout has found none.
 
     Args:
-        regions: by the layout.
+        regions: by the layout. Those that hold such a table are divided into what is above and
+            below it, unless the layout has read them.
         reading: the words of the page.
         by_region: whether regions are trusted to separate columns of text.
     """
@@ -77,18 +77,30 @@ def with_tables(regions: Sequence[Region], reading: Reading, by_region: bool) ->
     }
     tables = [table for group in groups for table in tables_in(group)]
     added = [table for table in tables if 2 * sum(id(w) in whole for w in table) < len(table)]
-    taken = {id(word) for table in added for word in table}
-    others = [
-        region
-        for region, inside in zip(regions, words, strict=True)
-        if not inside or sum(id(word) in taken for word in inside) < _TAKEN * len(inside)
-    ]
+    if not added:
+        return list(regions)
+    table_of_word = {id(word): number for number, table in enumerate(added) for word in table}
     boxes = [around(word.box for word in table) for table in added]
-    return [*others, *(Region(box, "table") for box in boxes)]
+    parts: list[Region] = []
+    for region, inside in zip(regions, words, strict=True):
+        held = {table_of_word[id(word)] for word in inside if id(word) in table_of_word}
+        parts += _divided(region, [boxes[number] for number in held])
+    return [*parts, *(Region(box, "table") for box in boxes)]
 
 
-_TAKEN = 0.8
-"""Share of a region's words in tables from which it is left out."""
+def _divided(region: Region, tables: Sequence[Box]) -> list[Region]:
+    """The parts of a region above, between and below tables."""
+    if region.texts or not tables:
+        return [region]
+    parts = []
+    top = region.box.top
+    for table in sorted(tables, key=lambda box: box.top):
+        if table.top > top:
+            parts.append(replace(region, box=replace(region.box, top=top, bottom=table.top)))
+        top = max(top, table.bottom)
+    if top < region.box.bottom:
+        parts.append(replace(region, box=replace(region.box, top=top)))
+    return parts
 
 
 def _is_whole(region: Region) -> bool:

@@ -181,7 +181,8 @@ def tables_in(pieces: Sequence[Piece], most_cuts: int = 3) -> list[list[Piece]]:
         sides = _sides(pieces, gutter)
         return [table for side in sides for table in tables_in(side, most_cuts - 1)]
     height = median(piece.box.height for piece in pieces)
-    tables = [run for run in _runs(rows, height) if _is_table(run)]
+    runs = [_trimmed(run) for run in _runs(rows, height)]
+    tables = [run for run in runs if _is_table(run)]
     return [[piece for row in run for cell in row for piece in cell.pieces] for run in tables]
 
 
@@ -223,6 +224,18 @@ def _runs(rows: Sequence[Row], height: float) -> list[list[Row]]:
                 runs.append([])
         runs[-1].append(row)
     return [run for run in runs if run]
+
+
+def _trimmed(rows: list[Row]) -> list[Row]:
+    """Rows without the first and last ones whose cells all stand in one column, such as the items
+    of a list above the table."""
+    columns = columns_of(rows)
+    if columns is None or len(columns) > MOST_COLUMNS:
+        return rows
+    filled = [sum(map(bool, _placed(row, columns))) > 1 for row in rows]
+    first = filled.index(True)
+    last = len(rows) - filled[::-1].index(True)
+    return rows[first:last]
 
 
 def _is_table(rows: Sequence[Row]) -> bool:
