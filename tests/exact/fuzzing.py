@@ -39,6 +39,7 @@ from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import EAGLE_PATHS
 from draftlens.decoding.plan import ExtraSource, Plan
 from draftlens.decoding.session import Session
+from draftlens.documents.reading.formats.notation import WITH_MARKDOWN
 from draftlens.drafting.adaptive.controller import TreeController
 from draftlens.drafting.draft_rows import DraftRows
 from draftlens.drafting.retokenized import RetokenizedDrafter
@@ -401,6 +402,17 @@ def in_pieces(tokens: list[int]) -> list[Any]:
     return [tokenizer().decode(part) if len(part) % 2 else part for part in reversed(parts)]
 
 
+def in_cells(tokens: list[int]) -> list[str]:
+    """A table in two notations; its rows have different lengths."""
+    cells = [tokenizer().decode(tokens[start : start + 4]) for start in range(0, len(tokens), 4)]
+    return WITH_MARKDOWN.tables([cells[:3], cells[3:4], cells[4:] or [""]])
+
+
+def of_earlier_pages(rows: list[list[int]], row: int) -> list[Any]:
+    """A text of the page itself, and answers that it repeats in part."""
+    return [tokenizer().decode(rows[row][:9]), *(edited(other, 4) for other in rows)]
+
+
 REFERENCES: Mapping[str, Any] = {
     "right": lambda rows, row: [rows[row]],
     "right text": lambda rows, row: [tokenizer().decode(rows[row])],
@@ -409,6 +421,9 @@ REFERENCES: Mapping[str, Any] = {
     "in pieces": lambda rows, row: in_pieces(rows[row]),
     "of another row": lambda rows, row: [rows[row - 1]],
     "of some rows": lambda rows, row: [rows[row]] if row % 2 else [],
+    "table": lambda rows, row: in_cells(rows[row]),
+    "formula": lambda rows, row: WITH_MARKDOWN.formulas(tokenizer().decode(rows[row][2:])),
+    "earlier pages": of_earlier_pages,
     "nonsense": lambda rows, row: ["", [VOCAB, -1, 10**6], "".join(SPECIAL), rows[row][3:]],
 }
 """References of a row by their kind."""

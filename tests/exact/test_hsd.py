@@ -17,6 +17,7 @@ from draftlens.core.references import references_of
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import attention_mask, batch_ancestors, batch_depths, path_to
 from draftlens.decoding import Session, decode
+from draftlens.documents.reading.formats.notation import WITH_HTML, WITH_MARKDOWN
 from draftlens.methods.base import Models
 from draftlens.methods.hsd.drafter import DocumentDrafter
 from draftlens.methods.lookup.prefix_tree import merge
@@ -31,6 +32,9 @@ METHODS: dict[str, dict[str, Any]] = {
     "auto": {"method": "hsd", "window": 2},
     "bare": {"method": "hsd", "num_speculative_tokens": 4, "recovery": False, "heads": False},
 }
+
+TABLES = WITH_HTML.tables([["abc", "abd"], ["", "b|c", "<b>"]])
+"""Nothing of it is said."""
 
 
 @pytest.fixture
@@ -84,7 +88,20 @@ def kinds_of_references(rows: Sequence[Sequence[int]], backbone: Backbone) -> di
         ]
         for row in rows
     ]
+    kinds["tables"] = [[*TABLES, *as_tables(row)] for row in rows]
+    kinds["formulas"] = [
+        [*WITH_HTML.formulas(text_of(row[4:])), *WITH_HTML.formulas("a^2")] for row in rows
+    ]
+    kinds["earlier pages"] = [
+        ["wrong words", *(edited(rows[other], other) for other in range(len(rows)))] for _ in rows
+    ]
     return kinds
+
+
+def as_tables(row: Sequence[int]) -> list[str]:
+    """An answer as the cells of a table with rows of different lengths, in both notations."""
+    cells = [text_of(row[start : start + 5]) for start in range(0, len(row), 5)]
+    return WITH_MARKDOWN.tables([cells[:2], cells[2:3], cells[3:]])
 
 
 def pieces_of(row: Sequence[int]) -> list[Any]:
@@ -114,8 +131,9 @@ def test_references_of_all_kinds_for_a_ragged_batch(
     names = list(METHODS)
     turn = FAMILIES.index(family)
     kinds = kinds_of_references(rows, backbone)
-    for kind in {"right", "wrong", "empty"} - {("right", "wrong", "empty")[turn % 3]}:
-        del kinds[kind]
+    for alike in (("right", "wrong", "empty"), ("tables", "formulas", "earlier pages")):
+        for kind in set(alike) - {alike[turn % 3]}:
+            del kinds[kind]
     for number, (kind, references) in enumerate(kinds.items()):
         result = draftlens.generate(
             model,

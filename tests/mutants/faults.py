@@ -67,6 +67,8 @@ PREFIXES = ("tests/unit/methods/lookup/test_prefix_tree.py",)
 MATCHING = ("tests/unit/methods/lookup/test_matching.py",)
 MATCH_RATES = ("tests/unit/methods/lookup/test_match_rates.py",)
 LOOKUP = ("tests/unit/methods/lookup/test_lookup.py",)
+TABLE_CELLS = ("tests/unit/documents/reading/test_tables.py",)
+EARLIER_PAGES = ("tests/unit/documents/test_earlier.py",)
 DOCUMENT = ("tests/unit/methods/hsd/test_document.py",)
 REFERENCES = ("tests/exact/test_references.py",)
 COMPILED = ("tests/exact/test_compiled.py",)
@@ -1073,6 +1075,48 @@ FAULTS = (
         "for crop in sorted(crops, key=lambda crop: (-crop.pixels, -crop.room)):",
         "for crop in [*crops[1:], crops[0]][:-1]:",
         ("tests/unit/documents/test_parts.py",),
+    ),
+    Fault(
+        "missing cells of a table close up",
+        "draftlens/documents/reading/tables.py",
+        "if len(row) == len(columns):",
+        "if row:",
+        TABLE_CELLS,
+    ),
+    Fault(
+        "a table goes on in the text beside it",
+        "draftlens/documents/reading/tables.py",
+        "if gutter is not None:",
+        "if gutter is False:",
+        TABLE_CELLS,
+    ),
+    Fault(
+        "tables keep the notation of their format whatever the target writes",
+        "draftlens/documents/reading/formats/notation.py",
+        "notations = replace(notations, table=table, other_table=None)",
+        "pass",
+        ("tests/unit/documents/reading/test_formats.py",),
+    ),
+    Fault(
+        "answers of another document are drafts",
+        "draftlens/documents/earlier.py",
+        "if file != self._file:\n            return []",
+        "",
+        EARLIER_PAGES,
+    ),
+    Fault(
+        "loops are drafts of the next page",
+        "draftlens/documents/earlier.py",
+        "if tokens and page.ended in _WHOLE:",
+        "if tokens:",
+        EARLIER_PAGES,
+    ),
+    Fault(
+        "accepted tokens are counted for other references",
+        "draftlens/documents/parser.py",
+        "names = [*texts.values(), *[EARLIER] * len(earlier[index])]",
+        "names = [*[EARLIER] * len(earlier[index]), *texts.values()]",
+        EARLIER_PAGES,
     ),
     Fault(
         "joined regions count as exact",

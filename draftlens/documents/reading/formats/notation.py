@@ -62,6 +62,7 @@ HTML_TABLES = HtmlTables()
 
 _HTML_TABLE = re.compile(r"<table\b.*?</table>", re.DOTALL | re.IGNORECASE)
 _CELL = re.compile(r"(<t[dh]\b[^>]*>)(.*?)(</t[dh]>)", re.DOTALL | re.IGNORECASE)
+_GROUP = re.compile(r"</?t(head|body)\b[^>]*>\s*", re.IGNORECASE)
 _ROW = re.compile(r"<tr\b", re.IGNORECASE)
 _MARKDOWN_TABLE = re.compile(r"^\|([ ]?)[^\n]*\|[ ]*\n\|([ ]*:?-+:?[ ]*)\|", re.MULTILINE)
 
@@ -88,18 +89,18 @@ def _html_notation(table: str) -> HtmlTables | None:
     second = breaks[1] if len(breaks) > 1 else len(between)
     notation = HtmlTables(start=table[: starts[0]])
     if first:
-        notation = replace(notation, in_head=between[0], in_row=between[0])
+        in_row = between[0].replace("th>", "td>").replace("<th ", "<td ")
+        notation = replace(notation, in_head=between[0], in_row=in_row)
     if not breaks:
         return replace(notation, end_of_head=table[ends[-1] :])
     notation = replace(notation, after_head=between[first], end=table[ends[-1] :])
     if second > first + 1:
         notation = replace(notation, in_row=between[first + 1])
-    after_row = between[second] if second < len(between) else _without_groups(between[first])
+    if second < len(between):
+        return replace(notation, after_row=between[second])
+    # There is one row besides the head: what follows the head, without groups of rows.
+    after_row = _GROUP.sub("", between[first].replace(cells[first][3], cells[-1][3]))
     return replace(notation, after_row=after_row)
-
-
-def _without_groups(text: str) -> str:
-    return re.sub(r"</?t(head|body)\b[^>]*>\s*", "", text, flags=re.IGNORECASE)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,13 @@ import json
 import pytest
 
 from draftlens import ConfigError
-from draftlens.documents.reading.formats import FORMATS, Canvas, make_format
+from draftlens.documents.reading.formats import FORMATS, Canvas, LearningFormat, make_format
 from draftlens.documents.reading.formats.base import page_drafts, region_drafts
+from draftlens.documents.reading.formats.notation import (
+    HtmlTables,
+    MarkdownTables,
+    table_notation,
+)
 from draftlens.documents.reading.geometry import Box
 from draftlens.documents.reading.targets import GENERAL, PROFILES, TargetProfile, profile_of
 from draftlens.documents.reading.values import BROKEN_WORD, Region, RegionText
@@ -69,6 +74,91 @@ def test_drafts_of_regions(form: str, given: Region, expected: list[str]) -> Non
     drafts = make_format(form).region(given, given.texts[0])
     assert drafts[: len(expected)] == expected
     assert bool(drafts) == bool(expected)
+
+
+RAGGED = (("a", "b", "c"), ("d",), ("e|f", "", "<g>"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (
+            "Text\n\n|x|y|\n|:---|:---|\n|1|2|",
+            "|a|b|c|\n|:---|:---|:---|\n|d|||\n|e\\|f||<g>|",
+        ),
+        (
+            "| x | y |\n| --- | --- |\n| 1 | 2 |",
+            "| a | b | c |\n| --- | --- | --- |\n| d |  |  |\n| e\\|f |  | <g> |",
+        ),
+        (
+            "<table><tr><td>x</td><td>y</td></tr></table>",
+            "<table><tr><td>a</td><td>b</td><td>c</td></tr><tr><td>d</td></tr>"
+            "<tr><td>e|f</td><td></td><td>&lt;g&gt;</td></tr></table>",
+        ),
+        (
+            "<table>\n<thead>\n<tr>\n<th>x</th>\n<th>y</th>\n</tr>\n</thead>\n<tbody>\n<tr>\n<td>1"
+            "</td>\n<td>2</td>\n</tr>\n</tbody>\n</table>",
+            "<table>\n<thead>\n<tr>\n<th>a</th>\n<th>b</th>\n<th>c</th>\n</tr>\n</thead>\n<tbody>\n"
+            "<tr>\n<td>d</td>\n</tr>\n<tr>\n<td>e|f</td>\n<td></td>\n<td>&lt;g&gt;</td>\n</tr>\n"
+            "</tbody>\n</table>",
+        ),
+        (
+            '<table border="1"><tr><td colspan="2">x</td></tr><tr><td>1</td><td>2</td></tr>'
+            "<tr><td>3</td><td>4</td></tr></table>",
+            '<table border="1"><tr><td colspan="2">a</td><td>b</td><td>c</td></tr>'
+            "<tr><td>d</td></tr><tr><td>e|f</td><td></td><td>&lt;g&gt;</td></tr></table>",
+        ),
+    ],
+)
+def test_tables_are_written_as_the_last_answer_has_them(answer: str, expected: str) -> None:
+    form = make_format("markdown")
+    assert isinstance(form, LearningFormat)
+    given = region("table", "a", rows=RAGGED)
+    assert len(region_drafts(form, given)) == 2
+    assert region_drafts(form.after(answer), given) == [expected]
+    assert region_drafts(form.after("no table"), given) == region_drafts(form, given)
+
+
+def test_an_answer_is_written_again_token_for_token() -> None:
+    """Whatever the first answer shows is how its own cells are written."""
+    rows = (("x", "y"), ("1", "2"), ("3", "4"))
+    for way in (MarkdownTables("", ":--:"), HtmlTables(), HtmlTables("<table>\n<tr><th>")):
+        written = way.write(rows)
+        assert table_notation(f"before\n\n{written}\n\nafter").write(rows) == written  # type: ignore[union-attr]
+    assert table_notation("<table></table>") is None
+    assert table_notation("a | b") is None
+
+
+@pytest.mark.parametrize(
+    ("form", "answer", "expected"),
+    [
+        ("markdown", "", ["$$\na^2\n$$", "\\[\na^2\n\\]"]),
+        ("markdown", "See $$ x $$ and", ["$$ a^2 $$"]),
+        ("markdown-html", "\\[ x \\]", ["\\[ a^2 \\]"]),
+        ("layout-json", '[{"text": "$$x$$"}, {"bbox": []}]', ["$$a^2$$"]),
+        ("layout-json", "cut of", ["$$\na^2\n$$", "\\[\na^2\n\\]"]),
+    ],
+)
+def test_formulas_are_latex_in_the_notation_of_answers(
+    form: str, answer: str, expected: list[str]
+) -> None:
+    made = make_format(form)
+    assert isinstance(made, LearningFormat)
+    given = region("formula", "a^2", latex=True)
+    assert region_drafts(made.after(answer), given) == expected
+
+
+def test_formulas_of_other_formats() -> None:
+    given = region("formula", "a^2", latex=True)
+    assert region_drafts(make_format("text"), given)[0] == "$$\na^2\n$$"
+    assert region_drafts(make_format("doctags"), given) == ["a^2"]
+
+
+def test_what_a_format_leaves_out_comes_last() -> None:
+    """A layout may take text for a figure."""
+    form = make_format("markdown")
+    figure = region("figure", "words in", "it")
+    assert page_drafts(form, [figure, region("text", "text")], CANVAS) == ["text", "words in\nit"]
 
 
 def test_paragraphs_keep_their_lines_for_the_method_that_joins_them() -> None:
