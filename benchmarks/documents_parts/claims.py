@@ -26,7 +26,7 @@ from shared import argument_parser, configure, environment, environment_line, sa
 from documents_parts import rows, runs, work
 from documents_parts.bench import Bench, Cell, Section
 from documents_parts.paged import PagedSection, PageRows
-from documents_parts.timing import parse_once
+from documents_parts.timing import parse_once, processor_seconds
 from documents_parts.verdicts import CLAIMS, TIMED_KINDS, Claim
 
 PAGED: Mapping[str, PagedSection] = {
@@ -78,11 +78,14 @@ def main() -> None:
                 _save(args.out, report, bench)
         for number, name in product(range(args.pages), args.only):
             if name in PAGED and not kept.has(name, number):
-                kept.add(name, number, PAGED[name].measure(bench, number))
+                began = processor_seconds()
+                found = PAGED[name].measure(bench, number)
+                kept.add(name, number, found, processor_seconds() - began)
                 print(f"{name}, page {number}: done", flush=True)
         for name, section in PAGED.items():
             if pages := kept.of(name):
                 report["sections"][name] = asdict(section.summary(pages))
+        report["minutes"] = kept.seconds / 60
         _save(args.out, report, bench)
     print(page(report))
 

@@ -45,20 +45,24 @@ class PageRows:
         self.file = file
         self.weights = weights
         self.commit = commit
+        self.seconds = 0.0  # of the processor, of all rows
         self._found: dict[tuple[str, int], Found] = {}
         if file.exists():
             for line in file.read_text(encoding="utf-8").splitlines():
                 row = json.loads(line)
                 if row["weights"] == weights:
                     self._found[row["section"], row["page"]] = row["found"]
+                    self.seconds += row["seconds"]
 
     def has(self, section: str, page: int) -> bool:
         return (section, page) in self._found
 
-    def add(self, section: str, page: int, found: Found) -> None:
-        """Keep what a page gave, in the file, too."""
+    def add(self, section: str, page: int, found: Found, seconds: float) -> None:
+        """Keep what a page gave, in the file, too, and the seconds that it took."""
         self._found[section, page] = found
-        row = {"section": section, "page": page, "commit": self.commit, "weights": self.weights}
+        self.seconds += seconds
+        row: dict[str, Any] = {"section": section, "page": page, "seconds": round(seconds, 3)}
+        row |= {"commit": self.commit, "weights": self.weights}
         self.file.parent.mkdir(parents=True, exist_ok=True)
         with self.file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row | {"found": found}) + "\n")
