@@ -12,7 +12,6 @@ from documents_parts.held_out import ORIGINS, HeldOut
 from documents_parts.paged import Found, PagedSection, paired_ratio
 from documents_parts.replay import per_pass
 from documents_parts.timing import (
-    PROMPT_LOOKUP,
     STOCK,
     Spent,
     page_inputs,
@@ -32,7 +31,6 @@ Ways = Mapping[str, Mapping[str, Any]]
 
 TIMED: Ways = {
     "plain": {"method": "plain"},
-    "lookup": {"method": "lookup", "drafter": "none"},
     "hsd, text layer": {"drafter": "text-layer", "stages": "page"},
     "hsd, tesseract": {"drafter": "tesseract", "stages": "page"},
     "hsd, regions first": {"drafter": "text-layer", "stages": "regions+page"},
@@ -71,7 +69,7 @@ def times(kind: str) -> PagedSection:
     """Seconds and work of every way on pages that are born digital (claims 1 to 3, 10, 13, 15)."""
 
     def measure(bench: Bench, number: int) -> Found:
-        return _read(bench, TIMED, bench.pages(kind)[number], (STOCK, PROMPT_LOOKUP))
+        return _read(bench, TIMED, bench.pages(kind)[number])
 
     def summary(found: Sequence[Found]) -> Section:
         figures = _figures(found)
@@ -116,11 +114,11 @@ def _times_note(found: Sequence[Found]) -> str:
     return f"Pages of each kind: {len(found)}. {TIMES_NOTE}"
 
 
-def _read(bench: Bench, ways: Ways, page: HeldOut, stock: Sequence[str] = (STOCK,)) -> Found:
+def _read(bench: Bench, ways: Ways, page: HeldOut) -> Found:
     """What a page takes in each way. Parsers are new, since they learn from pages."""
     parsers = {name: bench.parser(**way) for name, way in ways.items()}
     read = read_in_every_way(
-        parsers, page.file, bench.repeats, warm_ups=0, stock=stock, clock=processor_seconds
+        parsers, page.file, bench.repeats, warm_ups=0, stock=(STOCK,), clock=processor_seconds
     )
     bench.know(page, read[STOCK])
     return {way: _values(spent, page.markdown) for way, spent in read.items()}
@@ -153,7 +151,9 @@ SHOWN = ("of stock", "of plain", "aal", "per pass", "forwards", "forwarded")
 def _figures(pages: Sequence[Found]) -> dict[str, Any]:
     """Ratios of sums over pages, by way, and the values of each page."""
     columns = {
-        way: {name: [page[way][name] for page in pages] for name in MEASURED} for way in pages[0]
+        way: {name: [page[way][name] for page in pages] for name in MEASURED}
+        for way in pages[0]
+        if all(way in page for page in pages)
     }
     stock = columns[STOCK]["seconds"]
     plain = columns.get("plain", columns[STOCK])["seconds"]
