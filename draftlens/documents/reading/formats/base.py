@@ -98,10 +98,11 @@ def _drafts_of(form: DraftFormat, region: Region, text: RegionText) -> list[str]
     """The printed lines if the target may write them, or else the likeliest variant. Tables and
     formulas are drafts in all notations."""
     ways = [way for way in form.region(region, text) if way]
-    if text.latex or (region.kind == "table" and text.rows):
-        return ways
     lines = printed(text.lines)
-    return [lines] if lines in ways else ways[:1]
+    if lines in ways:
+        return [lines]
+    has_notations = text.latex or (region.kind == "table" and text.rows)
+    return ways if has_notations else ways[:1]
 
 
 def _left_out(form: DraftFormat, region: Region, text: RegionText) -> list[str]:

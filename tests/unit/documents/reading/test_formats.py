@@ -152,6 +152,7 @@ def test_formulas_of_other_formats() -> None:
     given = region("formula", "a^2", latex=True)
     assert region_drafts(make_format("text"), given)[0] == "$$\na^2\n$$"
     assert region_drafts(make_format("doctags"), given) == ["a^2"]
+    assert region_drafts(make_format("text"), TABLE) == ["Name Sacks\nMill & Co 12"]
 
 
 def test_what_a_format_leaves_out_comes_last() -> None:
