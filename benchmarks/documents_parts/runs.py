@@ -36,7 +36,6 @@ TIMED: Ways = {
     "hsd, regions first": {"drafter": "text-layer", "stages": "regions+page"},
 }
 BY_ORIGIN: Ways = {
-    "plain": {"method": "plain"},
     "hsd, text layer": {"drafter": "text-layer", "stages": "page"},
     "hsd, auto": {"drafter": "auto", "stages": "page"},
 }
