@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from math import isfinite
 from statistics import fmean, median
 
 from draftlens.documents.reading.geometry import Box, around
@@ -192,7 +193,8 @@ def _gutter(rows: Sequence[Row]) -> float | None:
     ends = [(left.box.right, right.box.left) for left, right in gaps]
     boxes = [cell.box for row in rows for cell in row]
     # Rounded, since lines end at different places; any place between the columns will do.
-    places = Counter(round((left + right) / 2) for left, right in ends)
+    middles = [(left + right) / 2 for left, right in ends]
+    places = Counter(round(middle) for middle in middles if isfinite(middle))
     for place, _ in places.most_common(_MOST_PLACES):
         around_it = [
             gap for gap, (left, right) in zip(gaps, ends, strict=True) if left < place < right
@@ -232,7 +234,7 @@ def _trimmed(rows: list[Row]) -> list[Row]:
     columns = columns_of(rows)
     if columns is None or len(columns) > MOST_COLUMNS:
         return rows
-    filled = [sum(map(bool, _placed(row, columns))) > 1 for row in rows]
+    filled = [len(row) == len(columns) or sum(map(bool, _placed(row, columns))) > 1 for row in rows]
     first = filled.index(True)
     last = len(rows) - filled[::-1].index(True)
     return rows[first:last]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,14 @@ def test_a_table_beside_a_column_of_text_has_no_words_of_it() -> None:
     ]
     (table,) = tables_in(pieces_of(rows))
     assert table_of(table) == [["Mill", "Sacks", "Year"], ["Upper", "12", "1482"]]
+
+
+def test_odd_words_do_not_stop_a_page() -> None:
+    """Words without characters, and boxes without end."""
+    empty = [Piece("", Box(40.0 * n, 0, 40.0 * n + 5, 10), 0) for n in range(3)]
+    far = [Piece("a", Box(-inf, 20, inf, 30), 1), Piece("b", Box(inf, 20, inf, 30), 1)]
+    assert tables_in([*empty, *far]) == []
+    assert table_of(far) == [["a", "b"]]
 
 
 def test_captions_leave_their_table() -> None:
