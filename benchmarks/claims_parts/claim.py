@@ -32,7 +32,8 @@ class Check:
         above, below: the claim holds if the whole interval lies beyond these, and does not hold if
             the whole interval lies on the other side of one of them.
         form: how the figure is written.
-        part: key of the part whose environment names the commit; empty for that of the file.
+        part: key of the part whose environment names the commit, or several keys with slashes
+            between them; empty for that of the file.
     """
 
     label: str
@@ -171,9 +172,20 @@ def judge(claim: Claim, folder: Path = RESULTS) -> Judged:
 
 def figure_of(check: Check, report: Report | None) -> Figure | None:
     """The figure of a report; None if it or its part has not been measured."""
-    if report is None or (check.part and check.part not in report):
+    if report is None or part_of(check, report) is None:
         return None
     return check.read(report)
+
+
+def part_of(check: Check, report: Report) -> Report | None:
+    """The part that a check names; None if it has not been measured."""
+    found: Any = report
+    for key in check.part.split("/") if check.part else ():
+        if key not in found:
+            return None
+        found = found[key]
+    part: Report = found
+    return part
 
 
 def _doubts(known: list[tuple[Check, Figure]]) -> list[str]:

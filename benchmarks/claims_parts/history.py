@@ -9,7 +9,7 @@ import re
 import subprocess
 from functools import cache
 
-from .claim import Check, Claim, Paper, Report
+from .claim import Check, Claim, Paper, Report, part_of
 
 SECOND_EDITION = "b956151"
 """The commit that brought the second edition of the embedded pair."""
@@ -27,7 +27,7 @@ def git(*words: str) -> str | None:
 
 def commit_of(check: Check, report: Report) -> str:
     """The commit that a result names; empty if it names none."""
-    part = report.get(check.part, report) if check.part else report
+    part = part_of(check, report) or report
     named = part.get("environment", {}).get("commit")
     if named is None:
         found = re.search(r"commit ([0-9a-f]{7,40}\+?)", str(report.get("about", "")))
@@ -37,7 +37,7 @@ def commit_of(check: Check, report: Report) -> str:
 
 def processor_of(check: Check, report: Report) -> str:
     """The machine of a result; empty if it names none."""
-    part = report.get(check.part, report) if check.part else report
+    part = part_of(check, report) or report
     name = str(part.get("environment", {}).get("processor", ""))
     return name.replace("(R)", "").replace(" Processor", "").split(" @")[0]
 

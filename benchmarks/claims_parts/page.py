@@ -10,7 +10,7 @@ from typing import Any
 from draftlens_lab.measure.tables import markdown_table
 
 from . import history, hsd, ours, parallelvlm, spava, specvlm, tabed
-from .claim import FAILS, HOLDS, MISSING, OPEN, RESULTS, Claim, Judged, Paper, judge, load
+from .claim import FAILS, HOLDS, MISSING, OPEN, RESULTS, Claim, Judged, Paper, judge, load, part_of
 
 PAPERS: Sequence[Paper] = (
     specvlm.PAPER,
@@ -101,7 +101,7 @@ def minutes(claim: Claim) -> str:
         seconds = 60 * report["minutes"]
     if isinstance(seconds, float):
         return f"{seconds / 60:.0f}"
-    least = seconds_of_answers(report.get(check.part, report)) / 60
+    least = seconds_of_answers(part_of(check, report) or report) / 60
     return f"> {least:.0f}" if least >= 1 else ""
 
 
