@@ -48,11 +48,11 @@ times as fast as the better one, most with OpenVINO's costs, whose draft steps a
 copied token. On the pair's own costs it loses up to 5% to the better one, since one look at
 another drafter is a tenth of a draft's step."""
 
-OUTCOME = """With copied tokens after those of the model, mixed is 0.93 to 1.05 times as fast as the best
-of the others, 0.99 in the median; without them it was 0.89 to 1.02 and 0.96. With the costs of real
-weights by OpenVINO it is level or ahead (0.99 to 1.05). It stays below 0.98 where forwards are
-launches, whose rounds of a few milliseconds a lookup lengthens by one (0.94), and with float32 costs
-and a reference that is wrong now and then (0.93)."""
+OUTCOME = """With copied tokens after those of the model, mixed is 0.93 to 1.05 times as fast as the
+best of the others, 0.99 in the median; without them it was 0.89 to 1.02 and 0.96. With the costs of
+real weights by OpenVINO it is level or ahead (0.99 to 1.05). It stays below 0.98 where forwards are
+launches, whose rounds of a few milliseconds a lookup lengthens by one (0.94), and with float32
+costs and a reference that is wrong now and then (0.93)."""
 
 CURVES: Mapping[str, tuple[Mapping[int, float], Mapping[int, float]]] = {
     "the pair's own": ({}, {}),
