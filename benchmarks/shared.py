@@ -4,7 +4,9 @@ environment."""
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib
+import json
 import os
 import statistics
 import sys
@@ -30,6 +32,7 @@ from draftlens.models.prompt import Prompt
 from draftlens.verify import assistant_settings, run_stock
 
 T = TypeVar("T")
+Json = TypeVar("Json", bound=Mapping[str, Any])
 
 Run = dict[str, Any]
 """One answer: `tokens`, seconds `e2e` and `decode`, and further figures of the engine."""
@@ -93,6 +96,35 @@ def save(out: Path, report: Mapping[str, Any], page: str) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     write_json(out.with_suffix(".json"), report, indent=None)
     write_text(out.with_suffix(".md"), page)
+
+
+def digest(*models: torch.nn.Module) -> str:
+    """Names the weights of models: rows of an earlier run are those of the same ones."""
+    found = hashlib.sha256()
+    for model in models:
+        for name, tensor in model.state_dict().items():
+            found.update(name.encode())
+            found.update(tensor.reshape(-1).view(torch.uint8).numpy())
+    return found.hexdigest()[:12]
+
+
+def models_digest(engine: Engine) -> str:
+    """Names the weights of target and draft."""
+    return digest(*(backbone.model for backbone in backbones(engine)))
+
+
+def remembered(folder: Path | None, name: str, make: Callable[[], Json]) -> Json:
+    """A JSON value that an earlier run left in a folder, or a new one that is left there."""
+    if folder is None:
+        return make()
+    file = folder / f"{name}.json"
+    if file.exists():
+        found: Json = json.loads(file.read_text())
+        return found
+    value = make()
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(file, value, indent=None)
+    return value
 
 
 def environment(args: argparse.Namespace) -> dict[str, Any]:

@@ -8,6 +8,7 @@
     python benchmarks/spava.py decode
     python benchmarks/spava.py answers --lengths 4097 16001
     python benchmarks/spava.py texts
+    python benchmarks/spava.py optimizations
     python benchmarks/spava.py model
     python benchmarks/spava.py claims
 
@@ -28,6 +29,7 @@ PARTS = {
     "decode": "spava_parts.decode",
     "answers": "spava_parts.answers",
     "texts": "spava_parts.texts",
+    "optimizations": "spava_parts.optimizations",
     "model": "spava_parts.cost_model",
     "claims": "spava_parts.claims",
 }

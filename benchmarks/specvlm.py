@@ -19,6 +19,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,16 @@ def main() -> None:
         "--checked", type=int, default=8, help="clips that the engine itself decodes as well"
     )
     parser.add_argument("--frames", type=frame_counts, default=(16, 64))
+    parser.add_argument("--long-frames", type=int, help="of long and probe [default: 1000 and 500]")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=inf,
+        help="of acceptance, focus and chat for each number of frames: clips begin until then",
+    )
+    parser.add_argument(
+        "--keep", type=Path, help="folder in which these parts keep each clip for the next run"
+    )
     args = parser.parse_args()
     configure(args.threads)
     engine = draftlens.load(args.target, draft=args.draft, device="cpu")

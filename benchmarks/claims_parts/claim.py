@@ -18,6 +18,9 @@ MISSING = "not measured"
 
 RESULTS = Path("benchmarks/results")
 
+MANY = 10_000
+"""Samples beyond which their number says no more."""
+
 Report = Mapping[str, Any]
 
 
@@ -194,7 +197,7 @@ def _doubts(known: list[tuple[Check, Figure]]) -> list[str]:
     for check, figure in known:
         if check.outcome(figure) == OPEN:
             if figure.interval is not None:
-                reason = "the interval includes a bound"
+                reason = "the interval includes a bound" + _would_decide(check, figure)
             elif check.agrees(figure):
                 reason = "the figure agrees, but its file has no interval"
             else:
@@ -203,3 +206,14 @@ def _doubts(known: list[tuple[Check, Figure]]) -> list[str]:
     if len(known) == 1:
         return list(reasons)
     return [f"{reason} ({'; '.join(labels)})" for reason, labels in reasons.items()]
+
+
+def _would_decide(check: Check, figure: Figure) -> str:
+    """How many clips, prompts or repeats would decide, to two digits."""
+    needed = figure.needed([bound for bound in (check.above, check.below) if bound is not None])
+    if needed is None:
+        return ""
+    if needed > MANY:
+        return f"; over {MANY:,} samples in place of {figure.count} would decide"
+    rounded = f"{float(f'{needed:.2g}'):,.0f}"
+    return f"; {rounded} samples in place of {figure.count} would decide"

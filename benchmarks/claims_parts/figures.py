@@ -7,9 +7,9 @@ paired answers that of Bonett and Price (2012), which holds for small counts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from math import exp, log, sqrt
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, exp, log, sqrt
 from statistics import fmean, stdev
 from typing import Any
 
@@ -42,11 +42,13 @@ class Figure:
         value: the estimate.
         interval: its 95% interval; None if it was measured once.
         is_computed: whether there is no chance in it, so that both ends are the value.
+        count: of the clips, prompts or repeats behind it; 0 if it is not known.
     """
 
     value: float
     interval: tuple[float, float] | None = None
     is_computed: bool = False
+    count: int = 0
 
     def text(self, form: str) -> str:
         shown = format(self.value, form)
@@ -56,6 +58,21 @@ class Figure:
             return f"{shown} (no interval)"
         low, high = self.interval
         return f"{shown} ({low:{form}} to {high:{form}})"
+
+    def needed(self, bounds: Iterable[float]) -> int | None:
+        """How many clips, prompts or repeats would take these bounds out of the interval if the
+        estimate stayed; None without a spread, or if the estimate is on a bound."""
+        if self.interval is None or not self.count:
+            return None
+        low, high = self.interval
+        found = 0
+        for bound in bounds:
+            if low <= bound <= high:
+                if bound == self.value:
+                    return None
+                half = self.value - low if bound < self.value else high - self.value
+                found = max(found, ceil(self.count * (half / (self.value - bound)) ** 2))
+        return found
 
 
 def computed(value: float) -> Figure:
@@ -84,7 +101,7 @@ def share_of(
     column."""
     value, drawn = ratio(case, above, below)
     whole, others = ratio(other, above, below if other_below is None else other_below)
-    return Figure(value / whole, central_interval(drawn / others))
+    return Figure(value / whole, central_interval(drawn / others), count=len(case))
 
 
 def difference(case: Rows, other: Rows, above: int, below: int, unit: Rows | None = None) -> Figure:
@@ -93,7 +110,8 @@ def difference(case: Rows, other: Rows, above: int, below: int, unit: Rows | Non
     value, drawn = ratio(case, above, below)
     base, others = ratio(other, above, below)
     whole = 1.0 if unit is None else ratio(unit, above, below)[0]
-    return Figure((value - base) / whole, central_interval((drawn - others) / whole))
+    interval = central_interval((drawn - others) / whole)
+    return Figure((value - base) / whole, interval, count=len(case))
 
 
 def growth(low: tuple[Rows, Rows], high: tuple[Rows, Rows], unit: Rows, below: int) -> Figure:
@@ -107,7 +125,7 @@ def growth(low: tuple[Rows, Rows], high: tuple[Rows, Rows], unit: Rows, below: i
         drawn.append(first - second)
     whole = ratio(unit, 0, below)[0]
     interval = central_interval((drawn[1] - drawn[0]) / whole)
-    return Figure((margins[1] - margins[0]) / whole, interval)
+    return Figure((margins[1] - margins[0]) / whole, interval, count=len(unit))
 
 
 def times(slow: Sequence[float], fast: Sequence[float]) -> Figure:
@@ -123,7 +141,8 @@ def grows(small: Sequence[float], large: Sequence[float]) -> Figure:
     free = min(len(first), len(second)) - 1
     half = _student(free) * sqrt(sum(errors))
     value = fmean(second) - fmean(first)
-    return _exponential(Figure(value, (value - half, value + half)))
+    interval = (value - half, value + half)
+    return _exponential(Figure(value, interval, count=min(len(first), len(second))))
 
 
 def mean(values: Sequence[float]) -> Figure:
@@ -132,14 +151,14 @@ def mean(values: Sequence[float]) -> Figure:
         return Figure(values[0])
     center = fmean(values)
     half = _student(len(values) - 1) * stdev(values) / sqrt(len(values))
-    return Figure(center, (center - half, center + half))
+    return Figure(center, (center - half, center + half), count=len(values))
 
 
 def share(count: int, total: int) -> Figure:
     """A share of answers."""
     found = Share(count, total)
     assert found.value is not None
-    return Figure(found.value, found.interval)
+    return Figure(found.value, found.interval, count=total)
 
 
 def paired(first: Sequence[float], second: Sequence[float]) -> Figure:
@@ -150,18 +169,25 @@ def paired(first: Sequence[float], second: Sequence[float]) -> Figure:
     gains, losses = (won + 1) / (total + 2), (lost + 1) / (total + 2)
     spread = Z * sqrt((gains + losses - (gains - losses) ** 2) / (total + 2))
     middle = gains - losses
-    return Figure((won - lost) / total, (middle - spread, middle + spread))
+    return Figure((won - lost) / total, (middle - spread, middle + spread), count=total)
 
 
 def _student(free: int) -> float:
     return STUDENT[free - 1] if free <= len(STUDENT) else 2.0
 
 
+def shifted(figure: Figure, by: float) -> Figure:
+    """The figure plus a number without chance."""
+    assert figure.interval is not None
+    low, high = figure.interval
+    return replace(figure, value=figure.value + by, interval=(low + by, high + by))
+
+
 def _exponential(figure: Figure) -> Figure:
     if figure.interval is None:
         return Figure(exp(figure.value))
     low, high = figure.interval
-    return Figure(exp(figure.value), (exp(low), exp(high)))
+    return Figure(exp(figure.value), (exp(low), exp(high)), count=figure.count)
 
 
 def at(report: Any, *path: str | int) -> Any:

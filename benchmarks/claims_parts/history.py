@@ -43,10 +43,18 @@ def processor_of(check: Check, report: Report) -> str:
 
 
 def marks(claim: Claim, paper: Paper, commit: str) -> str:
-    """Date of a commit, and why its figures are stale: those of other code or of other weights."""
+    """Date of a commit, and why its figures are stale."""
     date = git("show", "-s", "--format=%cs", commit)
     if not commit or date is None:
         return ""
+    found = reasons(claim, paper, commit)
+    return f"{date}; **stale**: {' and '.join(found)}" if found else date
+
+
+def reasons(claim: Claim, paper: Paper, commit: str) -> list[str]:
+    """Why figures of a commit are stale: other code or other weights; none if nothing is known."""
+    if not commit or git("show", "-s", "--format=%cs", commit) is None:
+        return []
     found = []
     weights = paper.weights if claim.weights is None else claim.weights
     if weights and is_other_model(commit, weights):
@@ -58,7 +66,7 @@ def marks(claim: Claim, paper: Paper, commit: str) -> str:
         found.append(
             f"other code, now {git('log', '-1', '--abbrev=7', '--format=%h', '--', folder)}"
         )
-    return f"{date}; **stale**: {' and '.join(found)}" if found else date
+    return found
 
 
 def is_other_model(commit: str, weights: str) -> bool:

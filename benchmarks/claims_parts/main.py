@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from . import quick
+from . import full, quick
+from .claim import RESULTS
 from .page import page, without_marks
 
 PAGE = Path("docs/claims.md")
@@ -26,11 +27,23 @@ def main() -> int:
         const=Path("runs/claims"),
         metavar="FOLDER",
         help="run small versions of the commands into this folder (%(const)s), go on with those "
-        "that are missing there, and print the rows that disagree",
+        "that are missing there, print every row that has a command and flag those that disagree",
     )
+    parser.add_argument(
+        "--run",
+        type=Path,
+        nargs="?",
+        const=RESULTS,
+        metavar="FOLDER",
+        help="print how many hours the commands whose results in this folder (%(const)s) are "
+        "stale or missing need, and run them",
+    )
+    parser.add_argument("--jobs", type=int, help="commands of --quick side by side (cores)")
     args = parser.parse_args()
     if args.quick is not None:
-        return quick.run(args.quick)
+        return quick.run(args.quick, args.jobs)
+    if args.run is not None:
+        return full.run(args.run)
     text = page()
     if not args.check:
         PAGE.write_text(text)

@@ -18,7 +18,9 @@ BATCHES = (
 SIZES = f"python benchmarks/batches.py --parts sizes --repeats 5 --max-new-tokens 48 {OUT}/batches"
 ENGINE = f"python benchmarks/engine.py {OUT}/engine"
 SERVE = f"python benchmarks/serve.py --repeats 2 {OUT}/serve"
-SMALL = "python benchmarks/batches.py --rows 6 --clips 2 --repeats 2 --sizes 1 8 "
+SMALL = (
+    "python benchmarks/batches.py --rows 4 --clips 2 --repeats 2 --sizes 1 4 --max-new-tokens 40 "
+)
 
 DEFAULT = "tree (auto, the default)"
 ASSISTED = "hf-assisted (γ = 5)"
@@ -111,6 +113,8 @@ CLAIMS = (
         "none differs",
         SERVE,
         (differing("answers that differ", "serve", over_http),),
+        quick="python benchmarks/serve.py --repeats 1 --clients 1 4 --requests 4 "
+        "--ways plain speculative --out OUT/serve",
         code="draftlens/serve",
     ),
     Claim(
@@ -124,6 +128,7 @@ CLAIMS = (
             faster("over assisted, γ = 5", partial(engine_gain, ASSISTED), file="engine"),
         ),
         "captions of the two bundled clips, nine repeats",
+        quick="python benchmarks/engine.py --repeats 2 --max-new-tokens 60 --out OUT/engine",
         code="draftlens/methods/speculative.py",
     ),
     Claim(
@@ -175,6 +180,7 @@ CLAIMS = (
         "12 times (prediction)",
         f"python benchmarks/turns.py --parts turns {OUT}/turns",
         (Check("turns 2 to 5, first token, over stock", "turns", later_turns, above=2.0),),
+        quick="python benchmarks/turns.py --parts turns --repeats 2 --out OUT/turns",
         code="draftlens/chat.py",
     ),
 )

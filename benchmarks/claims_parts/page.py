@@ -11,6 +11,7 @@ from draftlens_lab.measure.tables import markdown_table
 
 from . import history, hsd, ours, parallelvlm, spava, specvlm, tabed
 from .claim import FAILS, HOLDS, MISSING, OPEN, RESULTS, Claim, Judged, Paper, judge, load, part_of
+from .commands import name_of, recorded
 
 PAPERS: Sequence[Paper] = (
     specvlm.PAPER,
@@ -34,7 +35,8 @@ verdicts are about these and not about the papers' models.
 
 Commands take two CPU cores and one thread; minutes stand where the result has them, or at least
 those of its answers. A result is stale if the method's code or the weights have changed. `--quick`
-runs small versions and prints the rows that disagree."""
+runs small versions in under 15 minutes and flags the rows that disagree; `--run` runs the commands
+whose results are stale or missing, and prints before it starts how many hours each needs."""
 
 COLUMNS = (
     "",
@@ -90,7 +92,10 @@ def row(paper: Paper, judged: Judged) -> list[str]:
 
 
 def minutes(claim: Claim) -> str:
-    """What the command says, what its result file says, or at least those of the answers in it."""
+    """Those of the processor when the command was run last, what it says itself, what its result
+    file says, or at least those of the answers in it."""
+    if claim.command in recorded():
+        return f"{recorded()[claim.command]:.0f}"
     limit = re.search(r"--minutes (\d+)", claim.command)
     if limit or not claim.checks:
         return limit[1] if limit else ""
@@ -133,8 +138,7 @@ def measured_at(paper: Paper, judged: Judged) -> str:
     """Commits of the results; what git says of them is in `sub`, see `without_marks`."""
     found: dict[str, str] = {}
     for check in judged.claim.checks:
-        # Prompts of a report lie beside it, one a line.
-        report = load(RESULTS, check.file.removesuffix("_rows.jsonl"))
+        report = load(RESULTS, name_of(check.file))
         if report is None:
             continue
         commit = history.commit_of(check, report)

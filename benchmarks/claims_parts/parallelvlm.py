@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from .claim import Check, Claim, Paper, Report
-from .figures import Figure, at, difference, grows, mean, share
+from .figures import Figure, at, difference, grows, mean, share, shifted
 from .virtual_time import (
     against_serial,
     allocated,
@@ -24,6 +24,11 @@ from .virtual_time import (
 OUT = "--out benchmarks/results"
 PAIRS = f"python benchmarks/parallel.py pairs {OUT}/parallel_pairs"
 IDLE = f"python benchmarks/parallel.py idle {OUT}/parallel_idle"
+SMALL_IDLE = (
+    "python benchmarks/parallel.py idle --frames 8 64 --clips 1 --repeats 3 --max-new-tokens 24 "
+    "--out OUT/parallel_idle"
+)
+LOSSY_CLIPS = f"python benchmarks/parallel.py lossy --frames 16 --resume {OUT}/parallel_lossy"
 GUIDANCE = f"python benchmarks/parallel.py guidance {OUT}/parallel_guidance"
 VIRTUAL = "benchmarks/parallel_parts"
 """Virtual time uses no model; its code is the benchmark's."""
@@ -58,10 +63,7 @@ def bias(case: str, report: Report) -> Figure:
     counts = part["counts"][f"{case} 0.9"]
     whole = [[row[AT_ENDS], row[KEPT]] for row in counts]
     nothing = [[0, 1] for _ in counts]
-    figure = difference(whole, nothing, 0, 1)
-    assert figure.interval is not None
-    low, high = figure.interval
-    return Figure(figure.value - width, (low - width, high - width))
+    return shifted(difference(whole, nothing, 0, 1), -width)
 
 
 def uv_gain(case: str, baseline: str, report: Report) -> Figure:
@@ -73,7 +75,7 @@ def uv_gain(case: str, baseline: str, report: Report) -> Figure:
 def accepted(way: str, report: Report) -> Figure:
     """Share of a lossy answer's tokens that the full target accepts, over clips."""
     value, low, high = at(report, "summaries", "16", way, "A")
-    return Figure(value, (low, high))
+    return Figure(value, (low, high), count=at(report, "summaries", "16", way, "clips"))
 
 
 def same_tokens(report: Report) -> Figure:
@@ -127,6 +129,7 @@ CLAIMS = (
         ),
         "at 256 frames, one run (from the record, 1e65825, 2026-11-22): a forward 30.1 ms, a draft "
         "step 2.7, beside 19.6 and 2.0 at 8",
+        quick=SMALL_IDLE,
     ),
     Claim(
         "2",
@@ -181,8 +184,8 @@ CLAIMS = (
                 ("uniform", "uniform"),
             )
         ),
-        quick="python benchmarks/parallel.py guidance --clips 6 --long-clips 1 --questions 1 "
-        "--checked 1 --max-new-tokens 120 --out OUT/parallel_guidance",
+        quick="python benchmarks/parallel.py guidance --clips 3 --long-clips 1 --questions 1 "
+        "--checked 1 --max-new-tokens 60 --out OUT/parallel_guidance",
     ),
     Claim(
         "6a",
@@ -304,7 +307,7 @@ CLAIMS = (
         "Table 2",
         "Lossy peers at a tenth of the visual tokens accept 84.6 to 90.9% of the tokens.",
         "84.6, 87.1, 87.8, 90.9%; within 5 points",
-        f"python benchmarks/parallel.py lossy --clips 5 {OUT}/parallel_lossy",
+        LOSSY_CLIPS,
         tuple(
             Check(
                 way,
@@ -316,6 +319,8 @@ CLAIMS = (
             )
             for way, printed in LOSSY.items()
         ),
+        quick="python benchmarks/parallel.py lossy --frames 16 --clips 2 --step-repeats 1 "
+        "--max-new-tokens 40 --out OUT/parallel_lossy",
     ),
     Claim(
         "14b",
@@ -332,6 +337,8 @@ CLAIMS = (
                 form=".1%",
             ),
         ),
+        quick="python benchmarks/parallel.py robustness --kills 4 --stops 1 --answers 4 "
+        "--out OUT/parallel_robustness",
     ),
     Claim(
         "15",
@@ -411,6 +418,8 @@ CLAIMS = (
                 form=".0%",
             ),
         ),
+        quick="python benchmarks/parallel.py first-token --clips 2 --repeats 2 "
+        "--out OUT/parallel_first_token",
     ),
 )
 

@@ -2,43 +2,57 @@
 
 from __future__ import annotations
 
+import json
 import os
-import shlex
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 from .claim import FAILS, HOLDS, MISSING, Claim, Judged, judge
+from .commands import Cost, execute, out_of
 from .page import PAPERS, seen
 
 
-def run(folder: Path) -> int:
-    """Run what is missing in the folder, and print every row that it has figures of.
+def run(folder: Path, workers: int | None = None) -> int:
+    """Run what is missing in the folder, and print every row that has a command.
+
+    Args:
+        folder: of the small results.
+        workers: commands side by side; one for each core by default.
 
     Returns:
         1 if a verdict is contrary to the committed one or a command fails, else 0.
     """
     folder.mkdir(parents=True, exist_ok=True)
     began = time.perf_counter()
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
+    with ThreadPoolExecutor(workers or os.cpu_count()) as threads:
         failed = not all(list(threads.map(partial(all_answered, folder=folder), series())))
-    print(f"{(time.perf_counter() - began) / 60:.0f} minutes", flush=True)
+    costs = [Cost(**json.loads(file.read_text())) for file in folder.glob("*.done")]
+    minutes = (time.perf_counter() - began) / 60
+    spent = sum(cost.processor for cost in costs) / 60
+    print(f"{minutes:.0f} minutes; {spent:.1f} minutes of the processor by {len(costs)} commands")
+    claims = [(paper.title, claim) for paper in PAPERS for claim in paper.claims]
     disagree = 0
-    for paper in PAPERS:
-        for claim in paper.claims:
-            small = small_verdict(claim, folder)
-            if small is None:
-                continue
-            usual = judge(claim)
-            is_contrary = {small.verdict, usual.verdict} == {HOLDS, FAILS}
+    for title, claim in claims:
+        if claim.command or claim.quick:
+            verdict, is_contrary = compared(claim, folder)
             disagree += is_contrary
-            mark = "DISAGREES" if is_contrary else "agrees"
-            print(f"{paper.title} {claim.number}: {mark}: {small.verdict} in small runs, ", end="")
-            print(f"{usual.verdict} on the page; {'; '.join(seen(small))}")
+            print(f"{title} {claim.number}: {verdict}")
     return int(failed or disagree > 0)
+
+
+def compared(claim: Claim, folder: Path) -> tuple[str, bool]:
+    """The verdict from small runs beside that of the page, and whether the two are contrary."""
+    usual = judge(claim)
+    small = small_verdict(claim, folder)
+    if small is None:
+        return f"no small command; {usual.verdict} on the page", False
+    is_contrary = {small.verdict, usual.verdict} == {HOLDS, FAILS}
+    mark = "DISAGREES" if is_contrary else "agrees"
+    text = f"{mark}: {small.verdict} in small runs, {usual.verdict} on the page"
+    return "; ".join([text, *seen(small)]), is_contrary
 
 
 def commands() -> list[str]:
@@ -49,12 +63,10 @@ def commands() -> list[str]:
 
 def series() -> list[list[str]]:
     """The commands by the file that they write: those of one file run one after the other, those
-    of different files side by side, on a core each."""
+    of different files side by side."""
     found: dict[str, list[str]] = {}
     for command in commands():
-        words = shlex.split(command)
-        out = words[words.index("--out") + 1] if "--out" in words else command
-        found.setdefault(out, []).append(command)
+        found.setdefault(out_of(command) or command, []).append(command)
     return list(found.values())
 
 
@@ -66,26 +78,14 @@ def all_answered(commands: list[str], folder: Path) -> bool:
 def answered(command: str, folder: Path) -> bool:
     """Run a command unless its result is there; False if it failed.
 
-    A command writes one part of its file, so a mark of its own says that it is done.
+    A command writes one part of its file, so a mark of its own says that it is done, and its cost.
     """
-    words = shlex.split(command.replace("OUT", str(folder)))
     done = folder / f"{abs(hash_of(command)):x}.done"
     if done.exists():
         return True
-    began = time.perf_counter()
-    paths = [".", "lab", os.environ.get("PYTHONPATH", "")]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        "OMP_NUM_THREADS": "1",
-    }
-    code = subprocess.run(
-        [sys.executable, *words[1:]], stdout=subprocess.DEVNULL, env=environment, check=False
-    ).returncode
-    seconds = time.perf_counter() - began
-    print(f"$ {' '.join(words)}\n  {seconds:.0f} s, exit status {code}", flush=True)
+    code, cost = execute(command.replace("OUT", str(folder)))
     if code == 0:
-        done.touch()
+        done.write_text(json.dumps(asdict(cost)))
     return code == 0
 
 

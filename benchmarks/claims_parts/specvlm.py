@@ -15,7 +15,9 @@ FOCUS = f"python benchmarks/specvlm.py --parts focus {LARGE}"
 CHAT = f"python benchmarks/specvlm.py --parts chat {LARGE}"
 LONG = f"python benchmarks/specvlm.py --parts long --repeats 6 {OUT}/specvlm"
 STEPS = f"{OUT}/specvlm_steps"
-SMALL = "--clips 2 --checked 1 --frames 64 --max-new-tokens 120 --out OUT"
+SMALL = "--clips 2 --checked 1 --frames 64 --max-new-tokens 60 --out OUT"
+SPECVLM = "python benchmarks/specvlm.py --parts"
+SMALL_LONG = "--long-frames 64 --repeats 3 --max-new-tokens 24 --out OUT/specvlm"
 
 PARTS = {
     "captions": ("specvlm", "acceptance", CAPTIONS),
@@ -93,7 +95,7 @@ def first_steps(report: Report) -> Figure:
 
 def self_drafting(way: str, report: Report) -> Figure:
     """Decode seconds of plain decoding over those of a target that drafts for itself."""
-    seconds = at(report, "self", "found", "256", "seconds")
+    (seconds,) = [found["seconds"] for found in at(report, "self", "found").values()]
     return times(seconds["plain"], seconds[way])
 
 
@@ -131,7 +133,7 @@ def rows(number: str, place: str, says: str, paper: str, *checks: tuple[str, str
     for letter, kind in zip("abc", PARTS, strict=True):
         file, part, command = PARTS[kind]
         own = [one for case, others in checks for one in versus(kind, case, *others.split(", "))]
-        small = f"python benchmarks/specvlm.py --parts {part} {SMALL}/{file}"
+        small = f"{SPECVLM} {part} {SMALL}/{file}"
         found.append(
             Claim(
                 f"{number}{letter}",
@@ -164,6 +166,7 @@ CLAIMS = (
             ),
         ),
         "one clip, six runs",
+        quick=f"{SPECVLM} long {SMALL_LONG}",
     ),
     Claim(
         "2",
@@ -199,6 +202,8 @@ CLAIMS = (
             ),
         ),
         "one clip, four repeats, other programs beside them",
+        quick=f"{SPECVLM} self --clips 1 --repeats 3 --frames 64 --max-new-tokens 40 "
+        "--out OUT/specvlm_steps",
     ),
     *(
         Claim(
@@ -315,6 +320,7 @@ CLAIMS = (
         ),
         "the processor's time, other programs beside it; on a quiet machine 3.9 and 1.1 (from the "
         "record, 85b2000, 2026-11-21, first edition, no interval)",
+        quick=f"{SPECVLM} step --repeats 2 --out OUT/specvlm_steps",
     ),
     Claim(
         "13",
@@ -334,6 +340,7 @@ CLAIMS = (
             ),
         ),
         "eight clips",
+        quick=f"{SPECVLM} steps --clips 2 --frames 64 --max-new-tokens 80 --out OUT/specvlm_steps",
     ),
     Claim(
         "14",
@@ -351,7 +358,7 @@ CLAIMS = (
             )
             for label, case in (("unpruned", "all"), ("r = 0.9", "specvlm 0.9"))
         ),
-        quick=f"python benchmarks/specvlm.py --parts acceptance {SMALL}/specvlm",
+        quick=f"{SPECVLM} acceptance {SMALL}/specvlm",
     ),
     Claim(
         "15a",
@@ -379,6 +386,7 @@ CLAIMS = (
         f"python benchmarks/specvlm.py --parts probe --repeats 9 {OUT}/specvlm",
         (Check("with the probe over without", "specvlm", probe, below=1.05, part="probe"),),
         "nine pairs of one prompt of 8,001 visual tokens",
+        quick=f"{SPECVLM} probe {SMALL_LONG}",
     ),
     Claim(
         "16",
@@ -396,6 +404,7 @@ CLAIMS = (
                 part="guidance",
             ),
         ),
+        quick=f"{SPECVLM} guidance {SMALL}/specvlm_polish_64",
     ),
     Claim(
         "17",
@@ -413,7 +422,7 @@ CLAIMS = (
                 part="turns",
             ),
         ),
-        quick=f"python benchmarks/specvlm.py --parts turns {SMALL}/specvlm_turns",
+        quick=f"{SPECVLM} turns {SMALL}/specvlm_turns",
     ),
 )
 

@@ -11,7 +11,7 @@ from draftlens_lab.measure.statistics import central_interval
 from numpy.typing import NDArray
 
 from .claim import Check, Claim, Paper, Report
-from .figures import Figure, Rows, at, mean, once, ratio, share_of, times
+from .figures import Figure, Rows, at, mean, once, ratio, share_of, shifted, times
 
 OUT = "--out benchmarks/results"
 DRAFTS = {
@@ -24,7 +24,7 @@ DRAFTS = {
 }
 """Result file, title and option of each draft, by the letter of a claim's row."""
 
-SMALL = "--prompts 3 --checked 1 --temperatures 0 --kinds picture needle --out OUT"
+SMALL = "--prompts 2 --checked 1 --temperatures 0 --kinds picture needle --out OUT"
 
 Counts = Mapping[str, Mapping[str, Rows]]
 Reader = Callable[[Report], Figure]
@@ -46,15 +46,14 @@ def gain(name: str, other: str, report: Report) -> Figure:
     """How much better a way is than another one, in the mean of all kinds."""
     value, drawn = mean_of_kinds(counts_of(report), name)
     base, others = mean_of_kinds(counts_of(report), other)
-    return Figure(value / base - 1, central_interval(drawn / others - 1))
+    prompts = len(next(iter(counts_of(report).values()))[name])
+    return Figure(value / base - 1, central_interval(drawn / others - 1), count=prompts)
 
 
 def on_kind(kind: str, name: str, other: str, report: Report) -> Figure:
     """How much better a way is than another one on a kind of prompts."""
-    figure = share_of(counts_of(report)[kind][name], counts_of(report)[kind][other], 0, 1)
-    assert figure.interval is not None
-    low, high = figure.interval
-    return Figure(figure.value - 1, (low - 1, high - 1))
+    counts = counts_of(report)[kind]
+    return shifted(share_of(counts[name], counts[other], 0, 1), -1)
 
 
 def third(report: Report) -> Figure:
@@ -235,6 +234,8 @@ CLAIMS = (
             )
             for kind in ("picture", "five pictures", "64 frames")
         ),
+        quick="python benchmarks/tabed.py captions --prompts 2 --repeats 1 "
+        "--out OUT/tabed_captions",
     ),
     Claim(
         "10",
@@ -283,6 +284,8 @@ CLAIMS = (
                 form=".0%",
             ),
         ),
+        quick="python benchmarks/parallel.py pair --frames 16 --clips 1 --repeats 2 "
+        "--max-new-tokens 32 --out OUT/parallel_pair",
         code="draftlens/methods/plain.py",
     ),
     *rows(
@@ -332,6 +335,8 @@ CLAIMS = (
             ),
         ),
         "2 prompts",
+        quick="python benchmarks/tabed.py endtoend --prompts 2 --repeats 1 --kinds '64 frames' "
+        "--draft benchmarks/near_sighted --max-new-tokens 60 --out OUT/tabed_endtoend_near_sighted",
     ),
 )
 

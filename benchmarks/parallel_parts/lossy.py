@@ -1,6 +1,6 @@
 """The lossy peers of ParallelVLM's Table 2 on the embedded pair, beside stock and our methods.
 
-    python -m benchmarks.parallel_parts.lossy --out benchmarks/results/parallel_lossy
+    python benchmarks/parallel.py lossy --out benchmarks/results/parallel_lossy
 
 Each clip is answered by every way in turn. A is the share of an answer's tokens that the full
 target accepts (appendix A); facts are those of the true caption. Speeds are relative to stock
@@ -42,6 +42,7 @@ from draftlens_lab.world.fact_reader import facts, right_facts
 from draftlens_lab.world.samples import Sample
 from draftlens_lab.world.scene import Scene
 from numpy.typing import NDArray
+from shared import models_digest
 
 import draftlens
 from draftlens.core.files import write_json, write_text
@@ -205,17 +206,19 @@ def _peer(engine: Engine, dropping: Dropping) -> Answerer:
     return answer
 
 
-def measure_steps(engine: Engine) -> dict[str, dict[str, list[float]]]:
+def measure_steps(
+    engine: Engine, lengths: Collection[int], repeats: int = STEP_REPEATS
+) -> dict[str, dict[str, list[float]]]:
     """Processor seconds of one decoding step by number of frames and way, one for each repeat.
 
     They say what a step costs even while other work shares the processor; the ways take turns.
     """
     steps: dict[str, dict[str, list[float]]] = {}
-    for frames in CLIPS:
+    for frames in lengths:
         scene = sample_scene(HELD_OUT + SEEDS[0])
         inputs = engine.process([conversation(_sample(scene), frames, SIDE)])
         of_length: dict[str, list[float]] = {STOCK: [], **{name: [] for name in PEERS}}
-        for repeat in range(1 + STEP_REPEATS):
+        for repeat in range(1 + repeats):
             for name, seconds in of_length.items():
                 step = _step_seconds(engine, inputs, name)
                 if repeat:
@@ -507,36 +510,37 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/parallel_lossy"))
     parser.add_argument("--max-new-tokens", type=int, default=320)
     parser.add_argument("--clips", type=int, help="at most this many clips of each length")
-    parser.add_argument("--resume", action="store_true", help="keep the clips that OUT.json has")
+    parser.add_argument("--frames", type=int, nargs="+", choices=tuple(CLIPS), default=list(CLIPS))
+    parser.add_argument("--step-repeats", type=int, default=STEP_REPEATS)
+    parser.add_argument(
+        "--resume", action="store_true", help="keep the clips that OUT.json has of these weights"
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     engine = draftlens.load("embedded", device="cpu", calibrate=False)
     machine = environment(torch.device("cpu"))
     path = args.out.with_suffix(".json")
-    before = json.loads(path.read_text()) if args.resume else {}
+    before = json.loads(path.read_text()) if args.resume and path.exists() else {}
+    weights = models_digest(engine)
+    if before.get("weights") != weights:
+        before = {}
     records: list[dict[str, Any]] = before.get("runs", [])
-    steps = before.get("steps") or measure_steps(engine)
+    steps = before.get("steps") or measure_steps(engine, args.frames, args.step_repeats)
+    clips = {frames: min(args.clips or CLIPS[frames], CLIPS[frames]) for frames in args.frames}
     done = {(record["frames"], record["clip"]) for record in records}
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    for of_clip in measure_lossy(engine, args.max_new_tokens, clips_of(args.clips), done):
+    for of_clip in measure_lossy(engine, args.max_new_tokens, clips, done):
         records += of_clip
-        _save(args.out, make_report(records, steps, machine))
+        _save(args.out, {**make_report(records, steps, machine), "weights": weights})
         print(f"{of_clip[0]['frames']} frames, clip {of_clip[0]['clip']}", flush=True)
-    _save(args.out, make_report(records, steps, machine))
+    _save(args.out, {**make_report(records, steps, machine), "weights": weights})
 
 
 def _save(out: Path, report: Mapping[str, Any]) -> None:
     """Write the report as ``OUT.json`` and as ``OUT.md``."""
     write_json(out.with_suffix(".json"), report, indent=None)
     write_text(out.with_suffix(".md"), page(report))
-
-
-def clips_of(count: int | None) -> Mapping[int, int]:
-    """Number of clips of each number of frames, at most `count`."""
-    if count is None:
-        return CLIPS
-    return {frames: min(count, most) for frames, most in CLIPS.items()}
 
 
 if __name__ == "__main__":

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from draftlens_lab.measure.statistics import central_interval, resampled_ratios, resamples
 from draftlens_lab.measure.tables import markdown_table
+from draftlens_lab.world.samples import Sample
 from numpy.typing import NDArray
+from shared import models_digest, remembered
 
 from draftlens.engine import Engine
 from specvlm_parts.scenes import (
@@ -56,19 +60,6 @@ Counts = dict[str, list[list[int]]]
 
 
 @dataclass(frozen=True)
-class Calibration:
-    """Result of calibrating λ.
-
-    Args:
-        mass: the best value.
-        curve: tokens per pass of the tree by value.
-    """
-
-    mass: float
-    curve: dict[float, float]
-
-
-@dataclass(frozen=True)
 class Difference:
     """A difference with its 95% interval over clips.
 
@@ -107,30 +98,56 @@ def measure_length(
     engine: Engine, kind: str, frames: int, args: argparse.Namespace
 ) -> dict[str, Any]:
     """Counts of every case over the same samples of this number of frames."""
-    calibration = calibrate(engine, kind, frames, args.max_new_tokens)
-    settings_by_case = cases(calibration.mass)
-    counts: Counts = {name: [] for name in settings_by_case}
+    ends_at = time.monotonic() + 60 * args.minutes
+    run = f"{kind} {frames} {args.max_new_tokens}"
+    keep = args.keep and args.keep / models_digest(engine)
+    curve = remembered(keep, run, partial(calibrate, engine, kind, frames, args.max_new_tokens))
+    mass = float(max(curve, key=lambda value: curve[value]))
+    counts: Counts = {name: [] for name in cases(mass)}
     self_counts: Counts = {}
     visual = 0
     for index, sample in enumerate(samples_of(kind, args.clips, frames)):
-        scene = read_scene(engine, sample, frames, args.max_new_tokens)
-        visual = int(scene.prompt.visual.sum())
-        for name, draws in settings_by_case.items():
-            counts[name].append(count(engine, scene, draws))
-        if index < args.checked:
-            for name in CHECKED_CASES:
-                check(engine, scene, settings_by_case[name][0], args.max_new_tokens)
-            for name, settings in SELF.items():
-                row = engine_counts(engine, scene, settings, args.max_new_tokens)
-                self_counts.setdefault(name, []).append(row)
+        if index and time.monotonic() > ends_at:
+            break
+        is_checked = index < args.checked
+        measured = partial(measure_clip, engine, sample, frames, mass, args, is_checked)
+        row = remembered(keep, f"{run} {index}{' checked' * is_checked}", measured)
+        visual = row["visual"]
+        for name, found in row["counts"].items():
+            counts[name].append(found)
+        for name, found in row["self"].items():
+            self_counts.setdefault(name, []).append(found)
     return {
         "visual": visual,
-        "mass": calibration.mass,
-        "masses": {str(mass): length for mass, length in calibration.curve.items()},
+        "mass": mass,
+        "masses": curve,
         "counts": counts,
         "self": self_counts,
-        "checked": args.checked,
+        "checked": min(args.checked, len(counts["all"])),
     }
+
+
+def measure_clip(
+    engine: Engine,
+    sample: Sample,
+    frames: int,
+    mass: float,
+    args: argparse.Namespace,
+    is_checked: bool,
+) -> dict[str, Any]:
+    """Counts of every case on one sample, and those of self-speculation if it is checked."""
+    settings_by_case = cases(mass)
+    scene = read_scene(engine, sample, frames, args.max_new_tokens)
+    counts = {name: count(engine, scene, draws) for name, draws in settings_by_case.items()}
+    self_counts = {}
+    if is_checked:
+        for name in CHECKED_CASES:
+            check(engine, scene, settings_by_case[name][0], args.max_new_tokens)
+        self_counts = {
+            name: engine_counts(engine, scene, settings, args.max_new_tokens)
+            for name, settings in SELF.items()
+        }
+    return {"visual": int(scene.prompt.visual.sum()), "counts": counts, "self": self_counts}
 
 
 def cases(mass: float) -> dict[str, list[Settings]]:
@@ -176,8 +193,8 @@ def engine_counts(
     return [len(scene.answer) - 1, *counts]
 
 
-def calibrate(engine: Engine, kind: str, frames: int, max_new_tokens: int) -> Calibration:
-    """Calibrate λ on some samples by tokens per pass of the tree, as in appendix A of the paper."""
+def calibrate(engine: Engine, kind: str, frames: int, max_new_tokens: int) -> dict[str, float]:
+    """Tokens per pass of the tree on some samples by λ, as in appendix A of the paper."""
     tokens = dict.fromkeys(MASSES, 0)
     tree_passes = dict.fromkeys(MASSES, 0)
     for sample in samples_of(kind, CALIBRATION_SAMPLES, frames, calibration=True):
@@ -190,8 +207,7 @@ def calibrate(engine: Engine, kind: str, frames: int, max_new_tokens: int) -> Ca
             row = count(engine, scene, [settings])
             tokens[mass] += row[0]
             tree_passes[mass] += row[2]
-    curve = {mass: tokens[mass] / tree_passes[mass] for mass in MASSES}
-    return Calibration(max(curve, key=lambda mass: curve[mass]), curve)
+    return {str(mass): tokens[mass] / tree_passes[mass] for mass in MASSES}
 
 
 class Lengths:

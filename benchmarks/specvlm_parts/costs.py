@@ -52,7 +52,8 @@ def probe(engine: Engine, args: argparse.Namespace) -> dict[str, Any]:
     """Time and peak memory of the target's prefill at 8,000 visual tokens, with the probe and
     without."""
     target, _ = backbones(engine)
-    prompt = encoded_prompt(target, sample_inputs(engine, caption_sample(0), PROBE_FRAMES).target)
+    frames = args.long_frames or PROBE_FRAMES
+    prompt = encoded_prompt(target, sample_inputs(engine, caption_sample(0), frames).target)
 
     def prefill(name: str) -> float:
         attention_probe = AttentionProbe(prompt.visual, prompt.lengths) if name == "with" else None

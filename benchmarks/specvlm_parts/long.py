@@ -67,7 +67,7 @@ def measure(engine: Engine, args: argparse.Namespace) -> dict[str, Any]:
             del answerers[name]
 
     short_inputs = sample_inputs(engine, caption_sample(CLIP), WARM_UP_FRAMES)
-    inputs = sample_inputs(engine, caption_sample(CLIP), FRAMES)
+    inputs = sample_inputs(engine, caption_sample(CLIP), args.long_frames or FRAMES)
     for name in list(answerers):  # first calls import modules and choose kernels
         answer(name, short_inputs)
     answer("plain", inputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.claims_parts import quick
+from benchmarks.claims_parts import commands, full, history, quick
 from benchmarks.claims_parts.claim import (
     FAILS,
     HOLDS,
@@ -27,7 +28,7 @@ from benchmarks.claims_parts.page import PAPERS, page, row, without_marks
 
 ROOT = Path(__file__).resolve().parents[4]
 CLAIMS = [(paper, claim) for paper in PAPERS for claim in paper.claims]
-PENDING: set[str] = set()
+PENDING = {"spava_claimed_rows.jsonl", "spava_optimizations"}
 """Result files of claims that are not measured yet."""
 
 every_claim = pytest.mark.parametrize(
@@ -153,6 +154,20 @@ def test_intervals_hold_their_estimates_and_shrink() -> None:
     assert same.interval[0] < -0.03, "no difference in 50 answers does not show that there is none"
 
 
+def test_the_number_of_samples_that_would_decide(tmp_path: Path) -> None:
+    """Half of the width shrinks with the root of the number."""
+    figure = Figure(0.5, (-0.5, 1.5), count=10)
+    assert figure.needed([0.0]) == 40
+    assert figure.needed([0.0, 1.5]) == 40
+    assert Figure(1.0, (0.5, 1.5), count=10).needed([0.0]) == 0
+    assert figure.needed([0.5]) is None
+    assert Figure(0.5, (-0.5, 1.5)).needed([0.0]) is None
+    (tmp_path / "there.json").write_text("{}")
+    check = Check("figure", "there", lambda report: figure, above=0.0)
+    judged = judge(Claim("1", "", "", checks=(check,)), tmp_path)
+    assert judged.reason.endswith("40 samples in place of 10 would decide")
+
+
 def test_every_row_has_as_many_cells_as_columns() -> None:
     for paper, claim in CLAIMS:
         cells = row(paper, judge(claim))
@@ -192,3 +207,47 @@ def test_commands_that_write_one_file_run_one_after_the_other() -> None:
     outs = [{command.rpartition("--out ")[2] for command in each} for each in series]
     assert all(len(each) == 1 for each in outs)
     assert len(set.union(*outs)) == len(outs) < len(quick.commands())
+
+
+def test_rows_without_a_small_command_are_printed_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    claims = (Claim("1", "", "", command="python some.py"), Claim("2", "", ""))
+    monkeypatch.setattr(quick, "PAPERS", (Paper("one", "", "", claims),))
+    assert quick.run(tmp_path) == 0
+    assert "one 1: no small command" in capsys.readouterr().out
+
+
+def test_a_full_run_takes_what_is_stale_or_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It names the hours first, writes into its folder, notes minutes, and does nothing twice."""
+    results = "benchmarks/results"
+    script = "import pathlib, sys; pathlib.Path(sys.argv[2] + '.json').write_text('{}')"
+    claims = [
+        Claim(
+            name,
+            "",
+            "",
+            command=f'python -c "{script}" --out {results}/{name}',
+            checks=(Check("figure", name, lambda report: computed(2.0), above=1.0),),
+        )
+        for name in ("fresh", "stale", "missing")
+    ]
+    for name in ("fresh", "stale"):
+        (tmp_path / f"{name}.json").write_text("{}")
+    monkeypatch.setattr(full, "PAPERS", (Paper("one", "", "", tuple(claims)),))
+    monkeypatch.setattr(full, "MINUTES", tmp_path / "minutes.json")
+    monkeypatch.setattr(commands, "MINUTES", tmp_path / "minutes.json")
+    stale = {"stale": ["other code"]}
+    monkeypatch.setattr(history, "reasons", lambda claim, *_: stale.get(claim.number, []))
+    (tmp_path / "minutes.json").write_text(json.dumps({claims[1].command: 90.0}))
+    assert full.run(tmp_path) == 0
+    printed = capsys.readouterr().out
+    assert "fresh" not in printed
+    assert printed.index("In all at least 1.50 h") < printed.index("exit status 0")
+    assert (tmp_path / "missing.json").exists()
+    assert set(commands.recorded()) == {claims[1].command, claims[2].command}
+    stale.clear()
+    load.cache_clear()
+    assert full.due(tmp_path) == {}
