@@ -91,7 +91,8 @@ class Claim:
         why: why it cannot be shown here, or what to know of the figures.
         quick: options in place of those of the command for a small run that writes OUT; empty for
             none.
-        code: folder whose commit decides whether a result is stale; that of the paper if empty.
+        code: folder or files, with spaces between them, whose changes make a result stale; the
+            folder of the paper if empty.
         weights: file of weights that figures depend on; None for that of the paper, empty for none.
     """
 

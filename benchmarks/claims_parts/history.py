@@ -61,10 +61,12 @@ def reasons(claim: Claim, paper: Paper, commit: str) -> list[str]:
         is_first = git("merge-base", "--is-ancestor", SECOND_EDITION, commit) is None
         pair = "the first edition of the pair" if is_first else "an earlier model"
         found.append(pair if "embedded" in weights else "an earlier model")
-    folder = claim.code or paper.code
-    if git("rev-parse", f"{commit}:{folder}") != git("rev-parse", f"HEAD:{folder}"):
+    code = (claim.code or paper.code).split()
+    if any(
+        git("rev-parse", f"{commit}:{each}") != git("rev-parse", f"HEAD:{each}") for each in code
+    ):
         found.append(
-            f"other code, now {git('log', '-1', '--abbrev=7', '--format=%h', '--', folder)}"
+            f"other code, now {git('log', '-1', '--abbrev=7', '--format=%h', '--', *code)}"
         )
     return found
 

@@ -30,7 +30,10 @@ SMALL_IDLE = (
 )
 LOSSY_CLIPS = f"python benchmarks/parallel.py lossy --frames 16 --resume {OUT}/parallel_lossy"
 GUIDANCE = f"python benchmarks/parallel.py guidance {OUT}/parallel_guidance"
-VIRTUAL = "benchmarks/parallel_parts"
+VIRTUAL = " ".join(
+    f"benchmarks/parallel_parts/{name}.py"
+    for name in ("pairs", "paper", "recorded", "rule", "simulated", "theory", "verdicts", "virtual")
+)
 """Virtual time uses no model; its code is the benchmark's."""
 
 UV, ATTENDED = "uv, L = 20", "attention, all layers"
