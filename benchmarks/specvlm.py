@@ -72,7 +72,9 @@ all within 5%. A target that drafts for itself is slower than plain decoding at 
 Before the run of the parts trained: seven tokens of 16 frames do not tell a caption, so the draft
 that is trained with pruned prompts keeps 94% of the unpruned length at r = 0.97 there (90% before)
 and 97% at 64 frames (92% before); on focus questions it gains 2 to 4%. Its unpruned length is the
-same within 1%."""
+same within 1%.
+Before the second run of self, by the processor's time: 1.1 with EAGLE's tree, since the first run
+saw 1.04 beside other programs."""
 
 
 @dataclass(frozen=True)

@@ -329,16 +329,16 @@ CLAIMS = (
     ),
     optimization(
         "5d",
-        "Frames encoded in parallel by eight hosts give a factor of 4: half of the greatest.",
-        "about 4 of 8; here 1 to 2 of 2",
+        "Frames encoded in parallel give a factor of 4, half of the number of hosts.",
+        "about 4 with eight hosts",
         Check(
             "vision encoder, one process over two, 256 frames",
             "spava_optimizations",
             partial(encoded, 256),
-            above=1.0,
+            above=1.5,
         ),
         "the processor's time of rank 0, which deals pixels and receives features; each of two "
-        "processes encodes half of the frames",
+        "processes encodes 128 of 256 frames. On the clock it was 1.14, beside other programs",
     ),
     accuracy(
         "6a",

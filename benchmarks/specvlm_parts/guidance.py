@@ -125,6 +125,7 @@ def measure_samples(
     return {
         "counts": counts,
         "top_tenth": {name: sum(values) / len(values) for name, values in shares.items()},
+        "tenths": shares,
     }
 
 
