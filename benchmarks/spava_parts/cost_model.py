@@ -32,6 +32,7 @@ from spava_parts.rates import (
     prompt_of,
     seconds_of,
     shape_of,
+    two_ranks,
 )
 
 PREDICTION = """\
@@ -81,12 +82,12 @@ def main() -> None:
     engine = load(device="cpu", method="plain", calibrate=False)
     prompts = {length: prompt_of(engine, frames) for length, frames in FITTED.items()}
     rates, fit = rates_of_one(engine.target.backbone, prompts, args)
+    with two_ranks(engine.target.backbone) as pair:
+        rates = with_exchanges(rates, engine.target.backbone, pair, prompts[1025], args)
     checks: list[dict[str, Any]] = []
     for processes in args.processes:
         hosts = start(engine.target.backbone, processes, args.threads)
         engine.target.backbone.hosts = ALONE
-        if not checks:
-            rates = with_exchanges(rates, engine.target.backbone, hosts, prompts[1025], args)
         checks += checked(rates, engine.target.backbone, hosts, prompts, args)
         hosts.end()
     shape = shape_of(engine.target.backbone, prompts[4097])

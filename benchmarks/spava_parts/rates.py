@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +22,11 @@ from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prompt
 from draftlens.prefill.base import Prefill
 from draftlens.prefill.reading import PrefillReading
+from draftlens.prefill.spava.processes.heartbeat import Signs
+from draftlens.prefill.spava.processes.jobs import ALLOWED
+from draftlens.prefill.spava.processes.process_group import PATIENCE_SECONDS, GroupRanks
+from draftlens.prefill.spava.processes.sockets import SocketLinks, mesh
+from draftlens.prefill.spava.processes.worker_loop import run_jobs_and_exit
 from spava_parts.loads import Load, Shape
 
 BYTES = 4
@@ -231,6 +239,37 @@ def beside(target: Backbone, prompt: Prompt, hosts: Hosts, repeats: int) -> tupl
             exchange(hosts, "gather", 1)
     factor = statistics.median(together) / statistics.median(alone)
     return max(factor, 1.0), min(deals) / prompt.lengths[0]
+
+
+class Unwatched(Signs):
+    """Nobody observes the ranks."""
+
+    def silent(self) -> list[int]:
+        return []
+
+    def tell(self, why: str) -> str:
+        return why
+
+
+@contextmanager
+def two_ranks(backbone: Backbone) -> Iterator[GroupRanks]:
+    """Rank 0 of two, of which the other is a fork: processes that `start` starts run no jobs of a
+    benchmark."""
+    own, other = mesh(2)
+    child = os.fork()
+    jobs = (*ALLOWED, Exchanging, PromptJob)
+    if child == 0:
+        own[1].close()
+        links = SocketLinks(other)
+        run_jobs_and_exit(backbone, GroupRanks(1, 2, PATIENCE_SECONDS, links, Unwatched(), jobs))
+    other[0].close()
+    links = SocketLinks(own)
+    try:
+        yield GroupRanks(0, 2, PATIENCE_SECONDS, links, Unwatched())
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        links.close()
 
 
 def own_seconds(target: Backbone, prompt: Prompt) -> float:
