@@ -114,7 +114,7 @@ CLAIMS = (
         SERVE,
         (differing("answers that differ", "serve", over_http),),
         quick="python benchmarks/serve.py --repeats 1 --clients 1 4 --requests 4 "
-        "--ways plain speculative --out OUT/serve",
+        "--ways stock plain speculative --out OUT/serve",
         code="draftlens/serve",
     ),
     Claim(

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from .claim import FAILS, HOLDS, MISSING, Claim, Judged, judge
+from .claim import FAILS, HOLDS, MISSING, OPEN, Claim, Judged, judge
 from .commands import Cost, execute, out_of
 from .page import PAPERS, seen
 
@@ -29,7 +29,8 @@ def run(folder: Path, workers: int | None = None) -> int:
     began = time.perf_counter()
     with ThreadPoolExecutor(workers or os.cpu_count()) as threads:
         failed = not all(list(threads.map(partial(all_answered, folder=folder), series())))
-    costs = [Cost(**json.loads(file.read_text())) for file in folder.glob("*.done")]
+    files = [done_file(folder, command) for command in commands()]
+    costs = [Cost(**json.loads(file.read_text())) for file in files if file.exists()]
     minutes = (time.perf_counter() - began) / 60
     spent = sum(cost.processor for cost in costs) / 60
     print(f"{minutes:.0f} minutes; {spent:.1f} minutes of the processor by {len(costs)} commands")
@@ -48,9 +49,11 @@ def compared(claim: Claim, folder: Path) -> tuple[str, bool]:
     usual = judge(claim)
     small = small_verdict(claim, folder)
     if small is None:
-        return f"no small command; {usual.verdict} on the page", False
+        return f"no small run; {usual.verdict} on the page", False
     is_contrary = {small.verdict, usual.verdict} == {HOLDS, FAILS}
-    mark = "DISAGREES" if is_contrary else "agrees"
+    mark = "DISAGREES" if is_contrary else "undecided" if small.verdict == OPEN else "decided"
+    if small.verdict == usual.verdict:
+        mark = "agrees"
     text = f"{mark}: {small.verdict} in small runs, {usual.verdict} on the page"
     return "; ".join([text, *seen(small)]), is_contrary
 
@@ -80,7 +83,7 @@ def answered(command: str, folder: Path) -> bool:
 
     A command writes one part of its file, so a mark of its own says that it is done, and its cost.
     """
-    done = folder / f"{abs(hash_of(command)):x}.done"
+    done = done_file(folder, command)
     if done.exists():
         return True
     code, cost = execute(command.replace("OUT", str(folder)))
@@ -89,9 +92,9 @@ def answered(command: str, folder: Path) -> bool:
     return code == 0
 
 
-def hash_of(command: str) -> int:
-    """The same in every process, unlike `hash`."""
-    return int.from_bytes(command.encode(), "big") % (2**61 - 1)
+def done_file(folder: Path, command: str) -> Path:
+    """The mark that a command is done."""
+    return folder / f"{int.from_bytes(command.encode(), 'big') % (2**61 - 1):x}.done"
 
 
 def small_verdict(claim: Claim, folder: Path) -> Judged | None:

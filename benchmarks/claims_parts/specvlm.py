@@ -9,13 +9,15 @@ from .claim import Check, Claim, Paper, Report
 from .figures import Figure, at, difference, grows, growth, mean, once, share_of, times
 
 OUT = "--out benchmarks/results"
-CAPTIONS = f"python benchmarks/specvlm.py --parts acceptance {OUT}/specvlm"
+CAPTIONS = (
+    f"python benchmarks/specvlm.py --parts acceptance --frames 64 --keep runs/specvlm {OUT}/specvlm"
+)
 LARGE = f"--clips 12 --checked 2 --frames 64 {OUT}/specvlm_polish_64"
 FOCUS = f"python benchmarks/specvlm.py --parts focus {LARGE}"
 CHAT = f"python benchmarks/specvlm.py --parts chat {LARGE}"
 LONG = f"python benchmarks/specvlm.py --parts long --repeats 6 {OUT}/specvlm"
 STEPS = f"{OUT}/specvlm_steps"
-SMALL = "--clips 2 --checked 1 --frames 64 --max-new-tokens 60 --out OUT"
+SMALL = "--clips 4 --checked 1 --frames 64 --max-new-tokens 60 --out OUT"
 SPECVLM = "python benchmarks/specvlm.py --parts"
 SMALL_LONG = "--long-frames 64 --repeats 3 --max-new-tokens 24 --out OUT/specvlm"
 
@@ -406,7 +408,8 @@ CLAIMS = (
                 part="guidance",
             ),
         ),
-        quick=f"{SPECVLM} guidance {SMALL}/specvlm_polish_64",
+        quick=f"{SPECVLM} guidance --clips 2 --frames 64 --max-new-tokens 60 "
+        "--out OUT/specvlm_polish_64",
     ),
     Claim(
         "17",

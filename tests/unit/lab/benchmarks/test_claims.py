@@ -209,13 +209,13 @@ def test_commands_that_write_one_file_run_one_after_the_other() -> None:
     assert len(set.union(*outs)) == len(outs) < len(quick.commands())
 
 
-def test_rows_without_a_small_command_are_printed_as_such(
+def test_rows_without_a_small_run_are_printed_as_such(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     claims = (Claim("1", "", "", command="python some.py"), Claim("2", "", ""))
     monkeypatch.setattr(quick, "PAPERS", (Paper("one", "", "", claims),))
     assert quick.run(tmp_path) == 0
-    assert "one 1: no small command" in capsys.readouterr().out
+    assert "one 1: no small run" in capsys.readouterr().out
 
 
 def test_a_full_run_takes_what_is_stale_or_missing(
