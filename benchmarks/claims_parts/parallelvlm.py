@@ -217,7 +217,7 @@ CLAIMS = (
         "The choice has converged at layer L = 20.",
         "flat from L = 20 on",
         GUIDANCE,
-        why="the embedded target has 20 layers, so no layer behind the 20th can be compared",
+        why="the embedded target has 20 layers, so no layer after the 20th can be compared",
     ),
     claim(
         "7",

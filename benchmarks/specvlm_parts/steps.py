@@ -85,7 +85,7 @@ def measure_self(engine: Engine, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def timed(engine: Engine, inputs: Inputs, method: Any, max_new_tokens: int) -> tuple[Result, float]:
-    """An answer, and the processor's seconds behind its first token."""
+    """An answer, and the processor's seconds after its first token."""
     stream = engine.answer(inputs, method=method, max_new_tokens=max_new_tokens, do_sample=False)
     chunks = iter(stream)
     next(chunks)
