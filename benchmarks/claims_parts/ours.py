@@ -19,7 +19,8 @@ SIZES = f"python benchmarks/batches.py --parts sizes --repeats 5 --max-new-token
 ENGINE = f"python benchmarks/engine.py {OUT}/engine"
 SERVE = f"python benchmarks/serve.py --repeats 2 {OUT}/serve"
 SMALL = (
-    "python benchmarks/batches.py --rows 4 --clips 2 --repeats 2 --sizes 1 4 --max-new-tokens 40 "
+    "python benchmarks/batches.py --rows 4 --clips 2 --repeats 2 --sizes 1 4 16 "
+    "--max-new-tokens 40 "
 )
 
 DEFAULT = "tree (auto, the default)"
