@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from string import ascii_uppercase
 from typing import Any
 
 from draftlens_lab.measure.tables import markdown_table
@@ -33,17 +34,17 @@ hold** if one lies outside. Otherwise it cannot be shown here, and the row says 
 figures replay printed tables or count work; the others are of the small models in this package, so
 verdicts are about these and not about the papers' models.
 
-Commands take two CPU cores and one thread; minutes stand where the result has them, or at least
-those of its answers. A result is stale if the method's code or the weights have changed. `--quick`
-runs small versions in under 15 minutes and flags the rows that disagree; `--run` runs the commands
-whose results are stale or missing, and prints before it starts how many hours each needs."""
+Commands have letters, and take two CPU cores and one thread; minutes stand where the result has
+them, or at least those of its answers. A result is stale if the method's code or the weights have
+changed. `--quick` runs small versions in under 15 minutes and flags the rows that disagree; `--run`
+runs the commands whose results are stale or missing, and prints before it starts how many hours
+each needs."""
 
 COLUMNS = (
     "",
     "claim",
     "paper",
     "command",
-    "min",
     "expected",
     "seen",
     "verdict",
@@ -55,7 +56,7 @@ def page() -> str:
     """The page as Markdown."""
     lines = [INTRODUCTION, "", *summary(), ""]
     for paper in PAPERS:
-        lines += [f"## {paper.title}", "", paper.about, ""]
+        lines += [f"## {paper.title}", "", paper.about, "", *listed_commands(paper), ""]
         rows = [row(paper, judge(claim)) for claim in paper.claims]
         lines += [*markdown_table(COLUMNS, rows, text_columns=range(len(COLUMNS))), ""]
     return "\n".join(lines)
@@ -71,6 +72,21 @@ def summary() -> list[str]:
     return markdown_table(["rows", HOLDS, FAILS, OPEN, MISSING], rows)
 
 
+def listed_commands(paper: Paper) -> list[str]:
+    """Letter, minutes and command."""
+    found = {claim.command: minutes(claim) for claim in paper.claims}
+    return [
+        f"- {letter}{f', {found[command]} min' * bool(found[command])}: `{command}`"
+        for command, letter in letters(paper).items()
+    ]
+
+
+def letters(paper: Paper) -> dict[str, str]:
+    """The letter of each command of a section."""
+    commands = dict.fromkeys(claim.command for claim in paper.claims if claim.command)
+    return dict(zip(commands, ascii_uppercase, strict=False))
+
+
 def row(paper: Paper, judged: Judged) -> list[str]:
     claim = judged.claim
     verdict = f"**{judged.verdict}**" if judged.verdict in (HOLDS, FAILS) else judged.verdict
@@ -82,8 +98,7 @@ def row(paper: Paper, judged: Judged) -> list[str]:
         claim.number,
         claim.says,
         claim.place,
-        f"`{claim.command}`" if claim.command else "",
-        minutes(claim),
+        letters(paper).get(claim.command, ""),
         expected(judged),
         "; ".join(seen(judged)),
         verdict,
