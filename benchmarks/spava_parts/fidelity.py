@@ -80,7 +80,7 @@ RINGS = (Cell("ordering", 1025, 0, "ring", 3), Cell("ordering", 4097, 0, "ring",
 
 CLAIMED = (
     Cell("ordering", 1025, 0, "order", 300),
-    Cell("counting", 1025, 0, "count", 300),
+    Cell("counting", 1025, 0, "count", 300, rounds=10),
     Cell("retrieval", 1025, 1, "retrieve", 100),
     Cell("ordering", 1025, 0, "lengths", 40),
 )
