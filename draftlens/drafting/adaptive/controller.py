@@ -198,9 +198,8 @@ class TreeController:
             if self._rows_until_plan <= 0:
                 self._choose_plan()
             self._limit_depth(0.0)
-            if self._best_depth:
-                return self._depth > 0
-            return self.history.costs.level(FIRST_PROBE + 1, at) <= self._allowance()
+            probing = self.history.costs.level(FIRST_PROBE + 1, at)
+            return self._depth > 0 or probing <= self._allowance()
 
     def expected(self, at: RoundState) -> Expectation:
         """The expected result of the next round, the draft's reading of what it lacks included."""

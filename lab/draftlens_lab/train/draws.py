@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from draftlens.core.errors import ConfigError
-from draftlens_lab.train.data import Entry
+
+if TYPE_CHECKING:  # the command line reads options without data
+    from draftlens_lab.train.data import Entry
 
 UNPRUNED_SHARE = 0.25
 """Share of the entries that stay unpruned, unless the options set it."""
