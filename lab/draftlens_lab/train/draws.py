@@ -11,9 +11,6 @@ from draftlens.core.errors import ConfigError
 if TYPE_CHECKING:  # the command line reads options without data
     from draftlens_lab.train.data import Entry
 
-UNPRUNED_SHARE = 0.25
-"""Share of the entries that stay unpruned, unless the options set it."""
-
 
 @dataclass(frozen=True)
 class RatioRange:

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from draftlens.core.errors import ConfigError
 from draftlens.core.files import parse_json
-from draftlens_lab.train.draws import UNPRUNED_SHARE, Draws, RatioRange
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the help of the command line reads the fields of the options only
     from draftlens.pruning import Pruner
+    from draftlens_lab.train.draws import Draws
 
 STAGES = ("projector", "instruct")
+UNPRUNED_SHARE = 0.25
+"""Share of the entries that stay unpruned, unless the options set it."""
 PRECISIONS = ("auto", "float32", "bfloat16")
 DEFAULT_PRUNER = "specvlm"
 SCHEDULES = ("cosine", "linear", "constant_with_warmup")
@@ -155,6 +157,8 @@ class DraftTraining:
         """What the draft reads of each entry in the instruct stage; None for all of it."""
         if self.prune_ratio is None:
             return None
+        from draftlens_lab.train.draws import Draws, RatioRange
+
         share = UNPRUNED_SHARE if self.unpruned_share is None else self.unpruned_share
         return Draws(RatioRange.parse(self.prune_ratio), share, self.seed)
 
@@ -239,6 +243,8 @@ class DraftTraining:
             raise ConfigError(
                 "prune_ratio is given, but the instruct stage, which prunes, is not to be run"
             )
+        from draftlens_lab.train.draws import RatioRange
+
         RatioRange.parse(self.prune_ratio)
         share = self.unpruned_share
         if share is not None and not (_is_number(share) and 0 <= share <= 1):

@@ -16,8 +16,9 @@ from draftlens_lab.train import run, train_draft
 from draftlens_lab.train.collate import Collator
 from draftlens_lab.train.data import Entry, read_data
 from draftlens_lab.train.distil import answer_labels, answer_logits
-from draftlens_lab.train.draws import UNPRUNED_SHARE, Draw, Draws, RatioRange
+from draftlens_lab.train.draws import Draw, Draws, RatioRange
 from draftlens_lab.train.labels import IGNORE, AnswerProcessor
+from draftlens_lab.train.options import UNPRUNED_SHARE
 from draftlens_lab.train.pruned import PromptPruning, answer_spans, cut, reading_only, taken
 from draftlens_lab.train.trainer import TrainingBatch
 from families import FAMILIES, Family
