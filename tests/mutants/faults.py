@@ -1949,6 +1949,20 @@ FAULTS = (
         MIXED,
     ),
     Fault(
+        "auto: a prompt is read where nothing may be tried",
+        "draftlens/drafting/adaptive/controller.py",
+        "return self._depth > 0 or probing <= self._allowance()",
+        "return True",
+        ("tests/unit/drafting/adaptive/test_controller.py",),
+    ),
+    Fault(
+        "parallel: the worker drafts by the modules whatever the engine",
+        "draftlens/methods/parallelvlm/draft_side.py",
+        "            message.engine.attach(self.backbone)\n",
+        "",
+        ("tests/exact/test_openvino.py", "-k", "worker_drafts"),
+    ),
+    Fault(
         "auto: the usual length is not learned",
         "draftlens/drafting/adaptive/controller.py",
         "self.history.usual_length += LATEST_SHARE * longer",
