@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import compress
 from typing import Any
 
@@ -160,12 +161,9 @@ class TreeDrafter:
         has probabilities if a row uses rejection sampling.
         """
         if batch.is_greedy and topology.depth == len(topology):
-
-            def ends(logits: Tensor, tokens: Tensor) -> bool:
-                return goes_on is not None and not goes_on(_probabilities(logits[:, 0], tokens))
-
+            ends = None if goes_on is None else partial(_ends, goes_on)
             steps = batch.steps(logits.device)
-            chain = self.rows.run_on(logits, steps, topology.depth, ends if goes_on else None)
+            chain = self.rows.run_on(logits, steps, topology.depth, ends)
             if chain is not None:
                 return DraftTree.uniform(trees.cut(topology, chain.shape[1]), chain)
         return self._grow_levels(topology, batch, logits, goes_on)
@@ -358,6 +356,11 @@ def _agreement(logits: Tensor, tokens: list[list[int]]) -> tuple[int, int]:
             hits += choice == token
             misses += choice != token
     return hits, misses
+
+
+def _ends(goes_on: GoesOn, logits: Tensor, tokens: Tensor) -> bool:
+    """Whether a chain ends with the tokens ``[B, 1]`` chosen from logits ``[B, 1, V]``."""
+    return not goes_on(_probabilities(logits[:, 0], tokens))
 
 
 def _probabilities(scores: Tensor, children: Tensor) -> list[float]:

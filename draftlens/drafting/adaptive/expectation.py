@@ -20,3 +20,14 @@ class Expectation:
     def speed(self, trust: float = 1.0) -> float:
         """Tokens per second, if `trust` times as many draft tokens are accepted."""
         return (1 + trust * (self.tokens - 1)) / self.seconds
+
+
+@dataclass(frozen=True)
+class CopiedRun:
+    """Copied tokens, and the probability that each of them is accepted if what they follow is."""
+
+    tokens: tuple[int, ...]
+    chances: tuple[float, ...]
+
+
+NOTHING_COPIED = CopiedRun((), ())

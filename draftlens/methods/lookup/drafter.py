@@ -19,7 +19,7 @@ from draftlens.core.rows import replace_by_last
 from draftlens.core.tree import ROOT
 from draftlens.decoding.drafter import TargetContext
 from draftlens.decoding.observer import ignore
-from draftlens.drafting.adaptive.expectation import Expectation
+from draftlens.drafting.adaptive.expectation import NOTHING_COPIED, CopiedRun, Expectation
 from draftlens.methods.lookup.acceptance import DraftBudget, MatchRates, likeliest_length
 from draftlens.methods.lookup.candidates import Candidate, Matcher
 from draftlens.methods.lookup.ngram_index import Reference, TokenIndex, TokenSource, Vocabulary
@@ -67,17 +67,6 @@ class LookupRow:
         for depth, node in enumerate(self.verified.path(accepted)):
             candidate = self.candidates[self.verified.origins[node]]
             self.attribute(self.matcher.number_of(candidate.reference_at(depth)))
-
-
-@dataclass(frozen=True)
-class CopiedRun:
-    """Copied tokens, and the probability that each of them is accepted if what they follow is."""
-
-    tokens: tuple[int, ...]
-    chances: tuple[float, ...]
-
-
-NOTHING_COPIED = CopiedRun((), ())
 
 
 class LookupDrafter:

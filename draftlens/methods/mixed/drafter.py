@@ -11,7 +11,7 @@ from draftlens.core.batch import Batch
 from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.tree import ROOT, Topology
 from draftlens.decoding.drafter import Drafter, TargetContext
-from draftlens.drafting.adaptive.expectation import Expectation
+from draftlens.drafting.adaptive.expectation import CopiedRun, Expectation
 from draftlens.drafting.model_drafter import ModelDrafter
 
 PRIOR_TOKENS = 16.0
@@ -45,16 +45,6 @@ class CopyingDrafter(Drafter, Protocol):
     def attribute_further(self, accepted: Sequence[int]) -> None:
         """Count how many tokens of the latest `following` were accepted in each row."""
         ...
-
-
-class CopiedRun(Protocol):
-    """Copied tokens, and the probability that each of them is accepted if what they follow is."""
-
-    @property
-    def tokens(self) -> Sequence[int]: ...
-
-    @property
-    def chances(self) -> Sequence[float]: ...
 
 
 class Trust:

@@ -317,8 +317,8 @@ def test_a_prompt_is_not_read_where_no_tree_may_be_tried(remaining: int, reads: 
 @pytest.mark.parametrize(("remaining", "reads"), [(14, False), (64, True)])
 def test_a_prompt_is_not_read_where_no_probe_may_be_tried(remaining: int, reads: bool) -> None:
     """No tree is expected to pay, but at best one does."""
-    dear = CostCurve((1, 2, 6, 64), (1.0, 1.3, 1.4, 3.0))
-    kept = history(dear, scaled(FLAT, 0.6))
+    costly = CostCurve((1, 2, 6, 64), (1.0, 1.3, 1.4, 3.0))
+    kept = history(costly, scaled(FLAT, 0.6))
     kept.rates.ranks[0].mean = 0.4
     controller = TreeController(kept)
     at = RoundState(pending=4, remaining=remaining)
@@ -415,14 +415,14 @@ def test_further_tokens_are_those_that_pay(rows: int, chance: float) -> None:
 
 def test_accepted_further_tokens_say_nothing_of_the_draft() -> None:
     """They count as tokens of the answer, and the verification is as wide as all of them."""
-    told = []
+    found = []
     controllers = [TreeController(history(STAIRS, scaled(FLAT, 0.2))) for _ in range(2)]
     for controller, path, further in zip(controllers, [(0, 1), (0, 1, 2, 3)], [0, 5], strict=True):
         controller.tree(RoundState())
         controller.judged(chain(2), [path], 1.0, further)
         target = controller.history.costs.target
         widths = [width for width in range(12) if target.has_timing(width)]
-        told.append((controller.rates.first_choices, controller.emitted, widths))
-    assert told[0][0] == told[1][0]
-    assert [emitted for _, emitted, _ in told] == [3.0, 5.0]
-    assert [widths for *_, widths in told] == [[3], [8]]
+        found.append((controller.rates.first_choices, controller.emitted, widths))
+    assert found[0][0] == found[1][0]
+    assert [emitted for _, emitted, _ in found] == [3.0, 5.0]
+    assert [widths for *_, widths in found] == [[3], [8]]
