@@ -42,7 +42,7 @@ class Figure:
         value: the estimate.
         interval: its 95% interval; None if it was measured once.
         is_computed: whether there is no chance in it, so that both ends are the value.
-        count: of the clips, prompts or repeats behind it; 0 if it is not known.
+        count: of the clips, prompts or repeats that it is computed from; 0 if it is not known.
     """
 
     value: float

@@ -39,7 +39,7 @@ class Spent:
         decode: seconds of decoding, drafts included.
         per_pass: tokens a pass; 1 for stock `generate`.
         accepted: guesses a pass that were right, the AAL of the paper.
-        passes: of the page's row, behind the prefill.
+        passes: of the page's row, after the prefill.
         forwards: of the target behind the prefill, those of crops included.
         forwarded: tokens that these forwards read.
         outside: share of the rounds' seconds that is no forward: drafting, and bookkeeping.
