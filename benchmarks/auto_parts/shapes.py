@@ -80,12 +80,7 @@ def measure_shapes(report: Callable[[str], None]) -> ShapeReport:
     inputs = {"input_ids": torch.arange(PROMPT_TOKENS)[None] % 1000 + 5}
     inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
     began = time.perf_counter()
-    curves = {}
-    for name, options in ENGINES.items():
-        attach([target, draft], **options)
-        found = calibrate_models([target, draft], CALIBRATION_SECONDS)
-        curves[name] = [curve.to_dict() for curve in found]
-        report(f"{name}: {curves[name]}")
+    curves = _measure_curves([target, draft], report)
     calibration_seconds = time.perf_counter() - began
     runs: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
     for number, prompt in enumerate(PROMPTS):
@@ -101,6 +96,19 @@ def measure_shapes(report: Callable[[str], None]) -> ShapeReport:
             runs[prompt][name] = _measure_prompt(target, draft, inputs, texts, answer)
             report(f"{prompt}, {name}: {runs[prompt][name]}")
     return ShapeReport(calibration_seconds, curves, runs)
+
+
+def _measure_curves(
+    models: list[Backbone], report: Callable[[str], None]
+) -> dict[str, list[dict[str, Any]]]:
+    """The cost curves of both models by engine of passes."""
+    curves = {}
+    for name, options in ENGINES.items():
+        attach(models, **options)
+        found = calibrate_models(models, CALIBRATION_SECONDS)
+        curves[name] = [curve.to_dict() for curve in found]
+        report(f"{name}: {curves[name]}")
+    return curves
 
 
 def _measure_prompt(
