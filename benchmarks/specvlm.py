@@ -129,9 +129,6 @@ def main() -> None:
     parser.add_argument("--target", default="embedded", help="a model that knows the world")
     parser.add_argument("--draft", default="auto", help="its draft")
     parser.add_argument(
-        "--keep", type=Path, help="folder that keeps the target's answers for the parts trained"
-    )
-    parser.add_argument(
         "--checked", type=int, default=8, help="clips that the engine itself decodes as well"
     )
     parser.add_argument("--frames", type=frame_counts, default=(16, 64))
@@ -143,7 +140,9 @@ def main() -> None:
         help="of acceptance, focus and chat for each number of frames: clips begin until then",
     )
     parser.add_argument(
-        "--keep", type=Path, help="folder in which these parts keep each clip for the next run"
+        "--keep",
+        type=Path,
+        help="folder that keeps each clip for the next run, of the parts trained the target's answer",
     )
     args = parser.parse_args()
     configure(args.threads)

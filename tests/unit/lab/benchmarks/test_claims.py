@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
+import runpy
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +77,29 @@ def test_every_command_exists(command: str) -> None:
     if "--parts" in rest:
         for part in rest[rest.index("--parts") + 1].split(","):
             assert f'"{part}": ' in text, part
+
+
+class Parsed(Exception):
+    """The parser of a script has taken its command line."""
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_every_command_is_parsed_by_its_script(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parse = argparse.ArgumentParser.parse_args
+
+    def parse_once(parser: argparse.ArgumentParser, words: Sequence[str] | None = None) -> object:
+        found = parse(parser, words)
+        if words is None:
+            raise Parsed
+        return found
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_once)
+    monkeypatch.setattr("sys.argv", shlex.split(command)[1:])
+    monkeypatch.syspath_prepend("benchmarks")
+    with pytest.raises(Parsed):
+        runpy.run_path(shlex.split(command)[1], run_name="__main__")
 
 
 @every_claim
