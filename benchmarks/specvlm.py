@@ -142,7 +142,7 @@ def main() -> None:
     parser.add_argument(
         "--keep",
         type=Path,
-        help="folder that keeps each clip for the next run, of the parts trained the target's answer",
+        help="folder that keeps each clip, or its answer by the target, for the next run",
     )
     args = parser.parse_args()
     configure(args.threads)

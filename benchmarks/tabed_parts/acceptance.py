@@ -86,7 +86,8 @@ def replayed(answers: Sequence[Taught]) -> dict[str, dict[str, list[Any]]]:
     for case in CASES:
         replay = Replay(names, case.chosen, case.weighting)
         by_case[case.name] = {
-            index: astuple(replay.run(answer)) for index, answer in enumerate(answers)
+            index: [round(value, 3) for value in astuple(replay.run(answer))]
+            for index, answer in enumerate(answers)
         }
     for name, hits_of in BOUNDS.items():
         by_case[name] = {
