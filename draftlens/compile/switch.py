@@ -103,17 +103,13 @@ def attach(
     check_compile(compile)
     check_quantization(draft_quantization, compile)
     for backbone, quantization in zip(backbones, ("", draft_quantization or ""), strict=False):
-        backbone.passes = EAGER
-        if compile == "openvino":
-            backbone.passes = _by_openvino(backbone, quantization)
-        elif compile == "auto":
+        if compile == "auto":
+            backbone.passes = EAGER
             _, backbone.passes = _CHOSEN[quantization].get_or_make(
                 backbone.model, partial(_measured, backbone, quantization)
             )
-        elif compile:
-            library = _library_of(backbone)
-            if library is not None:
-                backbone.passes = CompiledPasses(library)
+        else:
+            PassEngine(compile, quantization).attach(backbone, compiles=True)
 
 
 @dataclass(frozen=True)
@@ -135,16 +131,21 @@ class PassEngine:
             return cls("openvino", passes.quantization)
         return cls(isinstance(passes, CompiledPasses))
 
-    def attach(self, backbone: Backbone) -> None:
-        """Let it compute the passes of a model. Code that is not on disk is not compiled: the
-        modules compute those passes."""
+    def attach(self, backbone: Backbone, compiles: bool = False) -> None:
+        """Let it compute the passes of a model.
+
+        Args:
+            backbone: the model.
+            compiles: whether code that is not on disk is compiled; else the modules compute those
+                passes.
+        """
         backbone.passes = EAGER
         if self.compile == "openvino":
             backbone.passes = _by_openvino(backbone, self.quantization)
         elif self.compile:
             library = _library_of(backbone)
             if library is not None:
-                backbone.passes = CompiledPasses(library, compiles=False)
+                backbone.passes = CompiledPasses(library, compiles)
 
 
 BY_MODULES = PassEngine()
