@@ -126,14 +126,33 @@ def few_rows(tokens: Tensor, products: LargeProducts) -> AbstractContextManager[
     """A context for a forward over `tokens` ``[B, T]``, in which `products` computes those with
     large matrices if there are more than one and at most `MANY` rows."""
     if 1 < tokens.numel() <= MANY and not torch.is_autocast_enabled("cpu"):
-        return _OfFewRows(products)
+        return LinearBy(products, _has_large_matrix)
     return nullcontext()
 
 
-class _OfFewRows(TorchFunctionMode):
-    def __init__(self, products: LargeProducts) -> None:
+def _has_large_matrix(states: Tensor, weight: Tensor) -> bool:
+    return type(weight) in (Tensor, nn.Parameter) and is_large(
+        weight.shape, weight.dtype, weight.device
+    )
+
+
+class LinearBy(TorchFunctionMode):
+    """While it is entered, another function computes some of the calls of
+    `torch.nn.functional.linear`.
+
+    Args:
+        products: computes them from the input, the weight, and the bias or None.
+        fits: whether it computes the product of an input and a weight.
+    """
+
+    def __init__(
+        self,
+        products: Callable[[Tensor, Tensor, Tensor | None], Tensor],
+        fits: Callable[[Tensor, Tensor], bool],
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._products = products
+        self._fits = fits
 
     def __torch_function__(
         self,
@@ -142,10 +161,9 @@ class _OfFewRows(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if func is linear and not kwargs and type(args[1]) in (Tensor, nn.Parameter):
+        if func is linear and not kwargs and self._fits(args[0], args[1]):
             states, weight, *bias = args
-            if is_large(weight.shape, weight.dtype, weight.device):
-                return self._products(states, weight, bias[0] if bias else None)
+            return self._products(states, weight, bias[0] if bias else None)
         return func(*args, **(kwargs or {}))
 
 

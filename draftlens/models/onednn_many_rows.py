@@ -8,7 +8,7 @@ torch contains too. Elsewhere both take the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -16,9 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
-from torch.overrides import TorchFunctionMode
 
-from draftlens.models.onednn_linear import FasterKernel, is_available, product
+from draftlens.models.onednn_linear import FasterKernel, LinearBy, is_available, product
 
 WORK = 20_000_000
 """Least number of multiplications of a product that is computed here: 0.2 ms of one core. A call of
@@ -43,26 +42,8 @@ def many_rows(work: int, products: Callable[[], ManyRows]) -> AbstractContextMan
     """A context for a pass of so many multiplications, in which those with many rows are computed
     by the faster library. Weights must be on the CPU."""
     if work >= PASS_WORK and is_available() and not torch.is_autocast_enabled("cpu"):
-        return _OfManyRows(products())
+        return LinearBy(products(), _fits)
     return nullcontext()
-
-
-class _OfManyRows(TorchFunctionMode):
-    def __init__(self, products: ManyRows) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._products = products
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        if func is linear and not kwargs and _fits(args[0], args[1]):
-            states, weight, *bias = args
-            return self._products(states, weight, bias[0] if bias else None)
-        return func(*args, **(kwargs or {}))
 
 
 def _fits(states: Tensor, weight: Tensor) -> bool:
