@@ -1,4 +1,4 @@
-"""Answers that repeat a document, guessed from what cheap readers find on the page (HSD).
+"""Answers that repeat a document, drafted from what cheap readers find on the page (HSD).
 
     python benchmarks/documents.py alignment --pages 12
     python benchmarks/documents.py alignment --tesseract --pdf paper.pdf

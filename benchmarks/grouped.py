@@ -127,8 +127,8 @@ def logits_of(backbone: Backbone, cache: KVCache, context: int, width: int) -> T
 
 
 def answers(layers: int, repeats: int) -> dict[str, Any]:
-    """Median seconds of an answer after a long prompt by chains of 5 guesses that are all right,
-    and by stock `generate`; seconds of decoding beside them."""
+    """Median seconds of an answer after a long prompt by chains of 5 draft tokens that are all
+    right, and by stock `generate`; seconds of decoding beside them."""
     backbone = Backbone(random_model("0.5B", layers))
     ids = torch.randint(5, 8000, (1, PROMPT), generator=torch.Generator().manual_seed(1))
     given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
@@ -186,7 +186,7 @@ def markdown(report: Mapping[str, Any]) -> str:
         f"without), {report['environment']['layers']} layers.",
         "\n".join(markdown_table(columns, passes, text_columns=(0, 1))),
         f"Largest distance between the logits: {moved:g}.",
-        f"Answers of {NEW} tokens after {PROMPT}, by chains of 5 guesses that are all right.",
+        f"Answers of {NEW} tokens after {PROMPT}, by chains of 5 draft tokens that are all right.",
         "\n".join(markdown_table(head, answers, text_columns=(0, 3, 4))),
         f"Environment: {environment_line(report['environment'])}.",
         f"Prediction. {' '.join(report['prediction'].split())}",

@@ -3,7 +3,7 @@
 Four workloads: captions of clips, second turns that ask for the same caption again, answers that
 must not end and so repeat themselves, and short answers in which nothing repeats. Stock prompt
 lookup is given `suppress_tokens` of the ids that stand for pixels; without, it fails where it
-guesses one of them.
+proposes one of them.
 """
 
 from __future__ import annotations

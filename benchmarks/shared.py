@@ -289,12 +289,12 @@ class PrefilledPrompt:
 def predicted_speedup(
     tau: float, gamma: int, costs: Mapping[str, float], draft: str = "draft"
 ) -> float:
-    """Speedup of decoding with a chain of guesses over plain decoding, equation 3 of SpecVLM:
+    """Speedup of decoding with a chain of draft tokens over plain decoding, equation 3 of SpecVLM:
     τ / (γ·Td/Tt + Tt(γ)/Tt).
 
     Args:
         tau: mean acceptance length.
-        gamma: guesses per pass.
+        gamma: draft tokens per pass.
         costs: seconds of forwards, such as those of `target(1)`.
         draft: name of the draft's forwards in `costs`.
     """

@@ -1,7 +1,7 @@
 """A virtual machine on which the automatic tree runs unchanged: no models, no clock.
 
 The cost of every forward comes from a cost curve, and a text says at which positions the draft's
-guesses are right. So a cell of thousands of rounds takes milliseconds, and any two ways of drafting
+tokens are right. So a cell of thousands of rounds takes milliseconds, and any two ways of drafting
 can be compared on the same text.
 """
 
@@ -75,7 +75,7 @@ class Outcome:
 
 
 def correct_path(topology: Topology, text: Text, position: int) -> tuple[int, ...]:
-    """The correct nodes of a tree that guesses the text from a position on."""
+    """The correct nodes of a tree that drafts the text from a position on."""
     path: list[int] = []
     parent = ROOT
     for token in text[position : position + topology.depth]:
@@ -215,7 +215,7 @@ def _grown(run: _Run, controller: TreeController, tree: Topology, widths: list[i
 
 
 def _agreement(run: _Run) -> tuple[int, int]:
-    """How many of the tokens that the draft lacks it would have guessed, and how many not."""
+    """How many of the tokens that the draft lacks it would have proposed, and how many not."""
     hits = misses = 0
     for row in run.running:
         start = run.positions[row] - run.pending[row] + 1

@@ -36,7 +36,7 @@ PHASES = {
     ("target", 1): "plain decoding",
     ("target", 6): "check of a chain of 5",
     ("target", 26): "check of EAGLE's tree",
-    ("draft", 1): "a guess",
+    ("draft", 1): "a draft step",
     ("draft", 2): "catching up",
     ("draft", 6): "catching up after a whole chain",
 }

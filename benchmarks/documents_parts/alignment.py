@@ -1,6 +1,6 @@
-"""Tokens of a pass when a target says what a page holds and the guesses come from noisy readings.
+"""Tokens of a pass when a target says what a page holds and the drafts come from noisy readings.
 
-The target is simulated: it says the page's Markdown, token by token, whatever is guessed. So these
+The target is simulated: it says the page's Markdown, token by token, whatever is drafted. So these
 are counts and not timings, and they are exact.
 """
 

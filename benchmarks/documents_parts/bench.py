@@ -153,12 +153,12 @@ class Bench:
         way: Way | None = None,
         answer: Sequence[int] | None = None,
     ) -> Count:
-        """How many passes a page takes whose guesses are all checked.
+        """How many passes a page takes whose draft tokens are all checked.
 
         Args:
             page: the page.
             references: its drafts.
-            way: how guesses are found; with the prefill's chain by default.
+            way: how draft tokens are found; with the prefill's chain by default.
             answer: what the target says; None for what it does say.
         """
         backbone = self.engine.target.backbone

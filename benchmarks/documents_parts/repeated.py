@@ -2,9 +2,9 @@
 
     python benchmarks/documents.py repeated [--documents 6] [--pages 5] [--read 3]
 
-Passes are counted, all guesses checked: of a simulated target that says the Markdown of each page,
-and of the package's reader, whose answers are replayed. So the counts are exact. Writes OUT.json
-and OUT.md.
+Passes are counted, all draft tokens checked: of a simulated target that says the Markdown of each
+page, and of the package's reader, whose answers are replayed. So the counts are exact. Writes
+OUT.json and OUT.md.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Ledgers:
         return (*tokens, self.tokenizer.eos_token_id)
 
     def count(self, answer: Sequence[int], references: Sequence[Any]) -> tuple[int, int]:
-        """Tokens and passes of an answer, all guesses checked."""
+        """Tokens and passes of an answer, all draft tokens checked."""
         ends = [self.tokenizer.eos_token_id]
         found = replay(answer, references, self.tokenizer, self.vocabulary, Way(), eos=ends)
         return found.tokens, found.passes

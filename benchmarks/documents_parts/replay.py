@@ -1,7 +1,7 @@
 """How many passes an answer takes that is known beforehand.
 
-The tokens of an exact method are those of stock `generate`, whatever is guessed. So the work of
-every way of guessing follows from one answer, without the model, and is exact.
+The tokens of an exact method are those of stock `generate`, whatever is drafted. So the work of
+every way of drafting follows from one answer, without the model, and is exact.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ LENGTH = 64
 
 @dataclass(frozen=True)
 class Way:
-    """How guesses are found, all of which are checked.
+    """How draft tokens are found, all of which are checked.
 
     Args:
         options: of the matcher.
         branches: most candidates.
-        nodes: most guesses of a pass.
+        nodes: most draft tokens of a pass.
     """
 
     options: DocumentOptions = field(default_factory=DocumentOptions)
@@ -45,12 +45,12 @@ class Count:
     Args:
         tokens: that passes emitted.
         passes: of the target, behind the prefill.
-        guesses: that they checked.
+        drafted: tokens that they checked.
     """
 
     tokens: int
     passes: int
-    guesses: int
+    drafted: int
 
     @property
     def per_pass(self) -> float:
@@ -73,8 +73,8 @@ def replay(
         answer: all of its tokens.
         references: texts or ids.
         tokenizer: of the target.
-        vocabulary: what may be guessed.
-        way: how guesses are found.
+        vocabulary: what may be drafted.
+        way: how draft tokens are found.
         prompt: the tokens in front of the answer.
         eos: ids that end an answer.
     """
@@ -83,19 +83,19 @@ def replay(
     matcher.extend(answer[:1])  # the token of the prefill
     said = 1
     passes = 0
-    guesses = 0
+    drafted = 0
     while said < len(answer):
         tree, _ = matcher.tree(way.branches, LENGTH, way.nodes)
         emitted = accepted(tree, answer[said:]) + 1
         matcher.extend(answer[said : said + emitted])
         said += emitted
         passes += 1
-        guesses += len(tree)
-    return Count(len(answer) - 1, passes, guesses)
+        drafted += len(tree)
+    return Count(len(answer) - 1, passes, drafted)
 
 
 def accepted(tree: PrefixTree, answer: Sequence[int]) -> int:
-    """How many of the next tokens are guessed, the last token of the answer at most."""
+    """How many draft tokens are accepted; never the last token of the answer."""
     node = ROOT
     for depth, token in enumerate(answer[:-1]):
         children = tree.topology.children.get(node, ())

@@ -54,11 +54,11 @@ def crops(bench: Bench) -> Section:
         "Crops as rows (stage 1)",
         (
             *("rows", "crops", "seconds", "forwards", "passes of rows"),
-            *("tokens", "guessed in prefills"),
+            *("tokens", "accepted in prefills"),
         ),
         rows,
         "All crops of the pages with one and two columns, in one session. The last column counts "
-        "tokens that were guessed and checked while a crop's prompt was read.",
+        "draft tokens that were accepted while a crop's prompt was read.",
         figures,
     )
 

@@ -103,8 +103,8 @@ COLUMNS = (
 TIMES_NOTE = (
     "The processor's seconds of all pages together, tesseract's included; rendering, layout, "
     "reading, drafting and crops count. Intervals: 95%, bootstrap over pages, paired. AAL is the "
-    "mean number of accepted guesses a pass. Forwards behind the prefill and the tokens that they "
-    "read, those of crops included."
+    "mean number of accepted draft tokens a pass. Forwards behind the prefill and the tokens that "
+    "they read, those of crops included."
 )
 
 
@@ -262,7 +262,7 @@ def sources(bench: Bench) -> Section:
         "Seconds of a draft (claim 7)",
         ("source", "seconds a page", "tokens a pass"),
         rows,
-        "Layout and reading, CPU seconds of one thread; all guesses checked.",
+        "Layout and reading, CPU seconds of one thread; all draft tokens checked.",
         figures,
     )
 

@@ -38,7 +38,7 @@ class Spent:
         seconds: with rendering, layout, reading and drafting.
         decode: seconds of decoding, drafts included.
         per_pass: tokens a pass; 1 for stock `generate`.
-        accepted: guesses a pass that were right, the AAL of the paper.
+        accepted: draft tokens a pass that were accepted, the AAL of the paper.
         passes: of the page's row, after the prefill.
         forwards: of the target behind the prefill, those of crops included.
         forwarded: tokens that these forwards read.
@@ -152,7 +152,7 @@ def stock_once(
     Args:
         parser: knows how the target is asked.
         file: of one page.
-        looks_up: whether stock prompt lookup is used. It fails where it guesses an id that stands
+        looks_up: whether stock prompt lookup is used. It fails where it proposes an id that stands
             for pixels, so these are suppressed.
         clock: counts the seconds.
     """

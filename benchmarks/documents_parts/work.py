@@ -90,8 +90,8 @@ def length(found: Sequence[Found]) -> Section:
         "Tokens a pass by length (claim 13)",
         ("pages", "tokens", "right", "tokens a pass", "perfect reader"),
         rows,
-        f"{len(found)} pages of each kind, text layers as drafts, all guesses checked. A perfect "
-        "reader says the page's Markdown; its column is simulated.",
+        f"{len(found)} pages of each kind, text layers as drafts, all draft tokens checked. A "
+        "perfect reader says the page's Markdown; its column is simulated.",
         figures,
     )
 
@@ -168,7 +168,7 @@ def settings(found: Sequence[Found]) -> Section:
         passes = [sum(page[reader]["passes"] for page in pages) for reader in ("said", "right")]
         rows.append([name, figures[name]["said"], figures[name]["right"], *passes])
     return Section(
-        "Tokens a pass by how guesses are found",
+        "Tokens a pass by how draft tokens are found",
         ("way", "tokens a pass", "perfect reader", "passes", "passes, perfect reader"),
         rows,
         f"Paragraphs and pages, {len(found)} of each; n = 3, texts, 256 nodes and 4 branches where "

@@ -4,8 +4,8 @@
 
 Captions of held-out clips on the embedded pair with the real process lane, interleaved with plain
 decoding and compared with its tokens. The quotient of first tokens is taken within one clip and
-repeat. A window is ready if the draft has written guesses by the time that the target's prefill
-ends, by the spans of both lanes. Writes OUT.json and OUT.md.
+repeat. A window is ready if the draft has written its tokens by the time that the target's
+prefill ends, by the spans of both lanes. Writes OUT.json and OUT.md.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
 }
 
 WINDOW = 5
-"""Guesses of a whole window."""
+"""Draft tokens of a whole window."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class First:
         own: the same without waits for a core, see `own_time.Moment`.
         prefill: until the end of the target's prefill.
         prompt_read: until the draft has read its prompt; None without a draft.
-        guesses: how many guesses were written when the target's prefill ended.
+        guesses: how many draft tokens were written when the target's prefill ended.
     """
 
     way: str
@@ -113,13 +113,13 @@ def measure(engine: Engine, args: argparse.Namespace) -> list[First]:
 
 
 def _seen(timeline: Timeline) -> tuple[float, float | None, int]:
-    """End of the target's prefill, end of the draft's, and guesses that were ready in time."""
+    """End of the target's prefill, end of the draft's, and draft tokens that were ready in time."""
     spans = timeline.spans
     prefill = [span.end for span in spans if (span.lane, span.kind) == (TARGET, "prefill")]
     read = [span.end for span in spans if (span.lane, span.kind) == (DRAFT, "prefill")]
     end = max(prefill)
-    guesses = [span for span in spans if (span.lane, span.kind) == (DRAFT, "draft")]
-    ready = sum(span.tokens for span in guesses if span.end <= end)
+    drafts = [span for span in spans if (span.lane, span.kind) == (DRAFT, "draft")]
+    ready = sum(span.tokens for span in drafts if span.end <= end)
     return end, max(read, default=None), ready
 
 
@@ -130,8 +130,8 @@ def page(report: Mapping[str, Any]) -> str:
     note = (
         f"{frames} frames, {report['clips']} clips. Quotients: median and quartiles; own time is "
         "without waits for a core. Ready: share of clips in which, in most repeats, so many "
-        "guesses were written when the target's prefill ended. Spare: from the end of the draft's "
-        f"prefill to that of the target's. Load of the machine: {load}."
+        "draft tokens were written when the target's prefill ended. Spare: from the end of the "
+        f"draft's prefill to that of the target's. Load of the machine: {load}."
     )
     lines = ["# The first token", "", f"Prediction. {' '.join(report['prediction'].split())}", ""]
     lines += [GOALS, "", *_table(report["firsts"]), "", note, ""]
@@ -163,16 +163,16 @@ def _table(firsts: Sequence[Mapping[str, Any]]) -> list[str]:
         "first token ms",
         "of plain",
         "own time, of plain",
-        "a guess is ready",
+        "a draft token is ready",
         f"{WINDOW} are ready",
-        "guesses, median",
+        "draft tokens, median",
         "spare ms",
     )
     return markdown_table(head, rows)
 
 
 def share_ready(firsts: Sequence[Mapping[str, Any]], count: int) -> float:
-    """Share of clips in which this number of guesses was ready in time, in most repeats."""
+    """Share of clips in which this number of draft tokens was ready in time, in most repeats."""
     by_clip: dict[int, list[bool]] = {}
     for first in firsts:
         by_clip.setdefault(first["clip"], []).append(first["guesses"] >= count)

@@ -81,7 +81,7 @@ BASELINES = ("random", "uniform")
 Rows = list[list[int]]
 """Per sample the counts of `COLUMNS`, over all draws of a case."""
 
-COLUMNS = ("tokens", "guessed", "passes", "kept", "kept at the ends", "kept in the end frames")
+COLUMNS = ("tokens", "proposed", "passes", "kept", "kept at the ends", "kept in the end frames")
 
 
 def readings() -> FeatureSpec:
@@ -367,13 +367,13 @@ def place_table(outcome: Outcome) -> list[str]:
 
 
 def question_table(outcome: Outcome) -> list[str]:
-    """Share of the answers' tokens that the draft guesses."""
-    columns = ("guessed", "tokens")
+    """Share of the answers' tokens that the draft proposes."""
+    columns = ("proposed", "tokens")
     rows = [[UNPRUNED, outcome.with_interval(UNPRUNED, *columns, ".1%")]]
     for name in names_of(outcome):
         case = f"{name} {CLAIM_RATIO}"
         rows.append([name, outcome.with_interval(case, *columns, ".1%")])
-    return markdown_table(["the draft reads", f"tokens guessed, r = {CLAIM_RATIO}"], rows)
+    return markdown_table(["the draft reads", f"tokens proposed, r = {CLAIM_RATIO}"], rows)
 
 
 def claim_table(outcomes: Mapping[str, Outcome]) -> list[str]:
@@ -381,7 +381,7 @@ def claim_table(outcomes: Mapping[str, Outcome]) -> list[str]:
     rows = []
     for title, outcome in outcomes.items():
         if "questions" in title:
-            columns = ("guessed", "tokens")
+            columns = ("proposed", "tokens")
             form = "+.1%"
         else:
             columns = ("tokens", "passes")

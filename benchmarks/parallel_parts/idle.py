@@ -72,7 +72,7 @@ class Times:
     Args:
         way: one of `WAYS`.
         target_prefill, draft_prefill: seconds of the language models' prefills.
-        target_pass, draft_step: median seconds of a verification and of a guess.
+        target_pass, draft_step: median seconds of a verification and of a draft step.
         idle_prefill: share of the time to the first round in which the target has nothing to do.
         idle_decode: the same of the time from there on.
         hidden: share of the draft's prefill that lies within the target's.
@@ -156,7 +156,7 @@ def _median(timeline: Timeline, lane: str, kind: str) -> float:
 
 
 def _draft_step(timeline: Timeline) -> float:
-    """Seconds of drafting for each guess that was made."""
+    """Seconds of drafting for each draft token."""
     spans = [span for span in timeline.of(DRAFT) if span.kind == "draft" and span.tokens]
     return sum(span.seconds for span in spans) / sum(span.tokens for span in spans)
 

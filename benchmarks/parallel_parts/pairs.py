@@ -60,7 +60,7 @@ def _pair(name: str) -> dict[str, Any]:
     texts = _texts(acceptance)
     ratio = pair.target / pair.draft[RATIO]
     options = simulated.parallel_options(costs, acceptance)
-    guesses, chain = simulated.best_serial_figures(texts, costs)
+    gamma, chain = simulated.best_serial_figures(texts, costs)
     hedged = replace(options, fill=0, hedge=simulated.HEDGE)
     return {
         "pair": name,
@@ -74,7 +74,7 @@ def _pair(name: str) -> dict[str, Any]:
         "options": asdict(options),
         "eager": asdict(simulated.eager_figures(texts, costs, options)),
         "hedged": asdict(simulated.eager_figures(texts, costs, hedged)),
-        "guesses": guesses,
+        "guesses": gamma,
         "serial": asdict(chain),
     }
 
@@ -103,13 +103,13 @@ def _serial_rows() -> list[dict[str, Any]]:
         for method, row in pair.rows.items():
             if method == "ParallelVLM":
                 continue
-            guesses = paper.BASELINE_WINDOWS[method]
+            gamma = paper.BASELINE_WINDOWS[method]
             ratio = 0.0 if method in ("Vanilla SD", "SD-Tree") else RATIO
             costs = _costs(pair, ratio)
-            seconds = guesses * pair.draft[ratio] + pair.target
-            acceptance = theory.acceptance_of_chain(row.length, guesses)
+            seconds = gamma * pair.draft[ratio] + pair.target
+            acceptance = theory.acceptance_of_chain(row.length, gamma)
             texts = _texts(acceptance, 4)
-            figures = simulated.serial_figures(texts, costs, guesses)
+            figures = simulated.serial_figures(texts, costs, gamma)
             found.append(
                 {
                     "pair": name,
@@ -118,15 +118,15 @@ def _serial_rows() -> list[dict[str, Any]]:
                     "paper": row.mean,
                     "predicted": row.length * pair.target / seconds,
                     "simulated": figures.speedup,
-                    "draft seconds for the printed speedup": _implied_draft(pair, row, guesses),
+                    "draft seconds for the printed speedup": _implied_draft(pair, row, gamma),
                 }
             )
     return found
 
 
-def _implied_draft(pair: paper.Pair, row: paper.Row, guesses: int) -> float:
+def _implied_draft(pair: paper.Pair, row: paper.Row, gamma: int) -> float:
     """T_q for which M tokens a pass give the printed speedup."""
-    return pair.target * (row.length / row.mean - 1) / guesses
+    return pair.target * (row.length / row.mean - 1) / gamma
 
 
 def _ratios() -> list[dict[str, Any]]:
@@ -155,10 +155,10 @@ def _table_6() -> dict[str, float]:
     plays = [lockstep(text, costs, pair.window, starts_ready=True) for text in texts]
     simulated_decode = sum(play.seconds for play in plays) / len(plays)
     vanilla = pair.rows["Vanilla SD"]
-    guesses = paper.BASELINE_WINDOWS["Vanilla SD"]
-    chain_texts = _texts(theory.acceptance_of_chain(vanilla.length, guesses))
+    gamma = paper.BASELINE_WINDOWS["Vanilla SD"]
+    chain_texts = _texts(theory.acceptance_of_chain(vanilla.length, gamma))
     chain_costs = Costs(lambda _: step, lambda _: slower * pair.draft[0.0])
-    chains = [serial(text, chain_costs, guesses) for text in chain_texts]
+    chains = [serial(text, chain_costs, gamma) for text in chain_texts]
     honest = plain.total - plain.draft_prefill
     return {
         "decode speedup": plain.decode / ours.decode,
@@ -253,8 +253,8 @@ def _theorems() -> list[dict[str, Any]]:
         ("3: lock-step, all accepted", theory.theorem_3(ratio, ratio)),
         ("4: serial, τ = accepted / drafted", theory.theorem_4(accepted, ratio, ratio)),
         ("5: lock-step, τ = emitted / (γ · rounds)", theory.theorem_5(emitted, ratio, ratio)),
-        ("5: lock-step, τ = chance of a guess", theory.theorem_5(acceptance, ratio, ratio)),
-        ("6: lock-step, τ = chance of a guess", theory.theorem_6(acceptance, ratio)),
+        ("5: lock-step, τ = chance of acceptance", theory.theorem_5(acceptance, ratio, ratio)),
+        ("6: lock-step, τ = chance of acceptance", theory.theorem_6(acceptance, ratio)),
         ("6: lock-step, τ = emitted / (γ · rounds)", theory.theorem_6(emitted, ratio)),
     ]
     found = [
@@ -398,9 +398,9 @@ def _pair_lines(found: Mapping[str, Any]) -> list[str]:
         )
     shares = found["datasets"]
     note = (
-        f"Decode only, {TEXTS} texts of {paper.OUTPUT_TOKENS} tokens, guesses right independently "
-        f"of each other with β = M / (M + 1), messages of 50 µs, no slowdown side by side. Over "
-        f"the {shares['cells']} cells of Table 1, R is {shares['least']:.2f} to "
+        f"Decode only, {TEXTS} texts of {paper.OUTPUT_TOKENS} tokens, draft tokens right "
+        f"independently of each other with β = M / (M + 1), messages of 50 µs, no slowdown side by "
+        f"side. Over the {shares['cells']} cells of Table 1, R is {shares['least']:.2f} to "
         f"{shares['most']:.2f} times the printed speedup. Idle shares are those of eager."
     )
     return ["### Table 1", "", *markdown_table(head, rows), "", note]

@@ -58,7 +58,7 @@ BASELINE_WINDOWS: Mapping[str, int] = {
     "SpecVLM": 5,
     "STD": 9,
 }
-"""Guesses in a row that the serial methods draft (caption of Table 1)."""
+"""Tokens in a row that the serial methods draft (caption of Table 1)."""
 
 PAIRS: Mapping[str, Pair] = {
     "OV 0.5B & 7B": Pair(

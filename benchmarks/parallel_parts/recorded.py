@@ -72,7 +72,7 @@ def _texts(cell: cells.Cell) -> list[Text]:
 
 
 def _acceptance(texts: Sequence[Text]) -> float:
-    right = sum(guess.rank == 0 for text in texts for guess in text)
+    right = sum(token.rank == 0 for text in texts for token in text)
     return right / sum(len(text) for text in texts)
 
 

@@ -14,7 +14,7 @@ from .virtual import Costs, Eager, Text, clustered_text
 TEXTS = 4
 LENGTH = 256
 STAY = 0.85
-"""Chance that an easy or hard stretch goes on; a guess. At c = 8 and β = 0.87 lock-step is then 3%
+"""Assumed chance that an easy or hard stretch goes on. At c = 8 and β = 0.87 lock-step is then 3%
 below R, where the issue found 10% on the embedded pair's ranks."""
 
 RATIOS = (1.0, 1.7, 3.0, 5.0, 8.0, 12.0)

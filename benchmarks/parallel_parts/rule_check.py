@@ -44,10 +44,10 @@ STAY = 0.9
 """Chance that an easy or hard stretch goes on; the fit had 0.85."""
 
 FORMER_WINDOW = 8
-"""Most guesses in one check by the rule that this part judges."""
+"""Most draft tokens in one check by the rule that this part judges."""
 
 FORMER_WAIT = 8
-"""Most guesses that the target waited for after a correction."""
+"""Most draft tokens that the target waited for after a correction."""
 
 LONGEST = 16
 MARGIN = 0.03
@@ -143,17 +143,17 @@ def window_of(
 
 
 def former_wait(rate: float, ratio: float, window: int) -> int:
-    """How many guesses the former engine waited for after a correction.
+    """How many draft tokens the former engine waited for after a correction.
 
     One token of the answer costs (1 - β)(1 + w(s) / c + β^(s + 1) / (1 - β^γ)) passes, where the
     terms are the pass that corrects, the wait w(s), and the passes until the next correction. The
-    wait for s guesses takes s + 1/2 steps of the draft, which notices a correction at the end of a
-    step; without guesses to wait for there is none.
+    wait for s draft tokens takes s + 1/2 steps of the draft, which notices a correction at the end
+    of a step; without tokens to wait for there is none.
 
     Args:
-        rate: β, the probability that a guess is right.
-        ratio: c, seconds of a pass of the target over seconds of a guess of the draft.
-        window: γ, most guesses in one check.
+        rate: β, the probability that a draft token is right.
+        ratio: c, seconds of a pass of the target over seconds of a step of the draft.
+        window: γ, most draft tokens in one check.
 
     Returns:
         s, from 0 to `FORMER_WAIT` and at most `window`.
@@ -186,8 +186,8 @@ def _median_pass(cell: Cell, options: Eager) -> float:
     return statistics.median(event.end - event.start for event in events if event.lane == TARGET)
 
 
-def guesses_in_time(ratio: float, longest: int) -> int:
-    """The window that a draft writes while the target checks one: c - 1 guesses and the one in
+def window_in_time(ratio: float, longest: int) -> int:
+    """The window that a draft writes while the target checks one: c - 1 tokens and the one in
     place of the bonus token.
 
     Args:
@@ -202,7 +202,7 @@ def guesses_in_time(ratio: float, longest: int) -> int:
 
 def capped(cell: Cell) -> Eager:
     """The engine's rule with a cap by c."""
-    cap = guesses_in_time(cell.ratio, LONGEST)
+    cap = window_in_time(cell.ratio, LONGEST)
     options = engine_pace(cell)
     return Eager(cap, min(options.wait, cap), theory.lead(cap))
 
@@ -230,7 +230,7 @@ def filling_half(cell: Cell) -> Eager:
 
 
 def _fill(cell: Cell, longest: int) -> int:
-    return guesses_in_time(cell.ratio, longest)
+    return window_in_time(cell.ratio, longest)
 
 
 def capped_and_filled(cell: Cell) -> Eager:
@@ -240,7 +240,7 @@ def capped_and_filled(cell: Cell) -> Eager:
 
 
 def capped_filled_and_likely(cell: Cell) -> Eager:
-    """Cap and fill by c, and the engine's wait as long as all its guesses are likely."""
+    """Cap and fill by c, and the engine's wait as long as all its tokens are likely."""
     options = capped_and_filled(cell)
     wait = options.wait
     while cell.acceptance**wait < theory.LIKELY:
@@ -267,14 +267,14 @@ def learned(cell: Cell) -> Eager:
 
 
 def acceptance_behind_corrections(texts: Sequence[Text]) -> float:
-    """The share of right guesses among those right after a wrong one; 0.5 without any."""
+    """The share of right draft tokens among those just after a wrong one; 0.5 without any."""
     right = 1
     count = 2
     for text in texts:
-        for before, guess in pairwise(text):
+        for before, token in pairwise(text):
             if before.rank:
                 count += 1
-                right += guess.rank == 0
+                right += token.rank == 0
     return right / count
 
 
@@ -368,7 +368,7 @@ def measure_cell(cell: Cell) -> dict[str, Any]:
 def search(cell: Cell, chosen: Sequence[Eager]) -> Eager:
     """The fastest setting on texts of its own: those that the rules chose, and a grid."""
     texts = cell.texts(0, SEARCHED)
-    natural = guesses_in_time(cell.ratio, LONGEST)
+    natural = window_in_time(cell.ratio, LONGEST)
     settings = list(chosen)
     for cap in sorted({max(natural // 2, 1), natural, min(natural + 1, LONGEST)}):
         for wait in (0, 1, 3):

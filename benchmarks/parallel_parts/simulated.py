@@ -21,7 +21,7 @@ class Figures:
     Args:
         speedup: over plain decoding of the same texts.
         tokens_a_round: emitted tokens by forwards of the target.
-        run_length: right guesses between corrections.
+        run_length: right draft tokens between corrections.
         target_idle, draft_idle: shares of the time without work.
     """
 
@@ -38,19 +38,19 @@ def figures(texts: Sequence[Text], costs: Costs, schedule: Schedule) -> Figures:
     emitted = sum(play.emitted for play in plays)
     seconds = sum(play.seconds for play in plays)
     corrections = sum(len(play.runs) for play in plays)
-    guessed = sum(sum(play.runs) for play in plays)
+    right = sum(sum(play.runs) for play in plays)
     idle = {lane: sum(play.idle[lane] for play in plays) / seconds for lane in ("target", "draft")}
     return Figures(
         emitted * costs.target(1) / seconds,
         emitted / sum(play.rounds for play in plays),
-        guessed / max(corrections, 1),
+        right / max(corrections, 1),
         idle["target"],
         idle["draft"],
     )
 
 
 def independent_texts(count: int, length: int, acceptance: float) -> list[Text]:
-    """Texts whose guesses are right independently of each other."""
+    """Texts whose draft tokens are right independently of each other."""
     return [drawn_text(length, acceptance, seed) for seed in range(count)]
 
 
@@ -59,9 +59,9 @@ def plain_figures(texts: Sequence[Text], costs: Costs) -> Figures:
     return figures(texts, costs, lambda text: plain(text, costs))
 
 
-def serial_figures(texts: Sequence[Text], costs: Costs, guesses: int) -> Figures:
+def serial_figures(texts: Sequence[Text], costs: Costs, gamma: int) -> Figures:
     """A serial chain."""
-    return figures(texts, costs, lambda text: serial(text, costs, guesses))
+    return figures(texts, costs, lambda text: serial(text, costs, gamma))
 
 
 def lockstep_figures(texts: Sequence[Text], costs: Costs, window: int) -> Figures:
@@ -78,7 +78,7 @@ def best_serial_figures(
     texts: Sequence[Text], costs: Costs, longest: int = 16
 ) -> tuple[int, Figures]:
     """The length of the fastest serial chain on these texts, and its figures."""
-    found = {guesses: serial_figures(texts, costs, guesses) for guesses in range(1, longest + 1)}
+    found = {gamma: serial_figures(texts, costs, gamma) for gamma in range(1, longest + 1)}
     return _fastest(found)
 
 
@@ -110,8 +110,8 @@ def pace_of(costs: Costs, acceptance: float) -> theory.Pace:
 def parallel_options(costs: Costs, acceptance: float, hedge: int = 0) -> Eager:
     """The parallel pace that the rule predicts to be fastest, paying or not.
 
-    With hedges the target takes what is there: it must not wait for guesses in the place of which
-    the draft continues second choices.
+    With hedges the target takes what is there: it must not wait for draft tokens in the place of
+    which the draft continues second choices.
     """
     cap, wait, fill = theory.best_window(
         costs.target,

@@ -165,21 +165,21 @@ def contestants(case: Case) -> list[Contestant]:
     if not case.is_swept:
         return found
     best = theory.best_serial(case.costs.target, case.costs.draft(1), case.acceptance)
-    for guesses in sorted({max(best - 2, 1), best, best + 2}):
-        found.append(_serial(guesses))
+    for gamma in sorted({max(best - 2, 1), best, best + 2}):
+        found.append(_serial(gamma))
     return found
 
 
-def _serial(guesses: int) -> Contestant:
+def _serial(gamma: int) -> Contestant:
     method = {
         "method": "speculative",
-        "num_speculative_tokens": guesses,
+        "num_speculative_tokens": gamma,
     }
-    return Contestant("serial", f"γ = {guesses}", method, partial(_play_serial, guesses))
+    return Contestant("serial", f"γ = {gamma}", method, partial(_play_serial, gamma))
 
 
-def _play_serial(guesses: int, text: Text, costs: Costs) -> Play:
-    return serial(text, costs, guesses)
+def _play_serial(gamma: int, text: Text, costs: Costs) -> Play:
+    return serial(text, costs, gamma)
 
 
 def _lockstep(window: int) -> Contestant:
@@ -218,9 +218,9 @@ class Lab:
 
     def load(self, case: Case, text: Text, seed: int) -> None:
         """Give both models their times and scripts."""
-        self.truth, guesses = scripted_answers(text, seed)
+        self.truth, drafted = scripted_answers(text, seed)
         set_script(self.target, self.truth)
-        set_script(self.draft, guesses)
+        set_script(self.draft, drafted)
         set_seconds(self.target, case.costs.target)
         set_seconds(self.draft, case.costs.draft)
 

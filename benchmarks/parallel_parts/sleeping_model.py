@@ -141,19 +141,19 @@ def scripted_answers(text: Text, seed: int) -> tuple[list[int], list[int]]:
     """What target and draft say: the draft is right where the text says so.
 
     Args:
-        text: says of every position whether the draft's guess is right.
+        text: says of every position whether the draft's token is right.
         seed: of the target's tokens.
 
     Returns:
-        the target's tokens and the draft's, which differ where the guess is wrong.
+        the target's tokens and the draft's, which differ where the draft is wrong.
     """
     rng = random.Random(seed)
     truth = [rng.randrange(SPECIAL, VOCABULARY) for _ in text]
-    guesses = []
-    for token, guess in zip(truth, text, strict=True):
-        is_right = guess.rank == 0
-        guesses.append(token if is_right else _another(token))
-    return truth, guesses
+    drafted = []
+    for token, draft_token in zip(truth, text, strict=True):
+        is_right = draft_token.rank == 0
+        drafted.append(token if is_right else _another(token))
+    return truth, drafted
 
 
 def _another(token: int) -> int:

@@ -1,10 +1,10 @@
 """What drafting and checking at the same time should gain: closed formulas, a rule for the pace.
 
 Symbols, as in the paper ParallelVLM: T_p is the time of a target forward, T_q that of a draft step,
-c = T_p / T_q, γ the number of guesses that the draft writes in a round, and β the chance that a
-guess is right when all before it are. "Lock-step" is the paper's Algorithm 1: in every round the
-draft writes γ guesses and the target judges those of the round before, and both wait for the slower
-one. After a correction the target has nothing to judge but its own next token (pre-verify).
+c = T_p / T_q, γ the number of tokens that the draft writes in a round, and β the chance that a
+draft token is right when all before it are. "Lock-step" is the paper's Algorithm 1: in every round
+the draft writes γ tokens and the target judges those of the round before, and both wait for the
+slower one. After a correction the target has nothing to judge but its own next token (pre-verify).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Seconds = Callable[[int], float]
 """Maps the number of tokens of a forward to its seconds."""
 
 NEARLY_CERTAIN = 0.99
-"""The largest chance of a right guess that `best_pace` counts on."""
+"""The largest chance of a right draft token that `best_pace` counts on."""
 
 NEGLIGIBLE = 1e-4
 """Chance of reaching a round below which further rounds are not looked at one by one."""
@@ -29,7 +29,7 @@ NOT_WORSE = 2e-3
 """Relative gain below which a smaller window, a filled one or a shorter wait is kept."""
 
 LIKELY = 0.62
-"""The target waits for guesses after a correction only if all are right with this chance."""
+"""The target waits for draft tokens after a correction only if all are right with this chance."""
 
 ROUNDING = 1e-9
 """What a quotient of times may lack to a whole number of steps."""
@@ -38,7 +38,7 @@ ROUNDING = 1e-9
 def acceptance_of_run(length: float) -> float:
     """β from the mean run length M between corrections: β = M / (M + 1).
 
-    A run is a geometric number of right guesses, whose mean is β / (1 - β).
+    A run is a geometric number of right draft tokens, whose mean is β / (1 - β).
 
     Raises:
         ValueError: the length is negative.
@@ -48,27 +48,27 @@ def acceptance_of_run(length: float) -> float:
     return length / (length + 1)
 
 
-def chain_tokens(acceptance: float, guesses: int) -> float:
-    """Tokens of a serial round: right guesses of a chain and the target's own token.
+def chain_tokens(acceptance: float, gamma: int) -> float:
+    """Tokens of a serial round: right draft tokens of a chain and the target's own token.
 
     (1 - β^(γ+1)) / (1 - β); Leviathan et al. 2022, equation 1.
     """
-    return math.fsum(acceptance**depth for depth in range(guesses + 1))
+    return math.fsum(acceptance**depth for depth in range(gamma + 1))
 
 
-def acceptance_of_chain(tokens: float, guesses: int) -> float:
+def acceptance_of_chain(tokens: float, gamma: int) -> float:
     """β for which a chain gives this many tokens a pass: the inverse of `chain_tokens`.
 
     Raises:
         ValueError: a chain of this length cannot give as many tokens.
     """
-    if not 1 <= tokens <= guesses + 1:
-        raise ValueError(f"a chain of {guesses} gives 1 to {guesses + 1} tokens, not {tokens}")
+    if not 1 <= tokens <= gamma + 1:
+        raise ValueError(f"a chain of {gamma} gives 1 to {gamma + 1} tokens, not {tokens}")
     low = 0.0
     high = 1.0
     for _ in range(60):
         middle = (low + high) / 2
-        if chain_tokens(middle, guesses) < tokens:
+        if chain_tokens(middle, gamma) < tokens:
             low = middle
         else:
             high = middle
@@ -78,16 +78,16 @@ def acceptance_of_chain(tokens: float, guesses: int) -> float:
 def lockstep_tokens(acceptance: float, window: int) -> float:
     """R(β, γ), the tokens a round in lock-step: (1 - β^γ) / ((1 - β)(1 + β - β^γ)).
 
-    A post-verify judges γ guesses and emits (1 - β^γ) / (1 - β) tokens in the mean; another one
-    follows with chance β^γ. A pre-verify emits one token, and a post-verify follows with chance β.
-    R is the mean over the stationary state of this chain of two states. The formula is not in the
-    paper; it reads Algorithm 1 for independent guesses.
+    A post-verify judges γ draft tokens and emits (1 - β^γ) / (1 - β) tokens in the mean; another
+    one follows with chance β^γ. A pre-verify emits one token, and a post-verify follows with chance
+    β. R is the mean over the stationary state of this chain of two states. The formula is not in
+    the paper; it reads Algorithm 1 for independent misses.
 
     Raises:
         ValueError: the window is less than 1.
     """
     if window < 1:
-        raise ValueError(f"a window has at least one guess, not {window}")
+        raise ValueError(f"a window has at least one draft token, not {window}")
     if acceptance >= 1:
         return float(window)
     all_right = acceptance**window
@@ -106,7 +106,7 @@ def lockstep_speedup(acceptance: float, window: int, ratio: float) -> float:
 
 
 def emitted_rate(acceptance: float, window: int) -> float:
-    """Table 7's τ as R / γ: tokens emitted for each guess that the draft had time to write."""
+    """Table 7's τ as R / γ: tokens emitted for each one that the draft had time to write."""
     return lockstep_tokens(acceptance, window) / window
 
 
@@ -143,8 +143,8 @@ def theorem_5(rate: float, window: int, ratio: float) -> float:
 def theorem_6(rate: float, ratio: float) -> float:
     """Speedup of lock-step at γ = c with rollbacks: half the sum of τ^k for k = 1 to 2c.
 
-    τ is the chance of a single guess here (the proof draws independent ω_i), unlike Theorem 5's.
-    Equation 13 prints the factor 1 + τγ; the proof and this sum have 1 + τ^γ.
+    τ is the chance of a single draft token here (the proof draws independent ω_i), unlike Theorem
+    5's. Equation 13 prints the factor 1 + τγ; the proof and this sum have 1 + τ^γ.
     """
     if rate >= 1:
         return ratio
@@ -152,7 +152,7 @@ def theorem_6(rate: float, ratio: float) -> float:
 
 
 def waiting_tokens(acceptance: float, window: int, ratio: float, wait: int) -> float:
-    """Tokens per T_p when the target waits for `wait` guesses after every correction.
+    """Tokens per T_p when the target waits for `wait` draft tokens after every correction.
 
     1 / ((1 - β)(1 + s/c + β^(s+1) / (1 - β^γ))), where s = 0 is pre-verify. The target's forwards
     are taken to cost the same at all widths, and the draft writes a window in the time of one. The
@@ -165,27 +165,27 @@ def waiting_tokens(acceptance: float, window: int, ratio: float, wait: int) -> f
 
 
 def best_wait(acceptance: float, window: int, ratio: float) -> int:
-    """The number of guesses, at most γ - 1, for which `waiting_tokens` is largest."""
+    """The number of draft tokens, at most γ - 1, for which `waiting_tokens` is largest."""
     return max(range(window), key=lambda wait: waiting_tokens(acceptance, window, ratio, wait))
 
 
-def serial_seconds(target: Seconds, draft: float, acceptance: float, guesses: int) -> float:
-    """Seconds a token of a serial chain; no guesses is plain decoding.
+def serial_seconds(target: Seconds, draft: float, acceptance: float, gamma: int) -> float:
+    """Seconds a token of a serial chain; γ = 0 is plain decoding.
 
     Args:
         target: seconds of a target forward by its tokens.
         draft: seconds of a draft step.
         acceptance: β.
-        guesses: of a chain.
+        gamma: draft tokens of a chain.
     """
-    seconds = guesses * draft + target(guesses + 1)
-    return seconds / chain_tokens(acceptance, guesses)
+    seconds = gamma * draft + target(gamma + 1)
+    return seconds / chain_tokens(acceptance, gamma)
 
 
 def best_serial(target: Seconds, draft: float, acceptance: float, longest: int = 32) -> int:
     """The length of the fastest serial chain; 0 where plain decoding is faster than all."""
     lengths = range(longest + 1)
-    return min(lengths, key=lambda guesses: serial_seconds(target, draft, acceptance, guesses))
+    return min(lengths, key=lambda gamma: serial_seconds(target, draft, acceptance, gamma))
 
 
 def gain_over_serial(acceptance: float, ratio: float, window: int) -> float:
@@ -217,13 +217,13 @@ class Pace:
 
     Args:
         schedule: "plain", "serial" or "parallel", the one predicted to be fastest.
-        cap: guesses of a window at most; the length of the chain if the schedule is serial.
-        ahead: guesses at most that the draft may have written and not yet seen judged.
-        wait: guesses for which the target waits after a correction.
-        fill: guesses for which it waits elsewhere, when all that it judged last was right.
+        cap: draft tokens of a window at most; the length of the chain if the schedule is serial.
+        ahead: tokens at most that the draft may have written and not yet seen judged.
+        wait: draft tokens for which the target waits after a correction.
+        fill: draft tokens for which it waits elsewhere, when all that it judged last was right.
         seconds: predicted seconds a token of this schedule.
         plain_seconds: of plain decoding.
-        serial_seconds: of the fastest serial chain (one guess at least).
+        serial_seconds: of the fastest serial chain (one draft token at least).
         parallel_seconds: of the fastest parallel pace.
     """
 
@@ -251,15 +251,15 @@ def best_pace(
 ) -> Pace:
     """The window, the lead of the draft and the wait that are predicted to be fastest.
 
-    The prediction for a parallel pace is exact for independent guesses but for two things: it
+    The prediction for a parallel pace is exact for independent misses but for two things: it
     takes half a draft step as the time until the draft notices a correction, and it counts a last
     window like any other. Every cap up to `longest` and every wait up to the cap is tried, so a
     curve with steps needs no special case: a cap at the end of a step wins.
 
     Args:
-        target: seconds of a target forward alone, by its tokens (the guesses of a window and one).
+        target: seconds of a target forward alone, by its tokens (those of a window and one).
         draft: seconds of a draft step alone.
-        acceptance: β, the running share of right guesses among those whose predecessors are right.
+        acceptance: β, the running share of right draft tokens among those that follow right ones.
         longest: the largest window that is considered.
         target_slowdown: factor on the target's forwards while the draft works beside it.
         draft_slowdown: factor on the draft's steps while the target works beside it.
@@ -303,10 +303,10 @@ def best_pace(
 
 
 def lead(cap: int) -> int:
-    """How far a draft should write ahead: 2·cap + 1 guesses that are not yet judged.
+    """How far a draft should write ahead: 2·cap + 1 tokens that are not yet judged.
 
-    A window of `cap` is being judged, together with the guess after it that the target's own token
-    decides. Another `cap` are all that the next window can take.
+    A window of `cap` is being judged, together with the draft token after it, which the target's
+    own token decides. Another `cap` are all that the next window can take.
     """
     return 2 * cap + 1
 
@@ -322,18 +322,18 @@ def parallel_seconds(
 ) -> float:
     """Predicted seconds a token when a free target takes what is there.
 
-    Between two corrections there are 1 / (1 - β) tokens in the mean. As long as all guesses are
-    right, the windows are the same after every correction. So the time between corrections is the
-    sum over these windows of their times, each weighted by the chance that it is reached: β to the
-    power of the guesses that were judged before it.
+    Between two corrections there are 1 / (1 - β) tokens in the mean. As long as all draft tokens
+    are right, the windows are the same after every correction. So the time between corrections is
+    the sum over these windows of their times, each weighted by the chance that it is reached: β to
+    the power of the number that were judged before it.
 
     Args:
         target: seconds of a target forward by its tokens, beside the draft.
         draft: seconds of a draft step, beside the target.
         acceptance: β, less than 1.
-        cap: guesses of a window at most.
-        wait: guesses for which the target waits after a correction.
-        fill: guesses for which it waits elsewhere.
+        cap: draft tokens of a window at most.
+        wait: draft tokens for which the target waits after a correction.
+        fill: draft tokens for which it waits elsewhere.
         latency: seconds of a message.
 
     Raises:
@@ -341,7 +341,7 @@ def parallel_seconds(
     """
     most = max(wait, fill)
     if most > cap:
-        raise ValueError(f"the target cannot wait for {most} guesses if it takes {cap} at most")
+        raise ValueError(f"a target that takes {cap} draft tokens at most cannot wait for {most}")
     # The draft notices a correction at the end of its running step.
     run = _Run(draft, lead(cap), latency + draft / 2)
     now = 0.0
@@ -374,7 +374,7 @@ def parallel_seconds(
 
 
 class _Run:
-    """What a draft writes on a run of right guesses after a correction at time 0."""
+    """What a draft writes on a run of right tokens after a correction at time 0."""
 
     def __init__(self, step: float, ahead: int, begins: float) -> None:
         self.step = step
@@ -383,14 +383,14 @@ class _Run:
         self.allowed = ahead
         self.free_at = begins
 
-    def time_of(self, guesses: int) -> float:
-        """When the first `guesses` are written, which the draft may; they count from then on."""
-        missing = guesses - self.written
+    def time_of(self, count: int) -> float:
+        """When the first `count` are written, which the draft may; they count from then on."""
+        missing = count - self.written
         self.write_until(self.free_at + missing * self.step)
         return self.free_at
 
     def write_until(self, now: float) -> None:
-        """Write as many guesses as fit, up to the allowed number."""
+        """Write as many tokens as fit, up to the allowed number."""
         fits = math.floor((now - self.free_at) / self.step + ROUNDING)
         fits = max(0, min(fits, self.allowed - self.written))
         self.written += fits
@@ -423,10 +423,10 @@ def best_window(
         fills: whether windows on an unbroken run are filled up to the cap; with both values, what
             the prediction prefers.
 
-    Windows on an unbroken run are always filled, and a wait is only for guesses that are likely to
-    be right. With independent misses neither limit would gain much; in virtual time with clustered
-    ones both do (`benchmarks/results/parallel_pairs.md`): after a correction another miss is
-    likelier than β says.
+    Windows on an unbroken run are always filled, and a wait is only for draft tokens that are
+    likely to be right. With independent misses neither limit would gain much; in virtual time with
+    clustered ones both do (`benchmarks/results/parallel_pairs.md`): after a correction another miss
+    is likelier than β says.
     """
     acceptance = min(acceptance, NEARLY_CERTAIN)
     slowed = _times(target, target_slowdown)
@@ -450,10 +450,10 @@ def best_window(
 
 
 SAFE_WINDOW = 8
-"""A window up to which more guesses hardly ever cost anything (`simple_window`)."""
+"""A window up to which more draft tokens hardly ever cost anything (`simple_window`)."""
 
 WORTH_WRITING = 0.3
-"""The least chance that all guesses of a window larger than `SAFE_WINDOW` are right."""
+"""The least chance that all tokens of a window larger than `SAFE_WINDOW` are right."""
 
 TOO_SLOW = 1.5
 """c below which a target that waits for a slow draft is slower than plain decoding."""
@@ -464,8 +464,9 @@ def simple_window(ratio: float, acceptance: float, longest: int = 16) -> tuple[i
 
     The cap is what the draft writes during a check, and beyond `SAFE_WINDOW` only what is likely to
     be right. Windows on an unbroken run are filled, but not for a draft that is about as slow as
-    the target. The target waits after a correction for guesses that are all likely to be right, as
-    many as `waiting_tokens` prefers. The constants were chosen on the cells of `rule_check`.
+    the target. The target waits after a correction for draft tokens that are all likely to be
+    right, as many as `waiting_tokens` prefers. The constants were chosen on the cells of
+    `rule_check`.
 
     Args:
         ratio: c, the median pass of the target by the median step of the draft.

@@ -208,10 +208,10 @@ def _claim_16(found: Mapping[str, Any]) -> Verdict:
         "Theorems 2 to 6",
         HOLDS if len(exact) >= 4 else NOT_SEEN,
         "2 to 4 hold; 5 holds for τ = emitted / (γ · rounds) and is too high by far for the chance "
-        "of a guess, which its proof by independent ω assumes; Equation 13 prints 1 + τγ where the "
-        "proof has 1 + τ^γ, and Theorem 6 needs the chance of a guess, so one τ cannot serve both "
-        "(Table 7's 0.41 gives 0.35): " + "; ".join(wrong) + ". Theorem 3's factor of 2 compares "
-        "at γ = c with all accepted",
+        "of acceptance, which its proof by independent ω assumes; Equation 13 prints 1 + τγ where "
+        "the proof has 1 + τ^γ, and Theorem 6 needs the chance of acceptance, so one τ cannot "
+        "serve both (Table 7's 0.41 gives 0.35): " + "; ".join(wrong) + ". Theorem 3's factor of 2 "
+        "compares at γ = c with all accepted",
     )
 
 

@@ -1,7 +1,7 @@
 """Schedules of target and draft in virtual time: one row, two lanes, no models and no clock.
 
-A text says at every position of the answer whether the draft's guess is right there, given that all
-before it is; after a wrong guess everything that the draft writes is wrong until it goes back. The
+A text says at every position of the answer whether the draft's token is right there, given that all
+before it is; after a wrong token everything that the draft writes is wrong until it goes back. The
 costs of forwards are functions of their width. So an answer of 512 tokens takes milliseconds, and
 all schedules answer the same text.
 
@@ -28,12 +28,12 @@ ROUNDING = 1e-12
 """Seconds by which two times may differ and count as equal."""
 
 
-class Guess(Protocol):
+class DraftToken(Protocol):
     """What the draft thinks at one position of the answer, all before it being right.
 
     Attributes:
-        rank: how many tokens it prefers to the right one; 0 is a right guess, 1 a right second
-            choice.
+        rank: how many tokens it prefers to the right one; 0 is a right first choice, 1 a right
+            second choice.
         confidence: its probability of its first choice.
     """
 
@@ -46,13 +46,13 @@ class Guess(Protocol):
 
 @dataclass(frozen=True)
 class Drawn:
-    """A position of a text that was drawn; the attributes are those of `Guess`."""
+    """A position of a text that was drawn; the attributes are those of `DraftToken`."""
 
     rank: int
     confidence: float
 
 
-Text = Sequence[Guess]
+Text = Sequence[DraftToken]
 
 
 @dataclass(frozen=True)
@@ -102,13 +102,13 @@ class Play:
         seconds: virtual time from the first token to the last.
         rounds: forwards of the target.
         emitted: tokens after the first.
-        drafted: guesses that the draft wrote, hedges excluded.
-        accepted: right guesses that a check judged.
+        drafted: tokens that the draft wrote, hedges excluded.
+        accepted: draft tokens that a check found right.
         hedged: draft steps on second choices.
         used_hedges: corrections that found their continuation ready.
-        waited: seconds for which the target chose to wait for guesses.
+        waited: seconds for which the target chose to wait for draft tokens.
         busy: seconds of work by lane.
-        runs: right guesses between corrections; the last, unfinished run is left out.
+        runs: right draft tokens between corrections; the last, unfinished run is left out.
         events: in order of their ends.
     """
 
@@ -136,7 +136,7 @@ class Play:
 
     @property
     def run_length(self) -> float:
-        """The paper's M: the mean number of right guesses between corrections."""
+        """The paper's M: the mean number of right draft tokens between corrections."""
         return sum(self.runs) / len(self.runs) if self.runs else float(self.emitted)
 
 
@@ -155,7 +155,7 @@ class _Counts:
     runs: list[int] = field(default_factory=list)
 
     def checked(self, right: int, emitted: int, is_corrected: bool) -> None:
-        """Count a verdict: right guesses of the window, tokens, whether a guess was wrong."""
+        """Count a verdict: right draft tokens, emitted tokens, whether a draft token was wrong."""
         self.rounds += 1
         self.accepted += right
         self.emitted += emitted
@@ -164,7 +164,7 @@ class _Counts:
             self.corrected()
 
     def corrected(self) -> None:
-        """The last token that was emitted is not the draft's guess."""
+        """The last token that was emitted is not the draft's."""
         self.runs.append(self.run - 1)
         self.run = 0
 
@@ -246,20 +246,20 @@ def plain(text: Text, costs: Costs) -> Play:
     return _play(lanes, counts)
 
 
-def serial(text: Text, costs: Costs, guesses: int) -> Play:
+def serial(text: Text, costs: Costs, gamma: int) -> Play:
     """Draft a chain, check it, draft the next.
 
     Args:
         text: the answer.
         costs: of forwards.
-        guesses: of a chain; fewer where the answer ends.
+        gamma: draft tokens of a chain; fewer where the answer ends.
     """
     lanes = _Lanes(costs)
     counts = _Counts()
     position = 1
     pending = 1
     while position < len(text):
-        depth = min(guesses, len(text) - position - 1)
+        depth = min(gamma, len(text) - position - 1)
         for step in range(depth):
             width = pending if step == 0 else 1
             lanes.work(DRAFT, costs.draft(width), "draft", width)
@@ -268,7 +268,7 @@ def serial(text: Text, costs: Costs, guesses: int) -> Play:
         right = _right(text, position, depth)
         counts.checked(right, right + 1, right < depth)
         position += right + 1
-        # After a chain that was right throughout, its last guess was never forwarded.
+        # After a chain that was right throughout, its last token was never forwarded.
         if depth:
             pending = 2 if right == depth else 1
         else:
@@ -277,11 +277,12 @@ def serial(text: Text, costs: Costs, guesses: int) -> Play:
 
 
 def lockstep(text: Text, costs: Costs, window: int, starts_ready: bool = False) -> Play:
-    """The paper's Algorithm 1: rounds in which the draft writes γ guesses beside a check.
+    """The paper's Algorithm 1: rounds in which the draft writes γ tokens beside a check.
 
-    The guesses of a round are one for the token that the running check itself decides, and γ - 1
-    after it. If the check goes as guessed, the next one judges these γ - 1 and the token after
-    them (post-verify); otherwise it forwards the last token alone (pre-verify).
+    The draft tokens of a round are one for the token that the running check itself decides, and
+    γ - 1 after it. If all that the check judges and decides is as drafted, the next one judges
+    these γ - 1 and the token after them (post-verify); otherwise it forwards the last token alone
+    (pre-verify).
 
     Args:
         text: the answer.
@@ -327,12 +328,12 @@ def _lockstep_round(
     return emitted
 
 
-def _right(text: Text, position: int, guesses: int) -> int:
-    """How many of these guesses, from the first on, are right."""
-    for depth in range(guesses):
+def _right(text: Text, position: int, count: int) -> int:
+    """How many of the next `count` draft tokens, from the first on, are right."""
+    for depth in range(count):
         if text[position + depth].rank:
             return depth
-    return guesses
+    return count
 
 
 @dataclass(frozen=True)
@@ -340,12 +341,12 @@ class Eager:
     """The options of `eager`.
 
     Args:
-        cap: guesses of a window at most.
-        wait: guesses for which the target waits after a correction.
-        ahead: guesses at most that the draft has written and not yet seen judged.
-        fill: guesses for which it waits elsewhere, when all that it judged last was right.
+        cap: draft tokens of a window at most.
+        wait: draft tokens for which the target waits after a correction.
+        ahead: tokens at most that the draft has written and not yet seen judged.
+        fill: draft tokens for which it waits elsewhere, when all that it judged last was right.
         hedge: length of a continuation after a second choice; 0 for no hedges.
-        width: tokens of a draft step: a guess of the hypothesis and continuations of second choices
+        width: tokens of a draft step: one of the hypothesis and continuations of second choices
             beside it, in one forward. A sparse tree; needs `hedge`.
 
     Raises:
@@ -365,14 +366,14 @@ class Eager:
             raise ValueError("a draft step over several tokens continues second choices: set hedge")
         if max(self.wait, self.fill) > min(self.cap, self.ahead):
             raise ValueError(
-                f"the target cannot wait for {max(self.wait, self.fill)} guesses if it takes "
-                f"{self.cap} at most and the draft writes {self.ahead} ahead"
+                f"the target cannot wait for {max(self.wait, self.fill)} draft tokens if it "
+                f"takes {self.cap} at most and the draft writes {self.ahead} ahead"
             )
 
 
 @dataclass
 class _Written:
-    """A guess of the draft.
+    """A draft token.
 
     Args:
         position: in the answer.
@@ -392,13 +393,13 @@ class _Chain:
     """A hypothesis of the draft, from the position after its last correction on.
 
     Args:
-        tip: position of the next guess.
-        guesses: those that are not judged yet, as the draft knows; with the last judged one.
-        is_right: whether all guesses so far are right.
+        tip: position of the next token.
+        tokens: those that are not judged yet, as the draft knows; with the last judged one.
+        is_right: whether all tokens so far are right.
     """
 
     tip: int
-    guesses: list[_Written] = field(default_factory=list)
+    tokens: list[_Written] = field(default_factory=list)
     is_right: bool = True
 
 
@@ -422,13 +423,13 @@ def eager(text: Text, costs: Costs, options: Eager, ready: int = 0) -> Play:
 
     The draft runs its step to the end before it reads a verdict. If `hedge` is not 0, a step goes
     to the continuation of a second choice wherever that is likelier to be needed than the next
-    guess of the hypothesis, and while the draft may not write further ahead.
+    token of the hypothesis, and while the draft may not write further ahead.
 
     Args:
         text: the answer.
         costs: of forwards.
         options: of the schedule.
-        ready: guesses that the draft has written by the time of the first token, that token's
+        ready: draft tokens that are written by the time of the first token, the one in its place
             included.
     """
     return _EagerPlay(text, costs, options, ready).play()
@@ -451,7 +452,7 @@ class _EagerPlay:
         self.chain = _Chain(1)
         self.step_chain = self.chain
         self.hedged: list[_Written] = []
-        self.has_guess = False
+        self.has_token = False
         self.free_since = 0.0
         if ready and text[0].rank == 0:
             self._write_startup(ready)
@@ -473,27 +474,27 @@ class _EagerPlay:
     def _write_startup(self, ready: int) -> None:
         self.is_behind_correction = False
         for _ in range(1, ready):
-            self._append_guess(self.chain, 0.0)
+            self._append_token(self.chain, 0.0)
 
     def _next_time(self) -> float:
         times = [self.lanes.end_of(lane) for lane in self.lanes.left]
         times += [message.arrives for message in self.messages[:1] if self.lanes.is_free(DRAFT)]
         if self.lanes.is_free(TARGET):
-            later = [guess.arrives for guess in self.view.guesses]
+            later = [token.arrives for token in self.view.tokens]
             times += [arrives for arrives in later if arrives > self.lanes.now + ROUNDING]
         return min(times)
 
     # The target's lane.
 
     def _available(self) -> int:
-        """Guesses that the target can judge now."""
+        """Draft tokens that the target can judge now."""
         count = 0
-        for guess in self.view.guesses:
-            if guess.arrives > self.lanes.now + ROUNDING:
+        for token in self.view.tokens:
+            if token.arrives > self.lanes.now + ROUNDING:
                 break
-            if guess.position >= self.judged:
+            if token.position >= self.judged:
                 count += 1
-            elif not guess.is_right:
+            elif not token.is_right:
                 return 0
         return count
 
@@ -515,26 +516,26 @@ class _EagerPlay:
         self.judged += right + 1
         self.lanes.finish(TARGET, right + 1)
         self.free_since = self.lanes.now
-        wrong = self._wrong_guess(first)
+        wrong = self._wrong_token(first)
         self.counts.checked(right, right + 1, wrong is not None)
         self.is_behind_correction = wrong is not None
         restart = None
         if wrong is not None:
             restart = self._behind(wrong)
             self.view = restart
-            self.is_behind_correction = not restart.guesses
+            self.is_behind_correction = not restart.tokens
         arrives = self.lanes.now + self.costs.latency
         self.messages.append(_Verdict(arrives, self.judged, restart))
 
-    def _wrong_guess(self, first: int) -> _Written | None:
-        """The guess that the last check refutes, if the target has it already."""
-        for guess in self.view.guesses:
-            has_arrived = guess.arrives <= self.lanes.now + ROUNDING
-            if guess.position >= self.judged or not has_arrived:
+    def _wrong_token(self, first: int) -> _Written | None:
+        """The draft token that the last check refutes, if the target has it already."""
+        for token in self.view.tokens:
+            has_arrived = token.arrives <= self.lanes.now + ROUNDING
+            if token.position >= self.judged or not has_arrived:
                 return None
-            if not guess.is_right:
+            if not token.is_right:
                 # An older one is refuted already; the draft is about to go back by itself.
-                return guess if guess.position >= first else None
+                return token if token.position >= first else None
         return None
 
     def _behind(self, wrong: _Written) -> _Chain:
@@ -558,20 +559,20 @@ class _EagerPlay:
             self._compare()
 
     def _compare(self) -> None:
-        """Compare the guesses with what is judged; go back after a wrong one."""
-        while self.chain.guesses and self.chain.guesses[0].position < self.base:
-            guess = self.chain.guesses[0]
-            if not guess.is_right:
-                self._go_back(guess)
+        """Compare the draft tokens with what is judged; go back after a wrong one."""
+        while self.chain.tokens and self.chain.tokens[0].position < self.base:
+            token = self.chain.tokens[0]
+            if not token.is_right:
+                self._go_back(token)
                 return
-            self.chain.guesses.pop(0)
+            self.chain.tokens.pop(0)
 
     def _go_back(self, wrong: _Written) -> None:
-        """The target could not see that this guess was wrong: it had not arrived."""
+        """The target could not see that this token was wrong: it had not arrived."""
         self.counts.corrected()
         self.chain = self._behind(wrong)
         self.view = self.chain
-        self.is_behind_correction = not self.chain.guesses
+        self.is_behind_correction = not self.chain.tokens
         self._compare()
 
     def _start_draft(self) -> None:
@@ -579,33 +580,33 @@ class _EagerPlay:
             return
         chance = self._chance_of_next() if self._may_write() else 0.0
         self.hedged = []
-        self.has_guess = False
+        self.has_token = False
         if self.options.hedge and self.options.width == 1:
             self.hedged = self._likeliest_hedges(chance, 1)
         if self.hedged:
             self.lanes.start(DRAFT, self.costs.draft(1), "hedge", 1)
         elif chance:
-            self._start_guess()
+            self._start_token()
 
     def _may_write(self) -> bool:
         tip = max(self.chain.tip, self.base)
         return tip < len(self.text) and tip - self.base < self.options.ahead
 
     def _chance_of_next(self) -> float:
-        """How likely the next guess of the hypothesis is to be judged, as the draft thinks."""
+        """How likely the next token of the hypothesis is to be judged, as the draft thinks."""
         chance = 1.0
-        for guess in self.chain.guesses:
-            if guess.position >= self.base:
-                chance *= self.text[guess.position].confidence
+        for token in self.chain.tokens:
+            if token.position >= self.base:
+                chance *= self.text[token.position].confidence
         return chance
 
-    def _start_guess(self) -> None:
+    def _start_token(self) -> None:
         chain = self.chain
         # Tokens that the target chose where the draft had not come yet are forwarded as well.
         width = max(self.base - chain.tip, 0) + 1
         chain.tip = max(chain.tip, self.base)
         self.step_chain = chain
-        self.has_guess = True
+        self.has_token = True
         kind = "draft" if width == 1 else "catch up"
         if self.options.width > 1:
             self.hedged = self._likeliest_hedges(0.0, self.options.width - 1)
@@ -617,13 +618,13 @@ class _EagerPlay:
         arrives = self.lanes.now + self.costs.latency
         for place in self.hedged:
             self._append_hedge(place, arrives)
-        if self.has_guess:
-            self._append_guess(self.step_chain, arrives)
+        if self.has_token:
+            self._append_token(self.step_chain, arrives)
         self._compare()
 
-    def _append_guess(self, chain: _Chain, arrives: float) -> None:
+    def _append_token(self, chain: _Chain, arrives: float) -> None:
         chain.is_right = chain.is_right and self.text[chain.tip].rank == 0
-        chain.guesses.append(_Written(chain.tip, chain.is_right, arrives))
+        chain.tokens.append(_Written(chain.tip, chain.is_right, arrives))
         chain.tip += 1
         self.counts.drafted += 1
 
@@ -637,10 +638,10 @@ class _EagerPlay:
         self.counts.hedged += 1
 
     def _is_first_wrong(self, place: _Written) -> bool:
-        for guess in self.chain.guesses:
-            if guess is place:
+        for token in self.chain.tokens:
+            if token is place:
                 return True
-            if not guess.is_right:
+            if not token.is_right:
                 return False
         return False
 
@@ -653,23 +654,23 @@ class _EagerPlay:
         """
         places: list[tuple[float, int, _Written]] = []
         reached = SECOND
-        for guess in self.chain.guesses:
-            if guess.position < self.base:
+        for token in self.chain.tokens:
+            if token.position < self.base:
                 continue
             if reached <= least:
                 break
-            confidence = self.text[guess.position].confidence
-            length = len(guess.branch)
-            fits = guess.position + 1 + length < len(self.text)
+            confidence = self.text[token.position].confidence
+            length = len(token.branch)
+            fits = token.position + 1 + length < len(self.text)
             if length < self.options.hedge and fits:
                 chance = reached * (1 - confidence)
-                for written in guess.branch:
+                for written in token.branch:
                     chance *= self.text[written.position].confidence
                 if chance > least:
-                    places.append((-chance, guess.position, guess))
+                    places.append((-chance, token.position, token))
             reached *= confidence
         places.sort(key=lambda place: place[:2])
-        return [guess for _, _, guess in places[:most]]
+        return [token for _, _, token in places[:most]]
 
 
 SECOND = 0.6
@@ -684,14 +685,14 @@ FAR = 9
 
 
 def drawn_text(length: int, acceptance: float, seed: int) -> list[Drawn]:
-    """A text whose guesses are right independently of each other.
+    """A text whose draft tokens are right independently of each other.
 
-    The confidences are calibrated: their mean over right and wrong guesses is the acceptance, and
+    The confidences are calibrated: their mean over right and wrong tokens is the acceptance, and
     the draft is surer where it is right.
 
     Args:
         length: number of tokens.
-        acceptance: chance of a right guess.
+        acceptance: chance that a draft token is right.
         seed: of the text.
     """
     rng = random.Random(seed)
@@ -703,7 +704,7 @@ def clustered_text(length: int, acceptance: float, stay: float, seed: int) -> li
 
     Args:
         length: number of tokens.
-        acceptance: share of right guesses over all.
+        acceptance: share of right draft tokens over all.
         stay: chance that a stretch goes on with the next token.
         seed: of the text.
     """

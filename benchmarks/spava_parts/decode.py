@@ -1,4 +1,4 @@
-"""Milliseconds of a pass behind a long prompt, for one token and for a tree of guesses."""
+"""Milliseconds of a pass behind a long prompt, for one token and for a tree of draft tokens."""
 
 from __future__ import annotations
 

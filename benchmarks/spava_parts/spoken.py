@@ -17,7 +17,7 @@ from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
 
 WIDEST = 48
-"""Most guesses of one forward."""
+"""Most draft tokens of one forward."""
 
 
 @dataclass(frozen=True)
@@ -90,13 +90,13 @@ def greedy(
     rows = [read.first[None]]
     tokens = [int(read.first.argmax())]
     while tokens[-1] not in ends and len(tokens) < limit:
-        guesses = following(text, tokens)[: min(WIDEST, limit - len(tokens) - 1)]
+        drafted = following(text, tokens)[: min(WIDEST, limit - len(tokens) - 1)]
         length = read.cache.lengths[0]
-        logits = forward(backbone, read, [tokens[-1], *guesses], len(tokens) - 1)
+        logits = forward(backbone, read, [tokens[-1], *drafted], len(tokens) - 1)
         chosen = logits.argmax(-1).tolist()
         count = 1
-        for guess, token in zip(guesses, chosen, strict=False):
-            if guess != token or token in ends:
+        for proposal, token in zip(drafted, chosen, strict=False):
+            if proposal != token or token in ends:
                 break
             count += 1
         read.cache.truncate([length + count])

@@ -57,7 +57,7 @@ TURN = "the new question, target"
 SOURCES = (PROMPT, TURN, ORACLE, DRAFT_ORACLE)
 
 Counts = dict[str, list[list[int]]]
-"""By case and sample: tokens that the draft guesses, tokens after the first, passes of each of
+"""By case and sample: tokens that the draft proposes, tokens after the first, passes of each of
 TREES."""
 
 
@@ -193,7 +193,7 @@ def report(figures: Mapping[str, Any]) -> list[str]:
         *lines,
         "",
         f"Answers to {number} questions of each family, share of their tokens that the draft "
-        f"guesses:",
+        f"proposes:",
         "",
         *question_lines({family: figures[family]["counts"] for family in FAMILIES}),
     ]
@@ -271,8 +271,8 @@ def length_gain(counts: Counts, source: str, ratio: float) -> Difference:
 
 
 def question_lines(families: Mapping[str, Counts]) -> list[str]:
-    """Shares of guessed tokens by case and family, and the gain of the prompt's and the oracle's
-    selections over chance."""
+    """Shares of tokens that the draft proposes by case and family, and the gain of the prompt's and
+    the oracle's selections over chance."""
     columns = ["the draft sees"]
     for family in families:
         columns += [f"{family}, r = {ratio}" for ratio in RATIOS]
@@ -281,8 +281,8 @@ def question_lines(families: Mapping[str, Counts]) -> list[str]:
         cells = [name]
         for counts in families.values():
             for ratio in RATIOS:
-                guessed, tokens, *_ = np.sum(counts[f"{name} {ratio}"], 0)
-                cells.append(f"{guessed / tokens:.1%}")
+                proposed, tokens, *_ = np.sum(counts[f"{name} {ratio}"], 0)
+                cells.append(f"{proposed / tokens:.1%}")
         rows.append(cells)
     lines = markdown_table(columns, rows)
     for name in (f"most by {PROMPT}", f"most by {ORACLE}"):
@@ -300,12 +300,13 @@ def case_names(counts: Counts) -> list[str]:
 
 
 def gain(families: Mapping[str, Counts], case: str, baseline: str) -> Difference:
-    """Share of guessed tokens in one case minus that in another one, over all families."""
+    """Share of tokens that the draft proposes in one case minus that in another one, over all
+    families."""
     rows = pooled(families, case)
     baseline_rows = pooled(families, baseline)
     indices = resamples(len(rows), 0)
-    resampled = resampled_guesses(rows, indices) - resampled_guesses(baseline_rows, indices)
-    value = guessed_share(rows) - guessed_share(baseline_rows)
+    resampled = resampled_shares(rows, indices) - resampled_shares(baseline_rows, indices)
+    value = proposed_share(rows) - proposed_share(baseline_rows)
     return Difference(value, *central_interval(resampled))
 
 
@@ -314,11 +315,11 @@ def pooled(families: Mapping[str, Counts], case: str) -> NDArray[np.int64]:
     return np.concatenate([np.asarray(counts[case]) for counts in families.values()])
 
 
-def guessed_share(rows: NDArray[np.int64]) -> float:
-    """Share of guessed tokens."""
+def proposed_share(rows: NDArray[np.int64]) -> float:
+    """Share of tokens that the draft proposes."""
     return float(rows[:, 0].sum() / rows[:, 1].sum())
 
 
-def resampled_guesses(rows: NDArray[np.int64], indices: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Share of guessed tokens in each resample."""
+def resampled_shares(rows: NDArray[np.int64], indices: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Share of tokens that the draft proposes, in each resample."""
     return resampled_ratios(rows[:, 0].tolist(), rows[:, 1].tolist(), indices)

@@ -46,7 +46,7 @@ CLIP = 8
 4,097 visual tokens, and at 16,001 most of its answers are a few words or one word without end."""
 
 CHAINS = {"chain, unpruned": "draft", "specvlm, chain": "pruned"}
-"""Methods with a chain of guesses to the name of their draft's forwards."""
+"""Methods with a chain of draft tokens to the name of their draft's forwards."""
 
 
 def measure(engine: Engine, args: argparse.Namespace) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """A draft's ranks of an answer when it sees a part of the visual tokens, without decoding.
 
-A greedy draft guesses its highest ranked tokens, so one teacher-forced forward determines how many
+A greedy draft proposes its highest ranked tokens, so one teacher-forced forward determines how many
 tokens each pass of any tree emits (`draftlens_lab.measure.rounds`). `check` compares this with the
 engine's own count.
 """

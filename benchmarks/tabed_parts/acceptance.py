@@ -16,7 +16,7 @@ from draftlens import TABED, load
 from draftlens.engine import Engine
 from tabed_parts.cases import CASES, CHECKED, NAMES, VIEWS
 from tabed_parts.kinds import KINDS, prompts, read
-from tabed_parts.replay import GAMMA, Replay, Replayed, guess, replay_hits
+from tabed_parts.replay import GAMMA, Replay, Replayed, proposal, replay_hits
 from tabed_parts.taught import Taught, Teacher
 from tabed_parts.verdicts import efficiency, verdicts
 
@@ -103,7 +103,7 @@ def replayed(answers: Sequence[Taught]) -> dict[str, dict[str, list[Any]]]:
 
 
 def right_shares(answers: Sequence[Taught]) -> dict[str, dict[str, float]]:
-    """By kind and view, the share of all tokens that the view would have guessed."""
+    """By kind and view, the share of all tokens that the view would have proposed."""
     shares: dict[str, dict[str, float]] = {}
     for kind in dict.fromkeys(answer.kind for answer in answers):
         of_kind = [answer for answer in answers if answer.kind == kind]
@@ -111,7 +111,7 @@ def right_shares(answers: Sequence[Taught]) -> dict[str, dict[str, float]]:
         shares[kind] = {}
         for view, letter in enumerate(NAMES):
             right = sum(
-                guess(answer.log_q[view, place], answer, place) == token
+                proposal(answer.log_q[view, place], answer, place) == token
                 for answer in of_kind
                 for place, token in enumerate(answer.tokens)
             )
@@ -120,16 +120,16 @@ def right_shares(answers: Sequence[Taught]) -> dict[str, dict[str, float]]:
 
 
 def either_is_right(taught: Taught) -> list[bool]:
-    """Whether M or T would have guessed each token: no mixture of the two can do better, but for
+    """Whether M or T would have proposed each token: no mixture of the two can do better, but for
     tokens that neither prefers."""
     return [
-        any(guess(taught.log_q[view, place], taught, place) == token for view in (0, 1))
+        any(proposal(taught.log_q[view, place], taught, place) == token for view in (0, 1))
         for place, token in enumerate(taught.tokens)
     ]
 
 
-def second_guess_is_right(taught: Taught) -> list[bool]:
-    """Whether each token is one of M's two best guesses: what a tree of two branches can do."""
+def second_choice_is_right(taught: Taught) -> list[bool]:
+    """Whether each token is one of M's first two choices: what a tree of two branches can do."""
     hits = []
     for place, token in enumerate(taught.tokens):
         ranking = taught.log_q[0, place]
@@ -139,7 +139,7 @@ def second_guess_is_right(taught: Taught) -> list[bool]:
     return hits
 
 
-BOUNDS = {"M or T right": either_is_right, "M's two best": second_guess_is_right}
+BOUNDS = {"M or T right": either_is_right, "M's two best": second_choice_is_right}
 
 
 def checked(engine: Engine, answers: Sequence[Taught], args: argparse.Namespace) -> dict[str, int]:
@@ -180,8 +180,8 @@ def table(counts: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> list
 
 
 def chance_table(counts: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """By case and kind, the mean chance that rejection sampling accepts a guess, with the mean over
-    kinds last."""
+    """By case and kind, the mean chance that rejection sampling accepts a draft token, with the
+    mean over kinds last."""
     kinds = list(counts)
     rows = []
     for case in CASES:
@@ -203,8 +203,9 @@ def page(report: Mapping[str, Any], args: argparse.Namespace) -> str:
         environment_line(report["environment"]),
         "",
         f"Draft: {report['draft']}. {args.prompts} held-out prompts of each kind, chains of "
-        f"{GAMMA} guesses. Figures are tokens a pass. {report.get('checked', {}).get('answers', 0)}"
-        " answers of the engine have the same tokens and passes as the replay.",
+        f"{GAMMA} draft tokens. Figures are tokens a pass. "
+        f"{report.get('checked', {}).get('answers', 0)} answers of the engine have the same "
+        "tokens and passes as the replay.",
         "",
         "## Prediction",
         "",
@@ -220,8 +221,8 @@ def page(report: Mapping[str, Any], args: argparse.Namespace) -> str:
             lines += [
                 "## Temperature 1, rejection sampling",
                 "",
-                "Mean over the answers' tokens of 1 - TV(p, q_w), the chance that a guess in their "
-                "place is accepted:",
+                "Mean over the answers' tokens of 1 - TV(p, q_w), the chance that a draft token "
+                "in their place is accepted:",
                 "",
                 *chance_table(counts),
                 "",
@@ -230,7 +231,7 @@ def page(report: Mapping[str, Any], args: argparse.Namespace) -> str:
         rows = [
             [letter, *[f"{of_kind[letter]:.0%}" for of_kind in shares.values()]] for letter in NAMES
         ]
-        lines += ["Share of the tokens that each view would have guessed:", ""]
+        lines += ["Share of the tokens that each view would have proposed:", ""]
         lines += [*markdown_table(["", *shares], rows), ""]
     if 0 in args.temperatures:
         lines += ["## Verdicts", "", *verdicts(report["temperature 0"]), ""]

@@ -136,7 +136,7 @@ def page(report: Mapping[str, Any], args: argparse.Namespace) -> str:
             environment_line(report["environment"]),
             "",
             f"Embedded pair. {args.prompts} held-out prompts of each kind, greedy, chains of "
-            f"{GAMMA} guesses; tokens a pass of each view alone, 95% intervals over prompts.",
+            f"{GAMMA} draft tokens; tokens a pass of each view alone, 95% intervals over prompts.",
             "",
             report["prediction"],
             "",

@@ -1,4 +1,4 @@
-"""What a chain of guesses from a mixture of views would have done: exact, and without forwards."""
+"""What a chain drafted by a mixture of views would have done: exact, and without forwards."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Replayed:
         emitted: tokens after the first one.
         passes: verification passes.
         chances: sum over these tokens of the chance that rejection sampling would have accepted a
-            guess in their place, 1 - TV(p, q_w).
+            draft token in their place, 1 - TV(p, q_w).
         log_loss: summed -log q_w(token), in nats.
-        contested: of these tokens, those that some views would have guessed and others not.
+        contested: of these tokens, those that some views would have proposed and others not.
         trusted: sum over these of the weights of the views that were right.
     """
 
@@ -57,7 +57,7 @@ class Replay:
         """Replay one answer."""
         tally = self.weighting.tally(self.names)
         present = self._present(taught)
-        self._observe(tally, taught, present, 0, is_guessed=False)
+        self._observe(tally, taught, present, 0, is_drafted=False)
         number = len(taught.tokens)
         position = 1
         passes = 0
@@ -87,10 +87,10 @@ class Replay:
         return [first not in firsts[:slot] for slot, first in enumerate(firsts)]
 
     def _observe(
-        self, tally: Tally, taught: Taught, present: list[bool], place: int, is_guessed: bool
+        self, tally: Tally, taught: Taught, present: list[bool], place: int, is_drafted: bool
     ) -> None:
-        """As the engine does: a token that was not guessed counts for rules that need no p."""
-        if self.weighting.needs_target_scores and not is_guessed:
+        """As the engine does: a token that was not drafted counts for rules that need no p."""
+        if self.weighting.needs_target_scores and not is_drafted:
             return
         token = taught.tokens[place]
         log_probs = taught.log_q[self.indices, place].clone()
@@ -102,7 +102,7 @@ class Replay:
         tally.observe(seen)
 
     def _block(self, taught: Taught, weights: list[float], position: int, depth: int) -> _Block:
-        """One pass: a chain of `depth` guesses, and the token after the last right one."""
+        """One pass: a chain of `depth` draft tokens, and the token after the last right one."""
         log_weights = torch.tensor(weights)
         chances = log_loss = trusted = 0.0
         contested = 0
@@ -116,12 +116,12 @@ class Replay:
             mixed = log_mixture(log_probs[None, :, None], log_weights[None, :, None])[0, 0]
             chances += 1 - float(total_variation(taught.log_p[place], mixed))
             log_loss -= float(mixed[token])
-            hits = [guess(view, taught, place) == token for view in log_probs]
+            hits = [proposal(view, taught, place) == token for view in log_probs]
             if any(hits) and not all(hits):
                 contested += 1
                 trusted += float(log_weights.exp()[hits].sum())
             right = offset
-            if offset == depth or guess(mixed, taught, place) != token:
+            if offset == depth or proposal(mixed, taught, place) != token:
                 break
             right = offset + 1
             if self.weighting.follows_path:
@@ -139,15 +139,15 @@ class _Block:
     trusted: float
 
 
-def guess(log_q: Tensor, taught: Taught, place: int) -> int:
-    """The token that a draft with these log probabilities ``[V]`` guesses at a place."""
+def proposal(log_q: Tensor, taught: Taught, place: int) -> int:
+    """The token that a draft with these log probabilities ``[V]`` proposes at a place."""
     ranking = log_q if taught.noise is None else log_q + taught.noise[place]
     return int(ranking.argmax())
 
 
 def replay_hits(hits: Sequence[bool], longest: int, gamma: int = GAMMA) -> tuple[int, int]:
-    """Tokens after the first one, and passes, of chains whose guess at each place is right or not
-    whatever came before: for bounds in hindsight.
+    """Tokens after the first one, and passes, of chains whose draft token at each place is right or
+    not whatever came before: for bounds in hindsight.
 
     Args:
         hits: for each token of the answer.

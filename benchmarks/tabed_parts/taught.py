@@ -1,7 +1,7 @@
 """Answers with what the target and every view of the draft say in front of each token.
 
 Everything is computed once for an answer. In greedy and coupled decoding all views read the same
-answer, so what any mixture would have guessed, and how often it would have been right, follows
+answer, so what any mixture would have proposed, and how often it would have been right, follows
 exactly (`tabed_parts.replay`).
 """
 

@@ -41,21 +41,21 @@ EVERYWHERE: dict[str, Any] = {"max_new_tokens": TOKENS, "do_sample": False}
 
 def scripted_pair() -> tuple[SleepingModel, SleepingModel, list[int]]:
     """Target, draft and the target's answer."""
-    truth, guesses = scripted_answers(TEXT, seed=5)
+    truth, drafted = scripted_answers(TEXT, seed=5)
     target = sleeping_model()
     draft = sleeping_model()
     set_script(target, truth)
-    set_script(draft, guesses)
+    set_script(draft, drafted)
     return target, draft, truth
 
 
 def in_lane(target: Any, draft: Any, schedule: Schedule, seed: int) -> tuple[list[int], Session]:
     """The answer with a scripted lane, and its session."""
     backbone = Backbone.of(target)
-    guessing = Backbone.of(draft)
-    reader = DraftPromptBuilder(guessing)
+    draft_backbone = Backbone.of(draft)
+    reader = DraftPromptBuilder(draft_backbone)
     serial_drafter = ModelDrafter(reader, chain(schedule.longest), backbone.vocab_size)
-    link = ScriptedLink(guessing, seed)
+    link = ScriptedLink(draft_backbone, seed)
     drafter = ParallelDrafter(link, OwnPrompt(), schedule, backbone.vocab_size, serial_drafter)
     session = Session(backbone, Plan(drafter), Clock(Stats()))
     given = inputs()
@@ -69,20 +69,20 @@ def test_stock_generate_says_the_script() -> None:
     target, draft, truth = scripted_pair()
     said = target.generate(**inputs(), **EVERYWHERE)[0, len(PROMPT) :].tolist()
     assert said == truth
-    guessed = draft.generate(**inputs(), **EVERYWHERE)[0, len(PROMPT) :].tolist()
-    right = [guess == token for guess, token in zip(guessed, truth, strict=True)]
-    assert right == [guess.rank == 0 for guess in TEXT]
+    drafted = draft.generate(**inputs(), **EVERYWHERE)[0, len(PROMPT) :].tolist()
+    right = [mine == token for mine, token in zip(drafted, truth, strict=True)]
+    assert right == [token.rank == 0 for token in TEXT]
 
 
-@pytest.mark.parametrize("guesses", [1, 4, 9])
-def test_a_serial_chain_makes_the_passes_of_virtual_time(guesses: int) -> None:
+@pytest.mark.parametrize("gamma", [1, 4, 9])
+def test_a_serial_chain_makes_the_passes_of_virtual_time(gamma: int) -> None:
     target, draft, truth = scripted_pair()
     method = {
         "method": "speculative",
-        "num_speculative_tokens": guesses,
+        "num_speculative_tokens": gamma,
     }
     result = draftlens.generate(target, inputs(), draft=draft, method=method, max_new_tokens=TOKENS)
-    play = serial(TEXT, COSTS, guesses)
+    play = serial(TEXT, COSTS, gamma)
     assert result.tokens == [truth]
     assert result.stats.passes == play.rounds
     assert result.stats.accepted == play.accepted
@@ -96,7 +96,7 @@ def test_lockstep_makes_the_passes_of_virtual_time(window: int, seed: int) -> No
     play = lockstep(TEXT, COSTS, window, starts_ready=True)
     assert said == truth
     assert session.stats.passes == play.rounds
-    assert session.drafter.corrections == sum(guess.rank > 0 for guess in TEXT)
+    assert session.drafter.corrections == sum(token.rank > 0 for token in TEXT)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -51,7 +51,7 @@ def test_gains_over_the_best_serial_chain(ratio: int, gain: float) -> None:
 
 
 def test_the_two_readings_of_the_acceptance_rate_in_table_7() -> None:
-    """Equation 7 needs emitted / (γ · rounds), Theorem 6 the chance of a single guess."""
+    """Equation 7 needs emitted / (γ · rounds), Theorem 6 the chance of a single draft token."""
     pair = paper.PAIRS["OV 7B & 72B"]
     ratio = pair.target / pair.draft[0.9]
     for column in paper.TABLE_7:
@@ -125,7 +125,7 @@ def test_a_window_ends_before_a_step_of_the_targets_curve() -> None:
 
 
 def test_where_parallel_does_not_pay() -> None:
-    """Useless guesses; a draft so fast that a chain hides nothing; lanes that share one device."""
+    """A useless draft; one so fast that a chain hides nothing; lanes that share one device."""
     useless = theory.best_pace(flat, 0.05, 0.0)
     assert (useless.schedule, useless.cap) == ("plain", 0)
     fast = theory.best_pace(flat, 0.001, 0.7)
@@ -171,14 +171,14 @@ def test_the_examples_of_the_docstrings() -> None:
     assert doctest.testmod(theory).attempted > 0
 
 
-def test_a_wait_is_only_for_guesses_that_are_likely() -> None:
+def test_a_wait_is_only_for_tokens_that_are_likely() -> None:
     """After a correction a miss is likelier than the mean says."""
     assert theory.best_pace(flat, 0.0466, 0.6, margin=0.0).wait == 0
     assert theory.best_pace(flat, 0.0466, 0.92).wait > 1
 
 
 def test_a_draft_as_slow_as_the_target_is_not_waited_for() -> None:
-    """A filled window of one guess then costs a whole pass."""
+    """A filled window of one token then costs a whole pass."""
     cap, wait, fill = theory.best_window(flat, flat(1), 0.7, fills=(False, True))
     assert (wait, fill) == (0, 0)
     assert theory.simple_window(1.0, 0.7) == (1, 0, 0)

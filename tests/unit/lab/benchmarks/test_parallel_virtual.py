@@ -61,14 +61,14 @@ def test_run_lengths_are_the_papers_accepted_length() -> None:
     assert theory.acceptance_of_run(mean) == pytest.approx(0.87, abs=0.01)
 
 
-@pytest.mark.parametrize(("acceptance", "guesses"), [(0.87, 7), (0.6, 3), (0.0, 2)])
-def test_serial_takes_what_the_formula_says(acceptance: float, guesses: int) -> None:
-    plays = play_all(acceptance, lambda text: serial(text, costs(9), guesses))
-    expected = theory.serial_seconds(lambda _: 1.0, 1 / 9, acceptance, guesses)
+@pytest.mark.parametrize(("acceptance", "gamma"), [(0.87, 7), (0.6, 3), (0.0, 2)])
+def test_serial_takes_what_the_formula_says(acceptance: float, gamma: int) -> None:
+    plays = play_all(acceptance, lambda text: serial(text, costs(9), gamma))
+    expected = theory.serial_seconds(lambda _: 1.0, 1 / 9, acceptance, gamma)
     assert seconds_a_token(plays) == pytest.approx(expected, rel=TOLERANCE)
 
 
-def test_serial_without_guesses_is_plain() -> None:
+def test_serial_without_draft_tokens_is_plain() -> None:
     text = drawn_text(50, 0.5, 0)
     assert serial(text, costs(3), 0).seconds == plain(text, costs(3)).seconds == 49
 
@@ -108,7 +108,7 @@ def test_a_play_by_hand() -> None:
     """γ = c = 2; positions 1, 2, 4 are right, position 3 is wrong.
 
     Round 1 forwards the last token alone and confirms position 1. Round 2 judges position 2 and
-    decides position 3, whose guess is wrong. Round 3 is pre-verify and confirms position 4.
+    decides position 3, whose draft token is wrong. Round 3 is pre-verify and confirms position 4.
     """
     text = text_of_ranks([0, 0, 0, 9, 0])
     play = lockstep(text, costs(2), 2)
@@ -180,7 +180,7 @@ def test_the_same_play_every_time() -> None:
 
 
 def test_a_wait_that_would_never_end() -> None:
-    with pytest.raises(ValueError, match="cannot wait for 5 guesses"):
+    with pytest.raises(ValueError, match="cannot wait for 5 draft tokens"):
         Eager(cap=4, wait=5)
     with pytest.raises(ValueError, match="set hedge"):
         Eager(cap=4, width=2)
@@ -190,7 +190,7 @@ def test_misses_of_a_clustered_text() -> None:
     """As many as of an independent one, but closer together, so lock-step has longer runs."""
     acceptance = 0.87
     texts = [clustered_text(LENGTH, acceptance, 0.85, seed) for seed in range(TEXTS)]
-    right = sum(guess.rank == 0 for text in texts for guess in text)
+    right = sum(token.rank == 0 for text in texts for token in text)
     assert right / (TEXTS * LENGTH) == pytest.approx(acceptance, abs=0.015)
 
 
