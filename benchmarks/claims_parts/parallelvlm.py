@@ -29,7 +29,7 @@ SMALL_IDLE = (
     "--out OUT/parallel_idle"
 )
 LOSSY_CLIPS = f"python benchmarks/parallel.py lossy --frames 16 --resume {OUT}/parallel_lossy"
-GUIDANCE = f"python benchmarks/parallel.py guidance {OUT}/parallel_guidance"
+GUIDANCE = f"python benchmarks/parallel.py guidance --clips 200 {OUT}/parallel_guidance"
 VIRTUAL = " ".join(
     f"benchmarks/parallel_parts/{name}.py"
     for name in ("pairs", "paper", "recorded", "rule", "simulated", "theory", "verdicts", "virtual")

@@ -24,6 +24,10 @@ DRAFTS = {
 }
 """Result file, title and option of each draft, by the letter of a claim's row."""
 
+ACCEPTANCE = (
+    "python benchmarks/tabed.py acceptance --prompts 100 --checked 2 --temperatures 0 "
+    "--keep runs/tabed"
+)
 SMALL = (
     "--prompts 3 --checked 1 --temperatures 0 --kinds picture 'five pictures' '64 frames' "
     "'second turn, aside' --out OUT"
@@ -126,7 +130,7 @@ def rows(
                 place,
                 f"{says} ({title}).",
                 paper,
-                f"python benchmarks/tabed.py acceptance --prompts 16 {option}{OUT}/{file}",
+                f"{ACCEPTANCE} {option}{OUT}/{file}",
                 tuple(
                     Check(label, file, read, above, below, form)
                     for label, read, above, below, form in checks
@@ -255,7 +259,7 @@ CLAIMS = (
         "Table 9, Fig. 7",
         "The draft sees: it is right more often with the picture than without.",
         "OCRBench 0.048 beside 0.014",
-        f"python benchmarks/tabed.py acceptance --prompts 16 {OUT}/tabed_acceptance",
+        f"{ACCEPTANCE} {OUT}/tabed_acceptance",
         (
             Check(
                 "tokens a forward, M - T, one picture",
@@ -327,8 +331,8 @@ CLAIMS = (
         "The speedup is the one of eq. 1: the ratio of accepted lengths, with drafting at the same "
         "cost.",
         "1.74 by eq. 1, never timed; within 10%",
-        "python benchmarks/tabed.py endtoend --prompts 2 --repeats 2 --draft "
-        f"benchmarks/near_sighted {OUT}/tabed_endtoend_near_sighted",
+        "python benchmarks/tabed.py endtoend --prompts 12 --repeats 2 --kinds 'five pictures' "
+        f"'64 frames' --draft benchmarks/near_sighted {OUT}/tabed_endtoend_near_sighted",
         (
             Check(
                 "measured over predicted gain of MT on M, 64 frames",
@@ -338,7 +342,7 @@ CLAIMS = (
                 1.1,
             ),
         ),
-        "2 prompts",
+        "12 prompts",
         quick="python benchmarks/tabed.py endtoend --prompts 2 --repeats 1 --kinds '64 frames' "
         "--draft benchmarks/near_sighted --max-new-tokens 60 --out OUT/tabed_endtoend_near_sighted",
     ),
