@@ -40,7 +40,7 @@ class Section:
         columns: headings, the first one of the rows' names.
         rows: cells.
         note: what the reader of the table should know.
-        figures: numbers for the verdicts, by name.
+        figures: what claims are judged by, by name.
     """
 
     title: str

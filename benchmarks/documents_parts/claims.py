@@ -1,4 +1,4 @@
-"""The part `claims`: the fifteen claims of HSD's paper, each with a verdict.
+"""The part `claims`: the figures of the fifteen claims of HSD's paper.
 
     python benchmarks/documents.py claims [--pages 6] [--only stages sources] [--early FOLDER]
 
@@ -25,9 +25,9 @@ from shared import argument_parser, configure, environment, environment_line, sa
 
 from documents_parts import rows, runs, work
 from documents_parts.bench import Bench, Cell, Section
+from documents_parts.expected import CLAIMS, TIMED_KINDS, Claim
 from documents_parts.paged import PagedSection, PageRows
 from documents_parts.timing import parse_once, processor_seconds
-from documents_parts.verdicts import CLAIMS, TIMED_KINDS, Claim
 
 PAGED: Mapping[str, PagedSection] = {
     **{f"times, {kind}": runs.times(kind) for kind in TIMED_KINDS},
@@ -51,7 +51,8 @@ AT_ONCE: Mapping[str, Callable[[Bench], Section]] = {
 INTRODUCTION = """The fifteen claims of HSD, on held-out pages of the reader in the package. Every
 lossless way of every page has the tokens of stock `generate`; a run in which one differs fails.
 The reader is weak on long pages, so its drafts are contradicted often; the columns of a perfect
-reader are simulated and say what the same drafts would give without its mistakes."""
+reader are simulated and say what the same drafts would give without its mistakes. Verdicts, with
+their intervals, are in docs/claims.md."""
 
 
 def main() -> None:
@@ -94,7 +95,7 @@ ROWS = Path("benchmarks/results/documents_claims_rows.jsonl")
 
 
 def _save(out: Path, report: dict[str, Any], bench: Bench) -> None:
-    report["verdicts"] = verdicts(report["sections"])
+    report["seen"] = seen(report["sections"])
     report["answers"] = bench.answers()
     save(out, report, page(report))
 
@@ -122,20 +123,20 @@ def _bench(args: argparse.Namespace, folder: Path, answers: Mapping[str, Any]) -
 def _earlier(file: Path) -> dict[str, Any]:
     """The report of an earlier run, whose sections stay until they run again."""
     if not file.exists():
-        return {"sections": {}, "verdicts": {}, "answers": {}}
+        return {"sections": {}, "answers": {}}
     report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     for section in report["sections"].values():
         section.setdefault("environment", report["environment"])
     return report
 
 
-def verdicts(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """The verdict on each claim whose sections have run, by its number."""
+def seen(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """What was measured for each claim, by its number."""
     figures = {name: section["figures"] for name, section in sections.items()}
     found = {}
     for claim in CLAIMS:
         try:
-            found[str(claim.number)] = claim.judge(figures)
+            found[str(claim.number)] = claim.seen(figures)
         except KeyError as missing:
             found[str(claim.number)] = f"not run yet: section {missing}"
     return found
@@ -143,7 +144,7 @@ def verdicts(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 def page(report: Mapping[str, Any]) -> str:
     """The report as Markdown."""
-    lines = ["# The claims of HSD", "", INTRODUCTION, "", *_claims(report["verdicts"]), ""]
+    lines = ["# The claims of HSD", "", INTRODUCTION, "", *_claims(report["seen"]), ""]
     for name in (*PAGED, *AT_ONCE):
         if name in report["sections"]:
             lines += _section(report["sections"][name])
@@ -152,12 +153,12 @@ def page(report: Mapping[str, Any]) -> str:
 
 def _claims(found: Mapping[str, str]) -> list[str]:
     cells = [_claim(claim, found[str(claim.number)]) for claim in CLAIMS]
-    columns = ("", "the paper says", "prediction, before the first run", "verdict")
+    columns = ("", "the paper says", "prediction, before the first run", "seen")
     return markdown_table(columns, cells, text_columns=range(len(columns)))
 
 
-def _claim(claim: Claim, verdict: str) -> list[str]:
-    return [str(claim.number), claim.says, claim.prediction, verdict]
+def _claim(claim: Claim, figures: str) -> list[str]:
+    return [str(claim.number), claim.says, claim.prediction, figures]
 
 
 def _section(section: Mapping[str, Any]) -> list[str]:
