@@ -1,4 +1,4 @@
-"""`draftlens train-draft` and the commands of docs/training.md, on the embedded pair."""
+"""`draftlens train-draft` and the commands of its pages, on the embedded pair."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from transformers import AutoModelForImageTextToText
 import draftlens
 from tests.e2e.conftest import CLIPS
 
-DOCUMENT = (Path(__file__).resolve().parents[3] / "docs" / "training.md").read_text()
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+DOCUMENT = "\n".join((DOCS / name).read_text() for name in ("training.md", "training_reference.md"))
 
 
 @pytest.fixture
