@@ -158,7 +158,7 @@ def model(
 ) -> Claim:
     """A claim that the cost model decides."""
     check = Check(label, "spava_model", read, **bounds)
-    why = "by the cost model, whose seconds are 12 to 39% too low for two and four processes"
+    why = "by the cost model, whose seconds are 23 to 51% too low for two and four processes"
     quick = "python benchmarks/spava.py model --repeats 1 --processes 2 --checked 1025"
     return Claim(
         number,

@@ -37,6 +37,7 @@ from draftlens.core.stats import Clock, Stats
 from draftlens.core.timeline import DRAFT, TARGET, Timeline
 from draftlens.engine import Engine
 from draftlens.methods.parallelvlm.placement import link_of
+from draftlens.methods.parallelvlm.schedule import FIRST_WINDOW
 
 from .own_time import timed_answer
 
@@ -61,8 +62,10 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
     "unpruned, parallel": {"method": "speculative", "schedule": "parallel"},
 }
 
-WINDOW = 5
-"""Draft tokens of a whole window."""
+
+def first_window(way: str) -> int:
+    """Draft tokens of the first window, before costs are known."""
+    return int(WAYS[way].get("num_speculative_tokens", FIRST_WINDOW))
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,7 @@ class First:
         prefill: until the end of the target's prefill.
         prompt_read: until the draft has read its prompt; None without a draft.
         guesses: how many draft tokens were written when the target's prefill ended.
+        window: draft tokens of a first window.
     """
 
     way: str
@@ -87,6 +91,7 @@ class First:
     prefill: float
     prompt_read: float | None
     guesses: int
+    window: int
 
 
 def measure(engine: Engine, args: argparse.Namespace) -> list[First]:
@@ -107,7 +112,9 @@ def measure(engine: Engine, args: argparse.Namespace) -> list[First]:
                     first = run.moments[1]
                     wall = first.wall - began
                     seen = _seen(clock.timeline())
-                    found.append(First(way, clip, repeat, wall, first.own, *seen))
+                    found.append(
+                        First(way, clip, repeat, wall, first.own, *seen, first_window(way))
+                    )
         print(f"clip {clip} done", flush=True)
     return found
 
@@ -130,8 +137,9 @@ def page(report: Mapping[str, Any]) -> str:
     note = (
         f"{frames} frames, {report['clips']} clips. Quotients: median and quartiles; own time is "
         "without waits for a core. Ready: share of clips in which, in most repeats, so many "
-        "draft tokens were written when the target's prefill ended. Spare: from the end of the "
-        f"draft's prefill to that of the target's. Load of the machine: {load}."
+        "draft tokens were written when the target's prefill ended; the first window has "
+        f"{first_window('uv, lock-step')} in lock-step, else {FIRST_WINDOW}. Spare: from the end "
+        f"of the draft's prefill to that of the target's. Load of the machine: {load}."
     )
     lines = ["# The first token", "", f"Prediction. {' '.join(report['prediction'].split())}", ""]
     lines += [GOALS, "", *_table(report["firsts"]), "", note, ""]
@@ -153,7 +161,7 @@ def _table(firsts: Sequence[Mapping[str, Any]]) -> list[str]:
                 "" if is_plain else _spread([one["wall"] / other["wall"] for one, other in pairs]),
                 "" if is_plain else _spread([one["own"] / other["own"] for one, other in pairs]),
                 "" if is_plain else f"{100 * share_ready(mine, 1):.0f}%",
-                "" if is_plain else f"{100 * share_ready(mine, WINDOW):.0f}%",
+                "" if is_plain else f"{100 * share_ready(mine, mine[0]['window']):.0f}%",
                 "" if is_plain else f"{statistics.median(first['guesses'] for first in mine):.0f}",
                 "" if is_plain else _spare(mine),
             )
@@ -164,7 +172,7 @@ def _table(firsts: Sequence[Mapping[str, Any]]) -> list[str]:
         "of plain",
         "own time, of plain",
         "a draft token is ready",
-        f"{WINDOW} are ready",
+        "a window is ready",
         "draft tokens, median",
         "spare ms",
     )
