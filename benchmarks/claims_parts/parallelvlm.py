@@ -90,7 +90,7 @@ def same_tokens(report: Report) -> Figure:
 def ready(report: Report) -> Figure:
     """Share of answers in which a window is there when the target's prefill ends."""
     rows = [row for row in at(report, "firsts") if row["way"] != "plain"]
-    return share(sum(row["guesses"] >= 5 for row in rows), len(rows))
+    return share(sum(row["guesses"] >= row["window"] for row in rows), len(rows))
 
 
 def own_memory(report: Report) -> Figure:
