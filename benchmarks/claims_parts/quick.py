@@ -34,6 +34,7 @@ def run(folder: Path, workers: int | None = None) -> int:
     minutes = (time.perf_counter() - began) / 60
     spent = sum(cost.processor for cost in costs) / 60
     print(f"{minutes:.0f} minutes; {spent:.1f} minutes of the processor by {len(costs)} commands")
+    print("Labels are those of the page; small runs have fewer frames, prompts and tokens.")
     claims = [(paper.title, claim) for paper in PAPERS for claim in paper.claims]
     disagree = 0
     for title, claim in claims:
