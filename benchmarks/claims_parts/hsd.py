@@ -154,9 +154,9 @@ def cannot(number: str, place: str, says: str, paper: str, why: str) -> Claim:
 
 
 EARLIER = (
-    "FOLDER is an earlier checkpoint of the reader, which `make reader` writes; here the one of "
-    "commit 09c33435, exported by `python -m recipes.reader --export --shallow --kept "
-    "recipes/reader/checkpoints --out FOLDER`"
+    "FOLDER is an earlier checkpoint of the reader, which `make reader` writes; here that of "
+    "`git checkout 09c33435 -- recipes/reader/checkpoints`, exported by `python -m recipes.reader "
+    "--export --shallow --kept recipes/reader/checkpoints --out FOLDER`"
 )
 TOLERANT = ("regions first, 0.75 in both", "regions first, 0.75 in regions")
 
