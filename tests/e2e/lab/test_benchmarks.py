@@ -66,7 +66,12 @@ def test_windows_are_ready_when_the_prefill_ends(tmp_path: Path) -> None:
     assert all(first["prefill"] <= first["wall"] for first in firsts.values())
     drafted = [first for way, first in firsts.items() if way != "plain"]
     assert all(first["prompt_read"] > 0 for first in drafted)
-    assert "| a guess is ready |" in page
+    assert {way: first["window"] for way, first in firsts.items() if way != "plain"} == {
+        "uv, parallel": 4,
+        "uv, lock-step": 5,
+        "unpruned, parallel": 4,
+    }
+    assert "| a draft token is ready | a window is ready |" in page
 
 
 def test_the_kit_for_a_gpu_runs_on_the_cpu(tmp_path: Path) -> None:
