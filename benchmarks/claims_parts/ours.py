@@ -15,7 +15,7 @@ BATCHES = (
     "python benchmarks/batches.py --parts joining,one --rows 30 --clips 6 --repeats 3 "
     f"{OUT}/batches"
 )
-SIZES = f"python benchmarks/batches.py --parts sizes --repeats 12 --max-new-tokens 48 {OUT}/batches"
+SIZES = f"python benchmarks/batches.py --parts sizes --repeats 24 --max-new-tokens 48 {OUT}/batches"
 ENGINE = f"python benchmarks/engine.py {OUT}/engine"
 SERVE = f"python benchmarks/serve.py --repeats 2 {OUT}/serve"
 SMALL = (
