@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
@@ -56,7 +56,7 @@ their intervals, are in docs/claims.md."""
 
 
 def main() -> None:
-    """Measure, judge, and write the report."""
+    """Measure, and write the report."""
     parser = argument_parser(__doc__, "benchmarks/results/documents_claims", repeats=1)
     parser.add_argument("--pages", type=int, default=6, help="of each kind")
     parser.add_argument("--only", nargs="+", choices=(*PAGED, *AT_ONCE), default=list(PAGED))
@@ -72,17 +72,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         bench = _bench(args, Path(folder), report["answers"])
         kept = PageRows(args.rows, bench.weights, report["environment"]["commit"])
-        for name in args.only:
-            if name in AT_ONCE:
-                found = asdict(AT_ONCE[name](bench)) | {"environment": report["environment"]}
-                report["sections"][name] = found
-                _save(args.out, report, bench)
-        for number, name in product(range(args.pages), args.only):
-            if name in PAGED and not kept.has(name, number):
-                began = processor_seconds()
-                found = PAGED[name].measure(bench, number)
-                kept.add(name, number, found, processor_seconds() - began)
-                print(f"{name}, page {number}: done", flush=True)
+        for name in filter(AT_ONCE.__contains__, args.only):
+            found = asdict(AT_ONCE[name](bench)) | {"environment": report["environment"]}
+            report["sections"][name] = found
+            _save(args.out, report, bench)
+        _measure_pages(bench, kept, [name for name in args.only if name in PAGED], args.pages)
         for name, section in PAGED.items():
             if pages := kept.of(name):
                 report["sections"][name] = asdict(section.summary(pages))
@@ -92,6 +86,16 @@ def main() -> None:
 
 
 ROWS = Path("benchmarks/results/documents_claims_rows.jsonl")
+
+
+def _measure_pages(bench: Bench, kept: PageRows, names: Sequence[str], pages: int) -> None:
+    """Measure the sections of these names on the pages that are not among the rows yet."""
+    for number, name in product(range(pages), names):
+        if not kept.has(name, number):
+            began = processor_seconds()
+            found = PAGED[name].measure(bench, number)
+            kept.add(name, number, found, processor_seconds() - began)
+            print(f"{name}, page {number}: done", flush=True)
 
 
 def _save(out: Path, report: dict[str, Any], bench: Bench) -> None:

@@ -297,18 +297,7 @@ def draft_model(bench: Bench) -> Section:
     parser = parser_for(
         reader(bench.target, bench.early), {"method": "plain"}, bench.max_new_tokens
     )
-    found: dict[str, list[tuple[float, Stats]]] = {way: [] for way in MODEL_WAYS}
-    pipeline = StandardPipeline("text-layer", "blocks")
-    for page in bench.pages("paragraph"):
-        inputs = page_inputs(parser, page.file)
-        drafted = bench.drafted(page, pipeline)
-        drafts = drafted.drafts(bench.plain.asker.form, {})
-        for way, method in MODEL_WAYS.items():
-            references = [drafts] if way.startswith("hsd") else None
-            seconds, stats = _answered(bench, parser, page, inputs, method, references)
-            if references is not None:
-                seconds += drafted.seconds["layout"] + drafted.seconds["read"]
-            found[way].append((seconds, stats))
+    found = _answers_by_way(bench, parser)
     rows: list[list[Cell]] = []
     figures: dict[str, Any] = {}
     base = sum(seconds for seconds, _ in found["plain"])
@@ -323,6 +312,23 @@ def draft_model(bench: Bench) -> Section:
         "seconds, those of the text layer and its blocks included."
     )
     return Section(title, ("way", "of plain, e2e", "AAL", "forwards"), rows, note, figures)
+
+
+def _answers_by_way(bench: Bench, parser: DocumentParser) -> dict[str, list[tuple[float, Stats]]]:
+    """The processor's seconds, drafting included, and statistics of each paragraph by way."""
+    found: dict[str, list[tuple[float, Stats]]] = {way: [] for way in MODEL_WAYS}
+    pipeline = StandardPipeline("text-layer", "blocks")
+    for page in bench.pages("paragraph"):
+        inputs = page_inputs(parser, page.file)
+        drafted = bench.drafted(page, pipeline)
+        drafts = drafted.drafts(bench.plain.asker.form, {})
+        for way, method in MODEL_WAYS.items():
+            references = [drafts] if way.startswith("hsd") else None
+            seconds, stats = _answered(bench, parser, page, inputs, method, references)
+            if references is not None:
+                seconds += drafted.seconds["layout"] + drafted.seconds["read"]
+            found[way].append((seconds, stats))
+    return found
 
 
 def _answered(

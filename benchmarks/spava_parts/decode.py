@@ -1,4 +1,4 @@
-"""Milliseconds of a pass behind a long prompt, for one token and for a tree of draft tokens."""
+"""Milliseconds of a pass after a long prompt, for one token and for a tree of draft tokens."""
 
 from __future__ import annotations
 

@@ -91,6 +91,20 @@ def file(tmp_path: Path) -> Path:
     return pdfs.write(tmp_path / "five.pdf", pages)
 
 
+@pytest.fixture
+def given(engine: draftlens.Engine, monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
+    """The references of each page that the engine answers from here on."""
+    given: list[list[Any]] = []
+    answer = engine.answer
+
+    def watched(*args: Any, **options: Any) -> Any:
+        given.extend(options["references"])
+        return answer(*args, **options)
+
+    monkeypatch.setattr(engine, "answer", watched)
+    return given
+
+
 def parse(engine: draftlens.Engine, file: Path, **options: Any) -> list[ParsedPage]:
     """All pages, compared with stock `generate`."""
     options = {"prompt": "abc", "max_new_tokens": 36, "dpi": 40, "on_loop": "ignore"} | options
@@ -118,17 +132,9 @@ def test_tables_formulas_and_earlier_pages_change_no_token(
 
 
 def test_pages_of_a_batch_do_not_wait_for_each_other(
-    engine: draftlens.Engine, file: Path, monkeypatch: pytest.MonkeyPatch
+    engine: draftlens.Engine, file: Path, given: list[list[Any]]
 ) -> None:
     """The references of a page are the answers of finished batches, the last page first."""
-    given: list[list[Any]] = []
-    answer = engine.answer
-
-    def watched(*args: Any, **options: Any) -> Any:
-        given.extend(options["references"])
-        return answer(*args, **options)
-
-    monkeypatch.setattr(engine, "answer", watched)
     pages = parse(engine, file, batch=2, method="lookup", drafter="none")
     answers = [tuple(token for token in page.tokens if token not in (17, 40)) for page in pages]
     assert given == [[], [answers[0]], [answers[0]], [answers[3], answers[2]]]
@@ -147,16 +153,11 @@ def test_a_parser_forgets_between_calls(engine: draftlens.Engine, file: Path) ->
 
 
 def test_a_second_page_has_the_notation_of_the_first(
-    engine: draftlens.Engine, file: Path, monkeypatch: pytest.MonkeyPatch
+    engine: draftlens.Engine,
+    file: Path,
+    given: list[list[Any]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    given: list[list[Any]] = []
-    answer = engine.answer
-
-    def watched(*args: Any, **options: Any) -> Any:
-        given.extend(options["references"])
-        return answer(*args, **options)
-
-    monkeypatch.setattr(engine, "answer", watched)
     said = iter(("no table", "| a | b |\n| --- | --- |\n| c | d |", "\\[x\\]", ""))
     monkeypatch.setattr("draftlens.documents.asking.Asker.text", lambda self, tokens: next(said))
     parse(engine, file, pipeline=TablePipeline(), form="markdown-html")
