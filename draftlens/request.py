@@ -26,9 +26,6 @@ from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prepared
 from draftlens.models.prompt_checks import LONG_PROMPT, check_length, check_tokens, num_ids_of
 
-HOSTS = "hosts"
-"""The extra of a request that belongs to the prefill, not to the method."""
-
 Seed = SupportsIndex | Sequence[SupportsIndex] | None
 """A seed for all rows of a call, one for each row, or None to draw one."""
 
@@ -40,7 +37,6 @@ class CallOptions(GenerateOptions, total=False):
     seed: Seed
     references: GivenReferences | None
     prefill: Any
-    hosts: int | None
     compile: Compile
 
 
@@ -60,8 +56,7 @@ class Request:
         observer: is notified of events.
         chat: the messages of the prompts, if known.
         extras: further inputs of the method (`Plan.extras`), by name, such as `references`; and
-            `hosts`, the number of ranks that read the prompts together, and `namespace`, whose
-            entries of the prompt cache the call uses.
+            `namespace`, whose entries of the prompt cache the call uses.
     """
 
     inputs: Mapping[str, Any]
@@ -137,7 +132,7 @@ def check_for_models(models: Models, request: Request) -> None:
 def plan_of(models: Models, request: Request) -> Plan:
     """The plan of the request's method, ready to read prompts."""
     plan = resolve(request.method, models.draft is not None).plan(models)
-    meet_hosts(models.target, plan, request.extras.get(HOSTS), request.inputs)
+    plan.prefill.prepare(models.target, request.inputs)
     return plan
 
 
@@ -176,16 +171,6 @@ def prepare(target: Backbone, request: Request) -> Prepared:
         raise InputError(f"transformers refuses the call: {cause}") from error
 
 
-def meet_hosts(target: Backbone, plan: Plan, hosts: int | None, inputs: Mapping[str, Any]) -> None:
-    """Let several ranks read the prompts of a call, if its prefill uses them and there are any.
-
-    Under torchrun it returns on rank 0 only. Raises ConfigError, InputError and HostError as
-    `Prefill.check_hosts` and `Prefill.meet`.
-    """
-    plan.prefill.check_hosts(hosts)
-    plan.prefill.meet(target, hosts, inputs)
-
-
 def models_of(target_model: Any, draft_model: Any, compile: Compile | None = None) -> Models:
     """Transformers models, or backbones, as backbones, compiled if that is asked for."""
     target = Backbone.of(target_model)
@@ -216,8 +201,7 @@ def _says_nothing(value: Any) -> bool:
 
 def _split_extras(plan: Plan, request: Request) -> tuple[dict[str, Any], Mapping[str, Any] | None]:
     """The extras of a request, and its draft inputs without those among them."""
-    beside = (HOSTS, NAMESPACE)
-    raw_extras = {name: value for name, value in request.extras.items() if name not in beside}
+    raw_extras = {name: value for name, value in request.extras.items() if name != NAMESPACE}
     if request.draft_inputs is None:
         return raw_extras, None
     draft_inputs: dict[str, Any] = {}

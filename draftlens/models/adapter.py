@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from draftlens.core import tree as trees
 from draftlens.core.errors import UnsupportedModelError
-from draftlens.core.process_group import ALONE, Hosts
 from draftlens.models.attention.dispatch import ARGUMENT, AttentionPass, dispatching
 from draftlens.models.cache_argument import with_cache, without_cache
 from draftlens.models.capture import capture_arguments, layers_of, watched_layers
@@ -30,6 +29,7 @@ from draftlens.models.model_lock import lock_of
 from draftlens.models.model_state import Slot
 from draftlens.models.products import ModelProducts
 from draftlens.models.prompt import (
+    PixelEncoder,
     Prepared,
     Prompt,
     build_prompt,
@@ -37,6 +37,7 @@ from draftlens.models.prompt import (
     checked_inputs,
     neutral_config,
     prompt_options,
+    unencoded,
     with_config,
 )
 from draftlens.models.prompt_cache import PromptCache
@@ -66,7 +67,8 @@ class Backbone:
             quantized or not.
 
     Attributes:
-        hosts: processes with copies of the model that read prompts together with this one.
+        encode_pixels: makes features of pixels before `generate` gets them; by default `generate`
+            makes them itself.
         prompt_cache: features and prompts that were read before; None for none.
         retokenizer: of a draft whose tokenizer is not that of its target; else None.
         passes: computes decode forwards; the model's modules do unless `compile` sets it.
@@ -81,7 +83,7 @@ class Backbone:
         model = unwrapped_model(model)
         self.model = model
         self.name = type(model).__name__
-        self.hosts: Hosts = ALONE
+        self.encode_pixels: PixelEncoder = unencoded
         self.prompt_cache: PromptCache | None = None
         self.retokenizer: Retokenizer | None = None
         self.passes: Passes = EAGER
@@ -132,7 +134,7 @@ class Backbone:
 
     def prepare(self, inputs: Mapping[str, Any], **options: Any) -> Prepared:
         """Run stock `generate` up to the start of its own loop, so that every option keeps its
-        meaning. Pixels are encoded there, or by all processes of the model (`hosts`).
+        meaning. Pixels are encoded there, or by `encode_pixels`.
 
         Args:
             inputs: the processor's output, `input_ids` int64 ``[B, L]`` padded on either side.
@@ -164,7 +166,7 @@ class Backbone:
         if self.prompt_cache is not None:
             with self._passing(), self.products.of_pixels(checked):
                 checked = with_features(self.prompt_cache, self.model, checked)
-        encoded = self.hosts.encode(self.model, checked)
+        encoded = self.encode_pixels(self.model, checked)
         with self._passing(), self.products.of_pixels(encoded.inputs):
             prepared: Prepared = model.generate(
                 **encoded.inputs, **options, custom_generate=capture_call
@@ -280,7 +282,12 @@ class Backbone:
     ) -> Tensor | None:
         """Append a prompt or a part of one by `passes`; its logits, or None to let the modules read
         it."""
-        if attention is not None or not part.is_plain or cache.spread or self._lock.is_watching():
+        if (
+            attention is not None
+            or not part.is_plain
+            or not cache.is_local
+            or self._lock.is_watching()
+        ):
             return None
         with self._passing():
             logits = self.passes.read(part, cache, num_logits)
@@ -337,7 +344,7 @@ class Backbone:
             The likeliest token after each of the T appended ones, int64 ``[B, T]``; the last is not
             in the cache. None, with nothing appended, if only `forward` can compute it.
         """
-        if cache.spread or self._lock.is_watching():
+        if not cache.is_local or self._lock.is_watching():
             return None
         with self._passing():
             next_tokens = self.passes.run_chain(
@@ -368,18 +375,6 @@ class Backbone:
                 **_directed(attention),
             )
             return self._logits(output.last_hidden_state)
-
-    @torch.inference_mode()
-    def forward_along(self, tokens: Tensor, position_ids: Tensor, attention: AttentionPass) -> None:
-        """`forward` by a rank whose `attention` sends its results to rank 0."""
-        with self._dispatching():
-            self.decoder(
-                inputs_embeds=self.embed(tokens),
-                attention_mask=None,
-                position_ids=position_ids,
-                use_cache=False,
-                **_directed(attention),
-            )
 
     @contextmanager
     def watching(

@@ -37,6 +37,24 @@ PROMPT_ONLY = ("visual_pos_masks", "deepstack_visual_embeds")
 
 
 @dataclass(frozen=True)
+class Encoded:
+    """Arguments of `generate`, with features in place of pixels that were encoded before it, and
+    messages to the user about the others."""
+
+    inputs: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+
+PixelEncoder = Callable[[Any, Mapping[str, Any]], Encoded]
+"""Encodes pixels among the arguments of a model's `generate`."""
+
+
+def unencoded(model: Any, inputs: Mapping[str, Any]) -> Encoded:
+    """Leaves all pixels to `generate`."""
+    return Encoded(dict(inputs))
+
+
+@dataclass(frozen=True)
 class Prepared:
     """A call of `generate`, ready to decode.
 

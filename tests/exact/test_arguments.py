@@ -428,9 +428,9 @@ CALLS: list[tuple[str, Any]] = [
     *(("seed", value) for value in ("5", 1.5, [1, 2])),
     *(("references", value) for value in (5, "x", True)),
     *(("prefill", value) for value in (5, "magic")),
-    *(("hosts", value) for value in (0, -1, "2", 1.5, True)),
+    *(("prefill", {"name": "ring", "hosts": value}) for value in (0, -1, "2", 1.5, True)),
     *(("compile", value) for value in (5, "always", "a" * 10_000)),
-    ("hosts", "a" * 10_000),
+    ("prefill", {"name": "ring", "hosts": "a" * 10_000}),
     ("references", "a" * 10_000),
 ]
 
@@ -471,7 +471,8 @@ LOADING: list[tuple[str, Any]] = [
     ("target", None),
     *(("dtype", value) for value in (5, "float3", [])),
     *(("calibrate", value) for value in ("x", 5, None)),
-    *(("hosts", value) for value in (0, "2", 1.5, True, HUGE)),
+    *(("prefill", {"name": "ring", "hosts": value}) for value in (0, "2", 1.5, True, HUGE)),
+    ("hosts", 2),
     *(("compile", value) for value in (5, "always", None)),
     *(("prefill", value) for value in (5, "magic")),
     *(("method", value) for value in (5, "magic")),
@@ -485,9 +486,9 @@ LOADING: list[tuple[str, Any]] = [
 @pytest.mark.parametrize(("name", "value"), LOADING, ids=named)
 def test_wrong_arguments_of_load(name: str, value: Any) -> None:
     """Before anything is loaded: there is no such folder."""
-    prefill = {"prefill": "ring"} if name == "hosts" else {}
-    arguments = {"target": "/no/such/folder", **prefill, name: value}
-    sentence = refused(lambda: draftlens.load(**arguments), name.replace("_", " ")[:4])
+    arguments = {"target": "/no/such/folder", name: value}
+    word = "hosts" if isinstance(value, dict) and "hosts" in value else name
+    sentence = refused(lambda: draftlens.load(**arguments), word.replace("_", " ")[:4])
     assert "no such folder" not in sentence
 
 

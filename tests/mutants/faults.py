@@ -1236,7 +1236,7 @@ FAULTS = (
     ),
     Fault(
         "hosts: what others hold of a row that has left is not forgotten",
-        "draftlens/models/sharded_rows.py",
+        "draftlens/prefill/spava/sharded_cache.py",
         "        weakref.finalize(self, hosts.forget, self.number)\n",
         "",
         SHARDED,
@@ -1881,8 +1881,8 @@ FAULTS = (
     Fault(
         "OpenVINO: features between layers are left out of a prompt",
         "draftlens/models/adapter.py",
-        "if attention is not None or not part.is_plain or",
-        "if attention is not None or",
+        "            or not part.is_plain\n",
+        "",
         READ_BY_OPENVINO,
     ),
     Fault(
