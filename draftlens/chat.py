@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from draftlens.arguments import check_question
 from draftlens.core.checks import whole
 from draftlens.core.errors import InputError
 from draftlens.core.result import Result
 from draftlens.core.stats import Clock, Stats
+from draftlens.inputs import check_question
 from draftlens.media import Limits
 from draftlens.media.conversation import Conversation, Message, ask, read
 from draftlens.streaming import Stream

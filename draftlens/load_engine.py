@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Unpack
 
-from draftlens.arguments import model_name
 from draftlens.compile import INT8, QUANTIZING, Compile, check_compile, check_quantization
 from draftlens.core.checks import switch
 from draftlens.decoding.observer import ignore
@@ -17,7 +16,7 @@ from draftlens.methods.base import MethodLike, resolve, with_prefill
 from draftlens.models.known_pairs import AUTO
 from draftlens.models.loading import LoadWords, pair_options
 from draftlens.models.prompt_cache import PromptCache
-from draftlens.open_models import open_models
+from draftlens.open_models import model_name, open_models
 from draftlens.prefill.base import make_prefill
 
 

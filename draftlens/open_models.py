@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from os import PathLike, fspath
+from typing import Any
 
+from draftlens.core.checks import wrong
 from draftlens.core.errors import ConfigError, DraftlensError
 from draftlens.methods.base import MethodLike, draft_use, resolve
 from draftlens.models.known_pairs import AUTO, EMBEDDED, remedy
@@ -109,3 +112,16 @@ def _without_draft(target: Loaded, method: MethodLike, reason: str) -> Opened:
 def _drafts_for_itself(method: MethodLike) -> bool:
     """Whether a method lets the target draft if there is no draft model."""
     return getattr(resolve(method, has_draft=False), "draft", None) == AUTO
+
+
+def model_name(role: str, value: Any) -> str:
+    """The name of a model as text; raises ConfigError otherwise, also for a model that is loaded
+    already, which goes into an `Engine`."""
+    name = fspath(value) if isinstance(value, PathLike) else value
+    if not isinstance(name, str) or not name.strip():
+        raise wrong(
+            role,
+            value,
+            "the name of a model, a folder or a Hub id (draftlens.Engine takes loaded models)",
+        )
+    return name

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, SupportsIndex
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
-from draftlens.arguments import checked_options, names_beside_options
 from draftlens.compile import Compile, attach
 from draftlens.core.errors import ConfigError, DraftlensError, InputError
-from draftlens.core.references import GivenReferences
 from draftlens.core.sampling import as_seed, row_seeds
 from draftlens.core.sequence import Sequence as AnswerSequence
 from draftlens.core.stats import Clock, Stats
@@ -19,25 +17,18 @@ from draftlens.decoding.admission import NAMESPACE
 from draftlens.decoding.observer import NO_OBSERVER, Observer
 from draftlens.decoding.plan import ExtraSource, Plan
 from draftlens.decoding.session import Session
-from draftlens.generate_options import GenerateOptions, check_for_model
 from draftlens.media.chat_source import ChatSource
 from draftlens.methods.base import MethodLike, Models, methods_with, resolve
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prepared
 from draftlens.models.prompt_checks import LONG_PROMPT, check_length, check_tokens, num_ids_of
-
-Seed = SupportsIndex | Sequence[SupportsIndex] | None
-"""A seed for all rows of a call, one for each row, or None to draw one."""
-
-
-class CallOptions(GenerateOptions, total=False):
-    draft: Any
-    draft_inputs: Mapping[str, Any] | None
-    method: MethodLike
-    seed: Seed
-    references: GivenReferences | None
-    prefill: Any
-    compile: Compile
+from draftlens.options import (
+    CallOptions,
+    Seed,
+    check_for_model,
+    checked_options,
+    names_beside_options,
+)
 
 
 @dataclass(frozen=True)
@@ -51,7 +42,7 @@ class Request:
         method: how to decode; None for the default.
         seed: seed of the sampling noise. One seed is extended to different seeds of the rows; None
             draws one from torch's global generator.
-        options: options of `generate` (`GenerateOptions`).
+        options: options of `generate` (`GenerateOptions`); they are checked here, once.
         compile: whether decode forwards run as compiled code; None leaves the models as they are.
         observer: is notified of events.
         chat: the messages of the prompts, if known.
@@ -68,6 +59,14 @@ class Request:
     observer: Observer = NO_OBSERVER
     chat: ChatSource | None = None
     extras: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError and InputError, which name the option or the argument."""
+        further = names_beside_options(CallOptions)
+        checked = checked_options(self.options, further, self.inputs)
+        object.__setattr__(self, "options", checked)
+        if self.draft_inputs is not None:
+            check_tokens("draft_inputs", self.draft_inputs)
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,6 @@ def open_call(
             token is made.
     """
     clock = clock or Clock(Stats())
-    request = _checked(request)
     models = models_of(target_model, draft_model, request.compile)
     check_for_models(models, request)
     plan = plan_of(models, request)
@@ -112,14 +110,6 @@ def open_prepared(
     session = Session(models.target, plan, clock, request.observer)
     sequences = add_rows(session, plan, prepared, request)
     return Call(plan, session, sequences, models.target.dtype)
-
-
-def checked_request(models: Models, request: Request) -> Request:
-    """The request with its options checked, before anything is computed. Raises ConfigError and
-    InputError."""
-    request = _checked(request)
-    check_for_models(models, request)
-    return request
 
 
 def check_for_models(models: Models, request: Request) -> None:
@@ -149,14 +139,6 @@ def add_rows(
     extras = read_extras(plan, raw_extras, source)
     extras[NAMESPACE] = request.extras.get(NAMESPACE)
     return session.add(prepared, seeds_of(request.seed, prepared), draft_inputs, extras)
-
-
-def _checked(request: Request) -> Request:
-    check_tokens("inputs", request.inputs)
-    if request.draft_inputs is not None:
-        check_tokens("draft_inputs", request.draft_inputs)
-    further = names_beside_options(CallOptions)
-    return replace(request, options=checked_options(request.options, further, request.inputs))
 
 
 def prepare(target: Backbone, request: Request) -> Prepared:

@@ -402,7 +402,7 @@ def sampling_options(
         generation = {"do_sample": True, **sampling}
     if repetition_penalty is not None:
         generation["repetition_penalty"] = repetition_penalty
-    from draftlens.arguments import checked_options
+    from draftlens.options import checked_options
 
     checked_options(generation)  # before anything is read or loaded
     return generation

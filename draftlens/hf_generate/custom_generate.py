@@ -17,8 +17,6 @@ from draftlens.core.references import GivenReferences
 from draftlens.core.result import Result
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.text import tokenizer_of
-from draftlens.generate_options import check_config
-from draftlens.generate_options import tokenizer as check_tokenizer
 from draftlens.hf_generate.frame import callers_arguments
 from draftlens.methods.base import MethodLike, resolve, with_prefill
 from draftlens.models.adapter import Backbone
@@ -26,7 +24,9 @@ from draftlens.models.cache_argument import PAST_REFUSAL
 from draftlens.models.pair import is_blind
 from draftlens.models.prompt import Prepared, capture_call, with_checked_mask
 from draftlens.models.prompt_checks import LONG_PROMPT, check_tokens
-from draftlens.request import Request, Seed, models_of, open_prepared
+from draftlens.options import Seed, check_config
+from draftlens.options import tokenizer as check_tokenizer
+from draftlens.request import Request, models_of, open_prepared
 from draftlens.streaming import result_of, texts_of, with_streamer
 
 

@@ -18,7 +18,7 @@ from draftlens.inputs import Inputs
 from draftlens.media.conversation import Conversation
 from draftlens.models.prompt_cache import PromptCache, num_bytes
 from draftlens.models.prompt_checks import max_positions
-from draftlens.request import Request, checked_request
+from draftlens.request import Request
 from draftlens.scheduling import QueueFullError, check_joins
 from draftlens.serve.errors import ApiError
 from draftlens.serve.media import MediaRules
@@ -214,7 +214,7 @@ class Answering:
         self, inputs: Inputs, body: GenerationRequest, client: str, **extras: Any
     ) -> Request:
         length = int(inputs.target["input_ids"].shape[1])
-        request = self.engine.request(
+        return self.engine.request(
             inputs,
             None if self.prompt_cache is None else client,
             max_new_tokens=self._max_new_tokens(length, body.length),
@@ -223,7 +223,6 @@ class Answering:
             **body.sampling(self._samples),
             **extras,
         )
-        return checked_request(self.engine.models, request)
 
     def _max_new_tokens(self, prompt: int, asked: int | None) -> int:
         limit = self.options.max_new_tokens

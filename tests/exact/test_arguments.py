@@ -21,14 +21,13 @@ from families import FAMILIES, TEXT, VOCAB, Family, inputs
 from stock import draft, target
 
 import draftlens
-from draftlens.arguments import checked_options
 from draftlens.batch.map import MapOptions
 from draftlens.cli.option_groups import AnswerOptions
 from draftlens.core.checks import MOST_SHOWN, shown
-from draftlens.generate_options import OPTIONS
 from draftlens.media import Limits
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt_checks import max_positions
+from draftlens.options import OPTIONS, checked_options
 
 LLAVA: Family = FAMILIES[0]
 VIDEO: Family = next(family for family in FAMILIES if family.name == "qwen2_5_vl")

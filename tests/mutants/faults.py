@@ -1300,8 +1300,8 @@ FAULTS = (
     Fault(
         "prefill: that of a call is not used",
         "draftlens/streaming.py",
-        'with_prefill(method, beside.pop("prefill", None))',
-        'with_prefill(method, beside.pop("prefill", None) and None)',
+        'with_prefill(method, own.pop("prefill", None))',
+        'with_prefill(method, own.pop("prefill", None) and None)',
         IN_BLOCKS,
     ),
     Fault(

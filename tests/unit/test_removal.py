@@ -126,7 +126,7 @@ def test_a_paper_can_be_removed(folder: str, places: dict[str, Path]) -> None:
 
 
 LEFTOVERS = {
-    "prefill/spava": r"spava(?!-ablation)|\bring\b|\bhosts\b|torchrun|sharded|\brank 0\b|process_group",
+    "prefill/spava": r"spava(?!-ablation)|\bring\b|\bhosts\b|torchrun|sharded|process_group",
 }
 """Words that belong to a paper; `spava-ablation` is a prefill of the laboratory."""
 
