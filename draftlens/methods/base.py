@@ -11,10 +11,10 @@ from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError
 from draftlens.core.options import build, describe
 from draftlens.core.registry import Registry
-from draftlens.decoding.plan import Plan
+from draftlens.decoding.plan import Plan, make_schedule
 from draftlens.models.adapter import Backbone
 from draftlens.prefill.base import PREFILLS, make_prefill
-from draftlens.pruning import PRUNERS
+from draftlens.pruning import PRUNERS, make_pruner
 
 METHODS = Registry(
     "method",
@@ -57,6 +57,22 @@ class Method(Protocol):
 
 
 MethodLike = Method | str | Mapping[str, Any] | None  # None is the default.
+
+
+def resolve_parts(method: Any, *, pruner: bool = False) -> None:
+    """Replace the names of a method's nested parts by the parts, when the method is made.
+
+    Raises:
+        ConfigError: a name or option is unknown.
+    """
+    if method.schedule == "lockstep":
+        raise ConfigError(
+            "schedule 'lockstep' is schedule 'parallel' with num_speculative_tokens: use that"
+        )
+    make_schedule(method.schedule)
+    object.__setattr__(method, "prefill", make_prefill(method.prefill))
+    if pruner:
+        object.__setattr__(method, "pruner", make_pruner(method.pruner))
 
 
 DRAFT_USES = ("needed", "optional", "unused")

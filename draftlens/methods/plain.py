@@ -9,8 +9,7 @@ from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError
 from draftlens.decoding.drafter import NoDraft
 from draftlens.decoding.plan import Plan, make_schedule
-from draftlens.methods.base import Models
-from draftlens.methods.parts import resolve_parts
+from draftlens.methods.base import Models, resolve_parts
 
 
 @dataclass(frozen=True)

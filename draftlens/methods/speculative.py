@@ -13,7 +13,7 @@ from draftlens.drafting.disagreement import Disagreement
 from draftlens.drafting.draft_prompt import DraftPromptBuilder
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.drafting.retokenized import RetokenizedDrafter
-from draftlens.methods.base import Models, name_of
+from draftlens.methods.base import Models, name_of, resolve_parts
 from draftlens.methods.parts import (
     DEFAULT_LENGTH,
     Tree,
@@ -21,7 +21,6 @@ from draftlens.methods.parts import (
     draft_prompts,
     drafting_plan,
     resolve_drafting,
-    resolve_parts,
     topology_of,
 )
 from draftlens.models.adapter import Backbone

@@ -16,7 +16,7 @@ from draftlens.drafting.disagreement import Disagreement
 from draftlens.drafting.draft_prompt import DraftPromptBuilder, PromptBuilder, SelfPromptBuilder
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.drafting.pruning import Pruning
-from draftlens.methods.base import Models, name_of
+from draftlens.methods.base import Models, name_of, resolve_parts
 from draftlens.methods.parts import (
     Tree,
     check_choice,
@@ -25,7 +25,6 @@ from draftlens.methods.parts import (
     draft_use_of,
     drafting_plan,
     resolve_drafting,
-    resolve_parts,
     settings_of,
     topology_of,
 )

@@ -16,7 +16,7 @@ from draftlens.decoding.acceptance import Acceptance
 from draftlens.decoding.plan import Plan, make_schedule
 from draftlens.media.chat_source import ChatSource
 from draftlens.media.rewriting import without_media
-from draftlens.methods.base import Models, name_of
+from draftlens.methods.base import Models, name_of, resolve_parts
 from draftlens.methods.parts import (
     DEFAULT_LENGTH,
     Tree,
@@ -26,7 +26,6 @@ from draftlens.methods.parts import (
     draft_of,
     draft_use_of,
     resolve_drafting,
-    resolve_parts,
     timed_models,
     topology_of,
 )
