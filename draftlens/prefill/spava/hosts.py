@@ -12,7 +12,7 @@ from torch import Tensor
 
 from draftlens.models.adapter import Backbone
 from draftlens.models.model_state import Slot
-from draftlens.models.prompt import Encoded
+from draftlens.models.prompt import Encoded, unencoded
 
 
 class Arriving:
@@ -126,4 +126,4 @@ def hosts_of(backbone: Backbone) -> Hosts:
 def set_hosts(backbone: Backbone, hosts: Hosts) -> None:
     """Let these ranks read the prompts of a backbone and encode its pixels."""
     _HOSTS.set(backbone, hosts)
-    backbone.encode_pixels = hosts.encode
+    backbone.encode_pixels = unencoded if hosts.size == 1 else hosts.encode
