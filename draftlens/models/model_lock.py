@@ -55,17 +55,24 @@ class PassLock:
 
     @contextmanager
     def hooked(self, module: nn.Module, function: Callable[..., Any], after: bool) -> Iterator[Any]:
-        """Call a function before or `after` each forward of a module; its signature is that of
-        `register_forward_pre_hook` with `with_kwargs`, or `register_forward_hook`. A fork by
-        another thread drops it."""
-        hook = Hook(module, function)
+        """Call a function before or `after` each forward of a module by this thread; its signature
+        is that of `register_forward_pre_hook` with `with_kwargs`, or `register_forward_hook`. A
+        fork by another thread drops it."""
+        thread = get_ident()
+
+        def in_this_thread(*given: Any) -> Any:
+            # Forwards of other threads go on, also those of the caller, and torch may call it
+            # without keywords in them until it is wholly registered.
+            return function(*given) if get_ident() == thread else None
+
+        hook = Hook(module, in_this_thread)
         self._hooks.append(hook)  # before it is set, since a fork may come between
         try:
             with self.hooks:
                 if after:
-                    module.register_forward_hook(function)
+                    module.register_forward_hook(in_this_thread)
                 else:
-                    module.register_forward_pre_hook(function, with_kwargs=True)
+                    module.register_forward_pre_hook(in_this_thread, with_kwargs=True)
             yield
         finally:
             with self.hooks:

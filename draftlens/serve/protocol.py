@@ -221,9 +221,8 @@ def _is_encodable(value: Any) -> bool:
             values += value.values()
         elif isinstance(value, list):
             values += value
-        elif isinstance(value, str) and not value.isascii():
-            if value.encode("utf-8", "replace").decode() != value:
-                return False
+        elif isinstance(value, str) and value.encode("utf-8", "replace").decode() != value:
+            return False
     return True
 
 
