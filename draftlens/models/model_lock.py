@@ -20,7 +20,7 @@ class PassLock:
     Plain forwards share a model. A pass that sets hooks for all threads, or changes the attention
     of the model, is exclusive: it waits for running passes and blocks others. A thread that holds
     the lock exclusively may take it again. Two threads that hold it shared must not both request it
-    exclusively, which would deadlock. The lock `hooks` is held while a shared holder sets or
+    exclusively, which would deadlock, except by `between_passes`. The lock `hooks` is held while a shared holder sets or
     removes hooks that ignore the passes of other threads.
     """
 
@@ -40,6 +40,21 @@ class PassLock:
 
     def exclusive(self) -> AbstractContextManager[None]:
         return self._exclusive
+
+    @contextmanager
+    def between_passes(self) -> Iterator[None]:
+        """Hold the lock exclusively, and nothing shared meanwhile: for a thread whose pass has not
+        begun to compute, since passes of other threads come in between."""
+        thread = get_ident()
+        with self._changed:
+            count = self._holders.pop(thread, 0)
+            self._changed.notify_all()
+        try:
+            with self._exclusive:
+                yield
+        finally:
+            for _ in range(count):
+                self.take_shared()
 
     @contextmanager
     def watching(self) -> Iterator[None]:
