@@ -20,8 +20,8 @@ class PassLock:
     Plain forwards share a model. A pass that sets hooks for all threads, or changes the attention
     of the model, is exclusive: it waits for running passes and blocks others. A thread that holds
     the lock exclusively may take it again. Two threads that hold it shared must not both request it
-    exclusively, which would deadlock, except by `between_passes`. The lock `hooks` is held while a shared holder sets or
-    removes hooks that ignore the passes of other threads.
+    exclusively, which would deadlock, but for `between_passes`. The lock `hooks` is held while a
+    shared holder sets or removes hooks that ignore the passes of other threads.
     """
 
     def __init__(self) -> None:
