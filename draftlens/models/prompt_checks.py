@@ -105,9 +105,8 @@ def check_padding(backbone: Backbone, prepared: Prepared) -> None:
     """Raise `InputError` for padded rows of a model whose own `generate` answers them wrongly, so
     that there is no answer to be equal to."""
     mask = prepared.model_kwargs.get("attention_mask")
-    if backbone.model.config.model_type not in ATTENDS_TO_PADDING or mask is None:
-        return
-    if bool((mask == 0).any()):
+    is_padded = isinstance(mask, Tensor) and mask.ndim == 2 and bool((mask == 0).any())
+    if is_padded and backbone.model.config.model_type in ATTENDS_TO_PADDING:
         raise InputError(
             f"{backbone.name} of transformers attends to the padding of a batch, which changes its "
             "answers: give prompts of one length, or each prompt in a call of its own"
