@@ -10,6 +10,8 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
+import torch
+
 from draftlens.core.result import Chunk, Result
 from draftlens.core.stats import Stats
 from draftlens.core.text import TextDecoder
@@ -50,6 +52,7 @@ class AsyncAnswer:
         self._accepted_by_depth: Counter[int] = Counter()
         self._num_chunks = Counter[int]()
         self._decode_ids = decode_ids
+        self._streamer = request.options.get("streamer")
         self._decoders = [TextDecoder(decode_ids or _no_text) for _ in range(self.job.num_rows)]
         scheduler.submit(self.job)
 
@@ -63,6 +66,8 @@ class AsyncAnswer:
         trace: TracebackType | None,
     ) -> None:
         self.cancel()
+        if self._streamer is not None:  # also after an exception, since a reader may wait for it
+            self._streamer.end()
 
     def cancel(self) -> None:
         """End the answer; its rows leave the batch before the next round."""
@@ -82,6 +87,9 @@ class AsyncAnswer:
         if update.error is not None:
             self.done = True
             raise update.error
+        if self._streamer is not None:
+            for chunk in update.chunks:
+                self._streamer.put(torch.tensor(chunk.tokens))
         chunks = [self._received(chunk) for chunk in update.chunks]
         if update.done:
             self.done = True

@@ -215,7 +215,8 @@ class Engine:
         """
         if self.target.backbone.prompt_cache is None:
             self.attach(PromptCache(CHAT_CACHE))
-        return Chat(partial(self._answer_chat, namespace), **options)
+        answer = partial(self._answer_chat, namespace)
+        return Chat(answer, check=lambda chat: self.process([chat]), **options)
 
     def _answer_chat(
         self, namespace: str, conversation: Conversation, *, clock: Clock, **options: Any

@@ -21,7 +21,13 @@ from draftlens.media.chat_source import ChatSource
 from draftlens.methods.base import MethodLike, Models, methods_with, resolve
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prepared
-from draftlens.models.prompt_checks import LONG_PROMPT, check_length, check_tokens, num_ids_of
+from draftlens.models.prompt_checks import (
+    LONG_PROMPT,
+    check_length,
+    check_padding,
+    check_tokens,
+    num_ids_of,
+)
 from draftlens.options import (
     CallOptions,
     Seed,
@@ -131,6 +137,7 @@ def add_rows(
 ) -> list[AnswerSequence]:
     """Let the rows of a request join a session of the plan of its method."""
     check_length(session.target, prepared, bool(request.options.get(LONG_PROMPT)))
+    check_padding(session.target, prepared)
     num_rows = len(prepared.input_ids)
     raw_extras, draft_inputs = _split_extras(plan, request)
     draft_inputs = _draft_inputs(plan, prepared, request.inputs, draft_inputs)

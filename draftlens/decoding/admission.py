@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -213,10 +214,16 @@ class Admission:
             cache=cache,
             room=arrival.room,
             readings=readings,
-            observer=self._observer,
+            observer=replace(
+                self._observer, on_reference=partial(self._on_reference, arrival.sequences)
+            ),
             extras=arrival.extras,
             eos=arrival.sequences[0].stopping.eos,
         )
+
+    def _on_reference(self, call: Seq[Sequence], row: int, reference: int) -> None:
+        call[row].accepted_by_reference[reference] += 1
+        self._observer.on_reference(row, reference)
 
     def _collect_notes(self, sequences: Seq[Sequence], output: PrefillOutput) -> None:
         new = [name for name in output.approximate if name not in self.approximate]

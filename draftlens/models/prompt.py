@@ -32,7 +32,10 @@ PASSED_SEPARATELY = (
 ASSISTED = ("prompt_lookup_num_tokens", "assistant_early_exit")
 """Options of a GenerationConfig that request stock assisted generation."""
 
-PROMPT_ONLY = ("visual_pos_masks", "deepstack_visual_embeds")
+PROMPT_ONLY = (
+    *("visual_pos_masks", "deepstack_visual_embeds"),
+    *("vision_mask", "deepstack_features"),  # of Granite 4 Vision
+)
 """Further tensors of a language model that concern the prompt's own tokens only."""
 
 
@@ -192,7 +195,8 @@ class Prompt:
         extra = dict(self.extra)
         for name, value in self.extra.items():
             if _per_token(value, self.visual.shape):  # masks of tokens that represent pixels
-                extra[name] = extended(value, value.new_zeros(num_rows, num_tokens))
+                new = value.new_zeros(num_rows, num_tokens, *value.shape[2:])
+                extra[name] = extended(value, new)
         return replace(
             self,
             embeds=extended(self.embeds, embeds),
@@ -365,15 +369,18 @@ def _gather_tokens(values: Mapping[str, Any], order: Tensor, shape: torch.Size) 
     gathered = dict(values)
     for key, value in values.items():
         if _per_token(value, shape):
-            gathered[key] = value.gather(1, order)
+            gathered[key] = value.gather(1, order.view(*shape, *value.shape[2:]))
     return gathered
 
 
 def _holds_tensors(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        value = list(value.values())
     if isinstance(value, (list, tuple)):
         return any(map(_holds_tensors, value))
     return isinstance(value, Tensor)
 
 
 def _per_token(value: Any, shape: torch.Size) -> bool:
-    return isinstance(value, Tensor) and value.shape == shape
+    """Whether a value is a tensor ``[B, L]`` or ``[B, L, 1]``."""
+    return isinstance(value, Tensor) and value.shape in (shape, (*shape, 1))

@@ -20,6 +20,9 @@ factor. Others (`llama3`, `longrope`) state the positions with the factor."""
 UNBOUNDED = ("dynamic",)
 """Kinds of RoPE that adapt to a prompt of any length."""
 
+ATTENDS_TO_PADDING = ("git",)
+"""Model types whose `generate` shifts the mask of padded rows (transformers 5.24)."""
+
 LONG_PROMPT = "allow_long_prompt"
 """The option that lets a prompt have more positions than the model was made for."""
 
@@ -95,6 +98,18 @@ def check_length(backbone: Backbone, prepared: Prepared, allowed: bool) -> None:
         raise InputError(
             f"the prompt has {needed} positions and {backbone.name} is made for {limit}: use fewer "
             f"frames, smaller images or a shorter text ({LONG_PROMPT}=True answers all the same)"
+        )
+
+
+def check_padding(backbone: Backbone, prepared: Prepared) -> None:
+    """Raise `InputError` for padded rows of a model whose own `generate` answers them wrongly, so
+    that there is no answer to be equal to."""
+    mask = prepared.model_kwargs.get("attention_mask")
+    is_padded = isinstance(mask, Tensor) and mask.ndim == 2 and bool((mask == 0).any())
+    if is_padded and backbone.model.config.model_type in ATTENDS_TO_PADDING:
+        raise InputError(
+            f"{backbone.name} of transformers attends to the padding of a batch, which changes its "
+            "answers: give prompts of one length, or each prompt in a call of its own"
         )
 
 

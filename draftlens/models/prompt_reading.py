@@ -144,7 +144,8 @@ def store_answer(
     cache.held[row] = None  # once
     if not tokens:
         return
-    ids = torch.tensor(tokens, device=backbone.device)
+    # A draft may have fewer ids than its target; its passes read the last one in their place.
+    ids = torch.tensor(tokens, device=backbone.device).clamp_max(backbone.vocab_size - 1)
     positions = next_position + torch.arange(len(tokens), device=next_position.device)
     with torch.inference_mode():
         digests = answer_digests(backbone.embed(ids), positions)

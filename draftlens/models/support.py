@@ -27,6 +27,12 @@ def model_parts(model: Any, name: str) -> tuple[Any, Any, Any]:
     """The language model, output head and input embeddings. Raises `UnsupportedModelError`."""
     if getattr(model.config, "is_encoder_decoder", False) or not hasattr(model, "generate"):
         raise UnsupportedModelError(f"{name} is no decoder-only model with generate()")
+    layers = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ()
+    if "chunked_attention" in layers:  # Llama 4
+        raise UnsupportedModelError(
+            f"{name} attends within chunks of a prompt, which draftlens does not support: load a "
+            "model with full attention in every layer, such as Qwen3-VL"
+        )
     decoder = model.get_decoder()
     head = model.get_output_embeddings()
     embed = model.get_input_embeddings()

@@ -266,6 +266,10 @@ class Scheduler:
         gained = batch.by_job(chunks)
         batch.drop_ended()
         for job, job_chunks in gained.items():
+            if job.failure is not None:
+                self._leave(batch, job)
+                job.notify(Update(error=job.failure))
+                continue
             self.counters.tokens += sum(len(chunk.tokens) for chunk in job_chunks)
             done = all(sequence.finished for sequence in job.sequences)
             if done:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -27,6 +27,11 @@ from draftlens.serve.protocol import ChatRequest, CompletionRequest, GenerationR
 from draftlens.serve.text import RowText
 
 REFERENCES = "references"
+PREDICTION = 0
+"""Index of the prediction among the references of a row."""
+
+
+Work = TypeVar("Work")
 
 
 class Row:
@@ -39,13 +44,16 @@ class Row:
 
 
 class Answer:
-    """The choices of a response while they grow."""
+    """The choices of a response while they grow. `predicted` is the number of tokens of the
+    prediction that the draft tokens may come from."""
 
-    def __init__(self, stream: AsyncAnswer, rows: list[Row], prompt: int, predicted: bool) -> None:
+    def __init__(
+        self, stream: AsyncAnswer, rows: list[Row], prompt: int, predicted: int = 0
+    ) -> None:
         self.stream = stream
         self.rows = rows
         self.num_prompt = prompt
-        self.predicted = predicted
+        self.num_predicted = predicted
 
     async def next_round(self) -> list[tuple[int, list[tuple[str, bool]]]]:
         """Rows that gained text, with its stretches (`RowText.add`); rows end with their last."""
@@ -74,12 +82,13 @@ class Answer:
         return self.stream.job.sequences[0].cached_tokens
 
     @property
-    def prediction(self) -> tuple[int, int] | None:
-        """Accepted and rejected draft tokens, if the request had a prediction."""
-        if not self.predicted:
-            return None
-        stats = self.stream.stats
-        return stats.accepted, stats.drafted - stats.accepted
+    def prediction(self) -> tuple[int, int]:
+        """Tokens of the prediction that the draft supplied and the answers have, and those that
+        they do not have."""
+        if not self.num_predicted:
+            return 0, 0
+        accepted = [row.accepted_by_reference[PREDICTION] for row in self.stream.job.sequences]
+        return sum(accepted), sum(max(self.num_predicted - count, 0) for count in accepted)
 
     @property
     def speedup(self) -> float | None:
@@ -145,10 +154,9 @@ class Answering:
         began = time.perf_counter()
         with self._Reading(self):
             conversation = await self.media.read(body.messages)
-            request = await self._in_processing(
+            request, predicted = await self._in_processing(
                 partial(self._chat_request, conversation, body, client)
             )
-        predicted = body.prediction is not None
         return self._submit([request], body, client, began, predicted)[0]
 
     async def complete(self, body: CompletionRequest, client: str) -> list[Answer]:
@@ -165,7 +173,7 @@ class Answering:
                 await self._in_processing(partial(self._text_request, prompt, body, client))
                 for prompt in prompts
             ]
-        return self._submit(requests, body, client, began, False)
+        return self._submit(requests, body, client, began)
 
     class _Reading:
         """Counts a request that is being read among those that wait."""
@@ -188,15 +196,22 @@ class Answering:
         if body.n > min(self.options.max_samples, self.options.batch.max_rows):
             raise ApiError(400, f"n is {body.n}, more than this server answers at once", "n")
 
-    async def _in_processing(self, work: Callable[[], Request]) -> Request:
+    async def _in_processing(self, work: Callable[[], Work]) -> Work:
         return await asyncio.get_running_loop().run_in_executor(self._processing, work)
 
-    def _chat_request(self, conversation: Conversation, body: ChatRequest, client: str) -> Request:
+    def _chat_request(
+        self, conversation: Conversation, body: ChatRequest, client: str
+    ) -> tuple[Request, int]:
+        """The request, and the tokens of its prediction that drafts may come from."""
         inputs = self.engine.process([conversation])
         references: dict[str, Any] = {}
+        num_predicted = 0
         if body.prediction is not None and self._reads_references:
-            references[REFERENCES] = [[body.prediction.text]]
-        return self._request(inputs, body, client, **references)
+            text = body.prediction.text
+            references[REFERENCES] = [[text]]
+            tokenizer = self.engine.target.processor.tokenizer
+            num_predicted = len(tokenizer.encode(text, add_special_tokens=False))
+        return self._request(inputs, body, client, **references), num_predicted
 
     def _text_request(
         self, prompt: str | list[int], body: CompletionRequest, client: str
@@ -236,7 +251,7 @@ class Answering:
         body: GenerationRequest,
         client: str,
         began: float,
-        predicted: bool,
+        predicted: int = 0,
     ) -> list[Answer]:
         answers: list[Answer] = []
         try:

@@ -32,6 +32,9 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "guided_regex": (),
     "guided_choice": (),
     "chat_template": (),
+    "continue_final_message": (False,),
+    "ignore_eos": (False,),
+    "min_tokens": (0,),
 }
 """Fields that are known and not supported, and values of them that change nothing."""
 
@@ -190,6 +193,12 @@ def parse(kind: type[Model], body: Any) -> Model:
         value = body.get(name)
         if value is not None and not any(_equal(value, neutral) for neutral in values):
             raise ApiError(400, f"{name} is not supported", name, "unsupported_parameter")
+    for name in kind.model_fields:
+        if not _is_encodable(body.get(name)):
+            message = (
+                f"{name} has half of a surrogate pair (\\ud800 to \\udfff): send whole characters"
+            )
+            raise ApiError(400, message, name, "invalid_value")
     try:
         request = kind.model_validate(body)
     except ValidationError as error:
@@ -203,25 +212,37 @@ def parse(kind: type[Model], body: Any) -> Model:
     return request
 
 
+def _is_encodable(value: Any) -> bool:
+    """Whether all texts in a value from JSON, which may have half surrogate pairs, are Unicode."""
+    values = [value]
+    while values:
+        value = values.pop()
+        if isinstance(value, dict):
+            values += value.values()
+        elif isinstance(value, list):
+            values += value
+        elif isinstance(value, str) and value.encode("utf-8", "replace").decode() != value:
+            return False
+    return True
+
+
 def _equal(value: Any, neutral: Any) -> bool:
     """`0` and `false` are different values."""
     return bool(value == neutral) and isinstance(value, bool) == isinstance(neutral, bool)
 
 
 def usage(
-    prompt: int, cached: int, completion: int, prediction: tuple[int, int] | None
+    prompt: int, cached: int, completion: int, prediction: tuple[int, int] = (0, 0)
 ) -> dict[str, Any]:
-    """`cached` tokens of the prompt came from the prompt cache; `prediction` has the accepted and
-    the rejected draft tokens, None without a prediction."""
-    counts: dict[str, Any] = {
+    """`cached` tokens of the prompt came from the prompt cache; `prediction` has the tokens of the
+    prediction that are in the answers, and those that are not."""
+    return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": cached},
-    }
-    if prediction is not None:
-        counts["completion_tokens_details"] = {
+        "completion_tokens_details": {
             "accepted_prediction_tokens": prediction[0],
             "rejected_prediction_tokens": prediction[1],
-        }
-    return counts
+        },
+    }

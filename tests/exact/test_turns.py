@@ -23,7 +23,7 @@ from conversations import (
 from families import FAMILIES, Family
 from hypothesis import given as drawn
 from hypothesis import strategies as st
-from stock import target
+from stock import stock, target
 from test_fuzz import share
 
 from draftlens.core.stats import Clock, Stats
@@ -205,6 +205,30 @@ def test_tokens_whose_attention_guides_a_pruner_are_read_again() -> None:
     reading.read()
     assert reading.cached == [length - READERS]
     torch.testing.assert_close(probe.result(), expected.result(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["chain", "eagle"])
+def test_answers_with_ids_that_the_draft_lacks(method: str) -> None:
+    """They are stored as the draft reads them, and found again in the next turn."""
+    family, new = BY_NAME["llava"], 25
+    drafting = Backbone(family.build(seed=7, vocab_size=200))
+    models = models_of(family, None, PromptCache(PLENTY))[0], drafting
+    drafting.prompt_cache = models[0].prompt_cache
+    given = inputs_of(family, [Conversation((Turn("i", 5),))], [[]], 1)
+    options: dict[str, Any] = {"suppress_tokens": list(range(190)), "max_new_tokens": new}
+    result = answer(models, given, METHODS[method], **options)
+    assert result.tokens == stock(target(family), given, **options)
+    tokens = result.tokens[0]
+    assert any(token >= drafting.vocab_size for token in tokens[:-5])
+    rest = torch.tensor([[*tokens, 5, 6]])
+    longer = dict(given)
+    longer["input_ids"] = torch.cat([given["input_ids"], rest], 1)
+    longer["attention_mask"] = torch.cat([given["attention_mask"], torch.ones_like(rest)], 1)
+    prompt = named(drafting.encode(drafting.prepare_prompt(longer)), "")
+    reading = PromptReading(drafting, prompt, drafting.new_cache(prompt, 1))
+    assert reading.cached[0] > given["input_ids"].shape[1] + new - 6
+    result = answer(models, longer, METHODS[method], **options)
+    assert result.tokens == stock(target(family), longer, **options)
 
 
 def test_namespaces_share_nothing() -> None:

@@ -699,9 +699,9 @@ FAULTS = (
     ),
     Fault(
         "hooks: passes of other threads are read",
-        "draftlens/models/capture.py",
-        "if get_ident() == thread:\n            receive(layer, args[0]",
-        "if thread:\n            receive(layer, args[0]",
+        "draftlens/models/model_lock.py",
+        "function(*given) if get_ident() == thread else None",
+        "function(*given) if thread else None",
         _only("tests/unit/models/attention/test_similarity.py", "other_threads"),
     ),
     Fault(
