@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from draftlens_lab.measure.tables import markdown_table
+from draftlens_lab.plugins.captions import _CAPTIONS
 from shared import argument_parser, configure, environment, environment_line, rotated, save
 
 from draftlens import TABED, load
 from draftlens.engine import Engine
-from draftlens.methods.tabed import captions as captioner
 from tabed_parts.kinds import prompts
 
 KINDS = ("picture", "two pictures", "five pictures", "64 frames")
@@ -54,7 +54,7 @@ def measure(engine: Engine, kind: str, args: argparse.Namespace) -> dict[str, di
         reference: Any = None
         for number in range(1 + args.repeats):
             for way, method in rotated(list(WAYS.items()), number):
-                captioner._CAPTIONS.clear()  # else the picture would not be described again
+                _CAPTIONS.clear()  # else the picture would not be described again
                 inputs = engine.process([clip.prepare()()])
                 options = {"max_new_tokens": args.max_new_tokens}
                 result = engine.answer(inputs, method=method, **options).run()

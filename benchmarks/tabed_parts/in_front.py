@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from draftlens import load
 from draftlens.core.prefill_readings import NO_FEATURES
 from draftlens.drafting.draft_prompt import DraftPrompt, prefilled
-from draftlens.methods.tabed.pooling import pool
-from draftlens.methods.tabed.views import Source
+from draftlens.methods.tabed.views import Source, pool
 from draftlens.methods.tabed.weights import make_weighting
 from tabed_parts.kinds import prompts
 from tabed_parts.replay import GAMMA, Replay
@@ -48,7 +47,7 @@ class PooledInFront:
 
     label = "pooled in front"
     same_without_media = True
-    rewriting = ""
+    rewriting = None
     needs_vision = True
     readings = NO_FEATURES
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from math import inf, nan
 
 import torch
+from draftlens_lab.plugins.target_weights import total_variation
 from torch import Tensor
 
-from draftlens.methods.tabed.mixture import log_mixture, total_variation
-from draftlens.methods.tabed.weight_updates import MIN_LOG_PROB
-from draftlens.methods.tabed.weights import Seen, Tally, Weighting, normalized
+from draftlens.methods.tabed.ensemble import MIN_LOG_PROB
+from draftlens.methods.tabed.weights import Seen, Tally, Weighting, log_mixture, normalized
 from tabed_parts.taught import Taught
 
 GAMMA = 5

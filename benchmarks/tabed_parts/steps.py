@@ -26,8 +26,8 @@ from draftlens.core.sampling import SamplingRule
 from draftlens.core.tree import chain
 from draftlens.drafting.draft_prompt import prefilled
 from draftlens.drafting.growth import levels
-from draftlens.methods.tabed.mixture import log_mixture
 from draftlens.methods.tabed.view_rows import ViewRows
+from draftlens.methods.tabed.weights import log_mixture
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt

@@ -26,7 +26,7 @@ from draftlens.drafting.draft_prompt import DraftPrompt
 from draftlens.drafting.draft_scores import score_tokens, with_ids_of_the_target
 from draftlens.engine import Engine
 from draftlens.inputs import Inputs
-from draftlens.methods.tabed.given_views import VIEWS_EXTRA
+from draftlens.methods.tabed.prompts import VIEWS_EXTRA
 from draftlens.methods.tabed.views import Source, make_views
 from draftlens.models.adapter import Backbone
 from tabed_parts.kinds import read

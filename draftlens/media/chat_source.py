@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from draftlens.core.errors import DraftlensError
 from draftlens.media.conversation import Conversation
 
 Process = Callable[[Sequence[Conversation]], Mapping[str, Any]]
@@ -15,13 +14,6 @@ in the model's dtype."""
 
 Decode = Callable[[list[int]], str]
 """From token ids to text without special tokens."""
-
-
-class CaptionError(DraftlensError):
-    """No captions could be made: a draft that would have read them goes without.
-
-    It never reaches a user, because the answer does not depend on captions.
-    """
 
 
 @dataclass(frozen=True)

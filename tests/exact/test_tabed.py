@@ -398,7 +398,7 @@ class TableView:
     number: int
 
     same_without_media = False
-    rewriting = ""
+    rewriting = None
     needs_vision = False
     readings = NO_FEATURES
 

@@ -897,8 +897,8 @@ FAULTS = (
     Fault(
         "tabed: tokens are observed twice",
         "draftlens/methods/tabed/ensemble.py",
-        "                self._observe_path(row, verdict, places)",
-        "                self._observe_path(row, verdict, places)\n" * 2,
+        "                self._tallies.observe(self._path_tokens(row, verdict, places))",
+        "                self._tallies.observe(self._path_tokens(row, verdict, places))\n" * 2,
         WEIGHED,
     ),
     Fault(
@@ -910,7 +910,7 @@ FAULTS = (
     ),
     Fault(
         "tabed: the views' guesses are judged by the noise of another token",
-        "draftlens/methods/tabed/weight_updates.py",
+        "draftlens/methods/tabed/ensemble.py",
         "steps = torch.arange(first, first + num_tokens)",
         "steps = torch.arange(first, first + num_tokens) + 1",
         MIXED_TABLES,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -15,7 +15,6 @@ from draftlens.core.tree import Topology
 from draftlens.decoding.acceptance import Acceptance
 from draftlens.decoding.plan import Plan, make_schedule
 from draftlens.media.chat_source import ChatSource
-from draftlens.media.rewriting import without_media
 from draftlens.methods.base import Models, name_of, resolve_parts
 from draftlens.methods.parts import (
     DEFAULT_LENGTH,
@@ -29,11 +28,9 @@ from draftlens.methods.parts import (
     timed_models,
     topology_of,
 )
-from draftlens.methods.tabed.captions import Captioning, Captions, captioned, captions_of
 from draftlens.methods.tabed.ensemble import Ensemble
-from draftlens.methods.tabed.given_views import VIEWS_EXTRA, MakeView, read_views
-from draftlens.methods.tabed.prompts import ViewPrompts
-from draftlens.methods.tabed.views import VIEWS, View, make_views
+from draftlens.methods.tabed.prompts import VIEWS_EXTRA, ViewPrompts, read_views
+from draftlens.methods.tabed.views import VIEWS, MakeView, View, make_views
 from draftlens.methods.tabed.weights import WEIGHTS, make_weighting
 from draftlens.models.adapter import Backbone
 
@@ -45,15 +42,17 @@ _log = logging.getLogger("draftlens")
 @dataclass(frozen=True)
 class TABED:
     """The draft reads the prompt in several views; their distributions are mixed by weights that
+    follow the target's tokens (TABED).
 
     Args:
         views: the ways to read the prompt: names of `methods.tabed.views.VIEWS` (`"multimodal"`:
-            everything; `"text"`: the words only; `"pooled"`: means over 2 x 2 visual tokens;
-            `"caption"`: captions in place of pictures), mappings of a name and options, or
-            ``{"pruner": ..., "ratio": ...}`` for a part of the visual tokens.
+            everything; `"text"`: the words only; `"pooled"`: means over 2 x 2 visual tokens),
+            mappings of a name and options, or ``{"pruner": ..., "ratio": ...}`` for a part of the
+            visual tokens. The package draftlens-lab adds `"caption"`: captions in place of
+            pictures.
         weights: how the views are weighed: a name of `methods.tabed.weights.WEIGHTS`, a mapping of
             a name and options, or fixed numbers, one for each view. The paper's are `"uniform"`
-            (MT, MTCP), `"grid"` (MT*) and `"kld"` (MTCP*).
+            (MT, MTCP) and, of the package draftlens-lab, `"grid"` (MT*) and `"kld"` (MTCP*).
         rest: whether a view with a negligible weight is left out for the rest of the answer.
         num_speculative_tokens, tree: as for `SpeculativeDecoding`, but without both a chain of 5,
             as in the paper.
@@ -102,9 +101,6 @@ class TABED:
         object.__setattr__(self, "views", make_views(self.views))
         object.__setattr__(self, "weights", make_weighting(self.weights))
         self.weights.tally([view.label for view in self.views])  # refuses numbers for other views
-        for view in self.views:
-            if view.rewriting == "caption":
-                _captioning(view)  # refuses values that make no sense
 
     @property
     def draft_use(self) -> str:
@@ -173,33 +169,17 @@ def _sees(backbone: Backbone) -> bool:
 def _makers(
     views: tuple[View, ...], models: Models, drafts_for_itself: bool
 ) -> Mapping[str, MakeView]:
-    makers: dict[str, Callable[[ChatSource], Mapping[str, Any]]] = {}
+    """What makes the inputs of further views of messages, with the processor of the model that
+    drafts."""
+    makers: dict[str, MakeView] = {}
     for view in views:
-        if view.rewriting == "text":
-            makers[view.label] = partial(_text_inputs, drafts_for_itself, view)
-        elif view.rewriting == "caption":
-            captions = captions_of(_captioning(view), models)
-            makers[view.label] = partial(_caption_inputs, drafts_for_itself, captions)
+        if view.rewriting is not None:
+            make_view = view.rewriting(models)
+            makers[view.label] = partial(_made, make_view, drafts_for_itself)
     return makers
 
 
-def _captioning(view: Any) -> Captioning:
-    return Captioning(view.captioner, view.prompt, view.max_tokens)
-
-
-def _text_inputs(drafts_for_itself: bool, view: Any, chat: ChatSource) -> Mapping[str, Any]:
-    chat = _for(drafts_for_itself, chat)
-    return chat.process([without_media(each, view.instead) for each in chat.conversations])
-
-
-def _caption_inputs(
-    drafts_for_itself: bool, captions: Captions, chat: ChatSource
-) -> Mapping[str, Any]:
-    return captioned(captions, _for(drafts_for_itself, chat))
-
-
-def _for(drafts_for_itself: bool, chat: ChatSource) -> ChatSource:
-    """The messages with the processor of the model that drafts."""
-    if not drafts_for_itself or chat.target is None:
-        return chat
-    return replace(chat, process=chat.target.process, decode=chat.target.decode)
+def _made(make_view: MakeView, drafts_for_itself: bool, chat: ChatSource) -> Mapping[str, Any]:
+    if drafts_for_itself and chat.target is not None:
+        chat = replace(chat, process=chat.target.process, decode=chat.target.decode)
+    return make_view(chat)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import exp, inf
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import exp, inf, nan
 from typing import Any
 
 import torch
@@ -15,26 +15,33 @@ from draftlens.core.errors import InputError
 from draftlens.core.history import History
 from draftlens.core.proposal import Verdict
 from draftlens.core.rows import replace_by_last
-from draftlens.core.tree import ROOT, Topology
+from draftlens.core.sampling import gumbel
+from draftlens.core.tree import EMPTY, ROOT, Topology
+from draftlens.core.view_record import Weighed
 from draftlens.decoding.drafter import TargetContext
+from draftlens.decoding.observer import ignore
 from draftlens.drafting.adaptive.history import TreeControllers
 from draftlens.drafting.draft_prompt import DraftPrompt
 from draftlens.drafting.draft_scores import with_ids_of_the_target
 from draftlens.drafting.growth import Level, Nodes
 from draftlens.drafting.model_drafter import TreeDrafter
-from draftlens.methods.tabed.mixture import log_mixture
 from draftlens.methods.tabed.prompts import ViewPrompts, present_views
 from draftlens.methods.tabed.view_rows import Present, ViewRows
-from draftlens.methods.tabed.weight_updates import (
-    MIN_LOG_PROB,
-    RowViews,
-    ViewTallies,
-    log_probs_before,
+from draftlens.methods.tabed.weights import (
+    Seen,
+    Tally,
+    Weighting,
+    log_mixture,
+    log_sum,
+    normalized,
 )
-from draftlens.methods.tabed.weights import Weighting, normalized
 
 NEGLIGIBLE = 0.05  # A view with less weight in all rows is dropped.
 PATIENCE = 4  # Tokens for which the weight must have been negligible.
+
+# Least log likelihood of a draft token (one in 10,000) where weights are updated along its path: a
+# view can recover after top-k or top-p left a token no chance.
+MIN_LOG_PROB = -9.21
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,19 @@ class _Scored:
     nodes: list[int]  # M nodes
     scores: Tensor  # of each view that is awake, ``[B, a, M, V]``
     log_weights: Tensor  # of the same views, ``[B, a, M]``
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """P tokens of an answer with the scores of a views before each of them."""
+
+    row: int  # in the batch
+    history: History
+    first: int  # index of the first token in the row's answer
+    tokens: Sequence[int]
+    log_probs: Tensor  # log q_v before each token, ``[a, P, V]``
+    views: Sequence[int | None]  # indices among all views; None for one that the row does not have
+    log_targets: Tensor | None = None  # log p, ``[P, V]``, if needed and known
 
 
 class Ensemble(TreeDrafter):
@@ -105,7 +125,8 @@ class Ensemble(TreeDrafter):
         logits = self.rows.join_views([draft or read[0] for draft in drafts], present, batch, room)
         self._tallies.add(batch)
         self._histories += batch.histories
-        self._observe_first(logits, len(self._histories) - len(batch))
+        for evidence in self._first_tokens(logits, len(self._histories) - len(batch)):
+            self._tallies.observe(evidence)
 
     def _choose(
         self, drafts: list[DraftPrompt | None], present: list[Present]
@@ -119,7 +140,12 @@ class Ensemble(TreeDrafter):
     def _catch_up(self, batch: Batch) -> Tensor:
         """Logits of all views that are awake after each row's last token, ``[B, a, 1, V]``."""
         logits = self.rows.catch_up(batch.steps(self.rows.device))
-        self._observe_pending(logits)
+        hits = misses = 0
+        for evidence in self._pending_tokens(logits):
+            right = self._tallies.observe(evidence)
+            hits += right
+            misses += len(evidence.tokens) - right
+        self._agreement = (hits, misses)
         self._weights = self._root_weights()
         return self.rows.last(logits)
 
@@ -159,8 +185,8 @@ class Ensemble(TreeDrafter):
                 continue
             if len(self._chosen) == 1:
                 self._count_only(row, verdict, places)
-            else:
-                self._observe_path(row, verdict, places)
+            elif ROOT in places:
+                self._tallies.observe(self._path_tokens(row, verdict, places))
         self._scored = []
         self.rows.keep(verdict, batch)
         self._histories = list(batch.histories)
@@ -180,8 +206,8 @@ class Ensemble(TreeDrafter):
             table.append(normalized(weights))
         return torch.tensor(table, device=self.rows.device)[:, :, None]
 
-    def _observe_first(self, logits: Sequence[Tensor | None], first_row: int) -> None:
-        """Weigh the views by the first tokens of rows that joined; logits of each prefill."""
+    def _first_tokens(self, logits: Sequence[Tensor | None], first_row: int) -> Iterator[Evidence]:
+        """The first tokens of rows that joined; logits of each prefill."""
         present = self.rows.present[first_row:]
         view_numbers = tuple(
             view for view in range(len(logits)) if any(row[view] for row in present)
@@ -191,35 +217,28 @@ class Ensemble(TreeDrafter):
         if len(computed) < len(view_logits) or len(self._chosen) == 1:
             return
         stacked = with_ids_of_the_target(torch.stack(computed, 1), self.rows.vocab_size)
-        for row, views in enumerate(stacked, first_row):
+        for row, before in enumerate(stacked, first_row):
             if self._histories[row].length:
-                self._observe_late(row, 0, views, view_numbers)
+                yield self._late_tokens(row, 0, before, view_numbers)
 
-    def _observe_pending(self, logits: Tensor) -> None:
-        """Weigh the views by each row's pending tokens but the first; logits ``[B, a, W, V]``."""
-        hits = misses = 0
+    def _pending_tokens(self, logits: Tensor) -> Iterator[Evidence]:
+        """Each row's pending tokens but the first; logits ``[B, a, W, V]``."""
         for row, tokens in enumerate(self.rows.pending):
             if len(tokens) > 1:
                 first = self._histories[row].length - len(tokens) + 1
-                views = logits[row, :, : len(tokens) - 1]
-                right = self._observe_late(row, first, views, self.rows.awake)
-                hits += right
-                misses += len(tokens) - 1 - right
-        self._agreement = (hits, misses)
+                before = logits[row, :, : len(tokens) - 1]
+                yield self._late_tokens(row, first, before, self.rows.awake)
 
-    def _observe_late(
+    def _late_tokens(
         self, row: int, first: int, logits: Tensor, view_numbers: Sequence[int]
-    ) -> int:
-        """Weigh the views by P tokens, from index `first` on, that the draft has not proposed.
-
-        `logits` are those before each token, ``[a, P, V]``. Returns how many of the tokens the view
-        with the largest weight would have proposed.
-        """
+    ) -> Evidence:
+        """P tokens, from index `first` on, that the draft has not proposed; `logits` are those
+        before each of them, ``[a, P, V]``."""
         history = self._histories[row]
         log_probs = log_probs_before(history, first, logits)
         tokens = history.answer[first : first + log_probs.shape[1]]
         views = self._asked(row, view_numbers)
-        return self._tallies.observe(row, history, first, log_probs, tokens, views)
+        return Evidence(row, history, first, tokens, log_probs, views)
 
     def _count_only(self, row: int, verdict: Verdict, places: Mapping[int, Any]) -> None:
         """Count a verdict's tokens where there is one view: accepted draft tokens are hits; the
@@ -234,14 +253,12 @@ class Ensemble(TreeDrafter):
             hits[self._chosen[0]] = offset < len(path)
             self._tallies.count(row, first + offset, token, hits)
 
-    def _observe_path(
+    def _path_tokens(
         self, row: int, verdict: Verdict, places: Mapping[int, tuple[int, int]]
-    ) -> None:
-        """Weigh the views by a verdict's tokens at scored nodes: all but the one after a leaf."""
+    ) -> Evidence:
+        """A verdict's tokens at scored nodes: all but the one after a leaf."""
         path = (ROOT, *verdict.paths[row])[: len(verdict.tokens[row])]
         nodes = [node for node in path if node in places]
-        if not nodes:
-            return
         scores = []
         for node in nodes:
             level, slot = places[node]
@@ -257,9 +274,9 @@ class Ensemble(TreeDrafter):
         history = self._histories[row]
         tokens = verdict.tokens[row][: len(nodes)]
         views = self._asked(row, self.rows.awake)
-        self._tallies.observe(row, history, history.length, log_probs, tokens, views, log_targets)
+        return Evidence(row, history, history.length, tokens, log_probs, views, log_targets)
 
-    def _asked(self, row: int, view_numbers: Sequence[int]) -> RowViews:
+    def _asked(self, row: int, view_numbers: Sequence[int]) -> Sequence[int | None]:
         """Indices in `self.names`; None for a view that the row does not have."""
         has_view = self.rows.present[row]
         return [self._chosen[view] if has_view[view] else None for view in view_numbers]
@@ -300,3 +317,105 @@ def _processed(logits: Tensor, nodes: Nodes) -> Tensor:
     if not any(rule.processors for rule in nodes.batch.rules):
         return logits
     return torch.stack([nodes.process(view) for view in logits.unbind(1)], 1)
+
+
+class ViewTallies:
+    """Weighs the views of each row by its tokens, and reports every token once."""
+
+    def __init__(self, names: Sequence[str], weighting: Weighting) -> None:
+        self.names = tuple(names)
+        self.weighting = weighting
+        self.rows: list[Tally] = []  # the tally of each row of the batch
+        self.report: Callable[[Weighed], None] = ignore  # receives what each token shows
+        self._rows_of_calls: list[int] = []  # the row in its call of each row of the batch
+
+    def add(self, batch: Batch) -> None:
+        self.rows += [self.weighting.tally(self.names) for _ in range(len(batch))]
+        self._rows_of_calls += [history.row for history in batch.histories]
+
+    def remove(self, row: int) -> None:
+        """Drop a row; the last row takes its place."""
+        replace_by_last(self.rows, row)
+        replace_by_last(self._rows_of_calls, row)
+
+    def observe(self, evidence: Evidence) -> int:
+        """Weigh the views by some tokens. Returns how many of them the view with the largest weight
+        would have proposed."""
+        row, log_probs = evidence.row, evidence.log_probs
+        index = torch.tensor(evidence.tokens, device=log_probs.device)
+        indices = index.expand(len(evidence.views), -1)[..., None]
+        likelihoods = log_probs.gather(-1, indices)[..., 0].tolist()
+        noise = _noise(evidence.history, evidence.first, log_probs)
+        ranking = log_probs if noise is None else log_probs + noise
+        is_right = (ranking.argmax(-1) == index).tolist()
+        views = [(slot, view) for slot, view in enumerate(evidence.views) if view is not None]
+        right = 0
+        for place, token in enumerate(evidence.tokens):
+            values = [nan] * len(self.names)
+            hits: list[bool | None] = [None] * len(self.names)
+            for slot, view in views:
+                values[view] = likelihoods[slot][place]
+                hits[view] = is_right[slot][place]
+            right += self.count(row, evidence.first + place, token, hits)
+            if evidence.log_targets is None and self.weighting.needs_target_scores:
+                continue
+            seen = Seen(token, values, rejects=evidence.history.sampling.rejects)
+            if evidence.log_targets is not None:
+                seen = replace(
+                    seen,
+                    log_probs=self._by_view(log_probs[:, place], views),
+                    log_target=evidence.log_targets[place],
+                    noise=None if noise is None else noise[place],
+                )
+            self.rows[row].observe(seen)
+        return right
+
+    def count(self, row: int, index: int, token: int, hits: Sequence[bool | None]) -> bool:
+        """Count a token at an index of a row's answer, and report it.
+
+        `hits` are, for each view, whether it would have proposed the token; None without scores.
+        Returns whether the view with the largest weight, of those with scores, would have done so.
+        """
+        log_weights = self.rows[row].log_weights
+        scored_views = [view for view, hit in enumerate(hits) if hit is not None]
+        total = log_sum([log_weights[view] for view in scored_views])
+        weights = [0.0] * len(hits)
+        for view in scored_views:
+            weights[view] = (
+                exp(log_weights[view] - total) if total > -inf else 1 / len(scored_views)
+            )
+        row_of_call = self._rows_of_calls[row]
+        self.report(Weighed(row_of_call, index, token, self.names, tuple(weights), tuple(hits)))
+        best = max(scored_views, key=weights.__getitem__)
+        return bool(hits[best])
+
+    def _by_view(self, log_probs: Tensor, views: Sequence[tuple[int, int]]) -> Tensor:
+        """log q_v of all views, ``[m, V]``, with NaN for views without scores. `views` are pairs of
+        a row of `log_probs` ``[a, V]`` and its view."""
+        table = log_probs.new_full((len(self.names), log_probs.shape[-1]), nan)
+        for slot, view in views:
+            table[view] = log_probs[slot]
+        return table
+
+
+def log_probs_before(history: History, first: int, logits: Tensor) -> Tensor:
+    """Log probabilities ``[a, P, V]``, after the logits processors, of P tokens of an answer from
+    index `first` on, from the logits before each of them."""
+    if history.sampling.processors:
+        places = range(first, first + logits.shape[1])
+        earlier = Batch(tuple(replace(history, length=place) for place in places))
+        nodes = Nodes(earlier, EMPTY, torch.empty(len(places), 0, dtype=torch.long), [ROOT])
+        views = [nodes.process(view[:, None])[:, 0] for view in logits]
+        logits = torch.stack(views)
+    return logits.float().log_softmax(-1)
+
+
+def _noise(history: History, first: int, log_probs: Tensor) -> Tensor | None:
+    """What the draft adds to log probabilities ``[a, P, V]`` to choose its tokens, ``[P, V]``; None
+    where it takes the likeliest, or draws with noise of its own."""
+    if not history.sampling.do_sample or history.sampling.rejects:
+        return None
+    num_tokens, vocab_size = log_probs.shape[1:]
+    steps = torch.arange(first, first + num_tokens)
+    noise = gumbel(torch.tensor([history.seed]), steps, vocab_size)
+    return noise.to(log_probs.device)

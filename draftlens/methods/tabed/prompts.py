@@ -1,22 +1,27 @@
-"""The prompts of an ensemble: the views as the draft model reads them."""
+"""The prompts of an ensemble: the views as the draft model reads them, and the inputs of views that
+the caller gives or that are made of the messages."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
+from draftlens.core.errors import InputError
 from draftlens.core.prefill_readings import NO_FEATURES
 from draftlens.decoding.drafter import TargetContext
+from draftlens.decoding.plan import ExtraSource
 from draftlens.drafting.draft_prompt import DraftPrompt
-from draftlens.media.chat_source import CaptionError
-from draftlens.methods.tabed.given_views import VIEWS_EXTRA
 from draftlens.methods.tabed.view_rows import Present
-from draftlens.methods.tabed.views import Source, View, ViewError
+from draftlens.methods.tabed.views import MakeInputs, MakeView, Source, View, ViewError
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prompt
+from draftlens.models.prompt_checks import check_tokens
+
+VIEWS_EXTRA = "views"  # The name of further views among the extras of a call.
 
 _log = logging.getLogger("draftlens")
 
@@ -59,7 +64,7 @@ class ViewPrompts:
     def _read(self, view: int, source: Source) -> DraftPrompt | None:
         try:
             return self.views[view].read(source)
-        except (ViewError, CaptionError) as error:
+        except ViewError as error:
             if view not in self._causes:
                 self._causes[view] = str(error)
                 if len(self.views) > 1:
@@ -94,3 +99,59 @@ def _are_equal(prompt: Prompt, other: Prompt, row: int) -> bool:
     if not torch.equal(positions, other.position_ids[..., row, :length]):
         return False
     return torch.equal(prompt.embeds[row, :length], other.embeds[row, :length])
+
+
+def read_views(
+    makers: Mapping[str, MakeView], given: Any, source: ExtraSource
+) -> dict[str, MakeInputs]:
+    """What returns the draft's inputs of each view that is given, or can be made of the messages.
+    The drafter calls it after the first token, so that captions do not delay that.
+
+    Raises:
+        InputError: views are given that the method does not read, in another form, or of another
+            number of rows.
+    """
+    given = {} if given is None else given
+    _check_form(given)
+    unknown = sorted(given.keys() - makers.keys())
+    if unknown and not makers:
+        raise InputError(
+            f"draft_inputs hold views ({', '.join(unknown)}), and the method reads its prompt in "
+            "one way only: leave them out"
+        )
+    if unknown:
+        raise InputError(
+            f"draft_inputs hold views that the method does not read: {', '.join(unknown)}; it "
+            f"reads {', '.join(sorted(makers))}"
+        )
+    for name, inputs in given.items():
+        _check_view_rows(f"draft_inputs['views'][{name!r}]", inputs, source.num_rows)
+    makers_of_inputs: dict[str, MakeInputs] = {}
+    for name, make in makers.items():
+        if name in given:
+            makers_of_inputs[name] = partial(dict, given[name])
+        elif source.chat is not None:
+            makers_of_inputs[name] = partial(make, source.chat)
+    return makers_of_inputs
+
+
+def _check_form(given: Any) -> None:
+    if not isinstance(given, Mapping):
+        raise InputError(
+            "draft_inputs['views'] map names of views to the processor's output for them, "
+            f"not {type(given).__name__}"
+        )
+    for name, inputs in given.items():
+        if not isinstance(inputs, Mapping):
+            raise InputError(
+                f"draft_inputs['views'][{name!r}] is the output of a processor, "
+                f"not {type(inputs).__name__}"
+            )
+
+
+def _check_view_rows(described: str, inputs: Mapping[str, Any], num_rows: int) -> None:
+    check_tokens(described, inputs)
+    ids = inputs.get("input_ids")
+    num_given = 0 if ids is None else len(ids)
+    if num_given != num_rows:
+        raise InputError(f"{described} must hold input_ids for {num_rows} rows, not {num_given}")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
 from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError, DraftlensError
@@ -18,10 +19,13 @@ from draftlens.decoding.drafter import TargetContext
 from draftlens.drafting.draft_prompt import DraftPrompt, SelfPromptBuilder, append_slots, prefilled
 from draftlens.drafting.pruning import Pruning
 from draftlens.drafting.text_inputs import text_ids
-from draftlens.methods.tabed.pooling import pool
+from draftlens.media.chat_source import ChatSource
+from draftlens.media.rewriting import without_media
+from draftlens.methods.base import Models
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
+from draftlens.models.prompt_subset import gather
 from draftlens.pruning import PRUNERS, make_pruner
 
 VIEWS = Registry(
@@ -30,13 +34,16 @@ VIEWS = Registry(
         "multimodal": "draftlens.methods.tabed.views:MultimodalView",
         "text": "draftlens.methods.tabed.views:TextView",
         "pooled": "draftlens.methods.tabed.views:PooledView",
-        "caption": "draftlens.methods.tabed.views:CaptionView",
         "pruned": "draftlens.methods.tabed.views:PrunedView",
     },
     group="draftlens.views",
+    lab=("caption",),
 )
 
 MakeInputs = Callable[[], Mapping[str, Any]]
+
+# The draft's inputs for one view, as its processor's output, one row per conversation.
+MakeView = Callable[[ChatSource], Mapping[str, Any]]
 
 
 class ViewError(DraftlensError):
@@ -90,9 +97,11 @@ class View(Protocol):
         different labels."""
         ...
 
-    rewriting: str
-    """How the view's inputs are made of messages (`Plan.views`): `text` or `caption`; empty for
-    views that are made of the draft's own inputs."""
+    @property
+    def rewriting(self) -> Callable[[Models], MakeView] | None:
+        """Makes what makes the view's inputs of messages, for the models of a session; None for
+        views that are made of the draft's own inputs."""
+        ...
 
     same_without_media: bool
     """Whether the view is the whole prompt where that shows no picture and no clip."""
@@ -153,7 +162,7 @@ class MultimodalView:
 
     label = "multimodal"
     same_without_media = True
-    rewriting = ""
+    rewriting = None
     needs_vision = True
     readings = NO_FEATURES
 
@@ -188,7 +197,6 @@ class TextView:
     instead: str = "\n"
 
     same_without_media = True
-    rewriting = "text"
     needs_vision = False
     readings = NO_FEATURES
 
@@ -199,6 +207,12 @@ class TextView:
     @property
     def label(self) -> str:
         return "text" if self.instead == "\n" else f"text({self.instead!r})"
+
+    def rewriting(self, models: Models) -> MakeView:
+        return self._inputs
+
+    def _inputs(self, chat: ChatSource) -> Mapping[str, Any]:
+        return chat.process([without_media(each, self.instead) for each in chat.conversations])
 
     def read(self, source: Source) -> DraftPrompt:
         make_inputs = source.makers.get(self.label)
@@ -212,45 +226,6 @@ class TextView:
                 f"the token ids of {source.backbone.name} do not show which words belong to a "
                 "picture: give messages, or the view's inputs as draft_inputs['views']['text']"
             )
-        return source.read(inputs)
-
-
-@dataclass(frozen=True)
-class CaptionView:
-    """Each picture becomes ``image: CAPTION`` and each clip ``video: CAPTION`` (TABED's C, App.
-    I.2).
-
-    Args:
-        captioner: writes the captions, once for each picture: `"draft"` or `"target"`, a
-            callable from a PIL image or a clip to a string, or the captions themselves, one for
-            each picture and clip.
-        prompt: the instruction to a model; None for a description of the image or the video.
-        max_tokens: most tokens of a caption.
-    """
-
-    captioner: Any = "draft"
-    prompt: str | None = None
-    max_tokens: int = 32
-
-    label = "caption"
-    same_without_media = True
-    rewriting = "caption"
-    needs_vision = False
-    readings = NO_FEATURES
-
-    def __post_init__(self) -> None:
-        if isinstance(self.captioner, list):
-            object.__setattr__(self, "captioner", tuple(self.captioner))
-
-    def read(self, source: Source) -> DraftPrompt:
-        make_inputs = source.makers.get(self.label)
-        if make_inputs is None:
-            raise ViewError(
-                "captions are made of messages: give them, or the view's inputs as "
-                "draft_inputs['views']['caption']"
-            )
-        with source.context.observer.phase("caption"):
-            inputs = make_inputs()
         return source.read(inputs)
 
 
@@ -271,7 +246,7 @@ class PooledView:
     size: int = 2
 
     same_without_media = True
-    rewriting = ""
+    rewriting = None
     needs_vision = True
     readings = NO_FEATURES
 
@@ -304,7 +279,7 @@ class PrunedView:
     ratio: float = 0.9
 
     same_without_media = True
-    rewriting = ""
+    rewriting = None
     needs_vision = True
 
     def __post_init__(self) -> None:
@@ -332,3 +307,89 @@ class PrunedView:
             return SelfPromptBuilder(source.backbone, pruning).read(None, source.context)
         pruned = pruning.apply(source.whole, source.context)
         return prefilled(source.backbone, pruned.prompt)
+
+
+def pool(prompt: Prompt, size: int = 2) -> Prompt:
+    """The prompt with the means over blocks of ``size x size`` cells of a frame as visual tokens.
+
+    Blocks at the right and lower edge may be smaller. The mean replaces the block's first token,
+    and gaps between positions are closed, so that the prompt reads like that of a smaller picture.
+    A token that marks the end of a row of cells stays where a row of blocks ends. Deepstack
+    features, if any, are pooled as well.
+    """
+    blocks = [_blocks(prompt, row, size) for row in range(len(prompt.lengths))]
+    kept_tokens = []
+    for row, length in enumerate(prompt.lengths):
+        stays = ~prompt.visual[row, :length]
+        _, firsts = _first_of(blocks[row])
+        stays[_visual(prompt, row)[firsts]] = True
+        kept_tokens.append(stays.nonzero()[:, 0])
+    return gather(_averaged(prompt, blocks), kept_tokens, "compact")
+
+
+def _visual(prompt: Prompt, row: int) -> Tensor:
+    """Indices of the row's visual tokens, int64 ``[n]``."""
+    return prompt.visual[row, : prompt.lengths[row]].nonzero()[:, 0]
+
+
+def _blocks(prompt: Prompt, row: int, size: int) -> Tensor:
+    """The block of each visual token of a row, int64 ``[n]``; blocks count by first appearance."""
+    cells = prompt.cells[row, _visual(prompt, row)]
+    if not len(cells):
+        return cells.new_empty(0)
+    # The end of a row of cells shares the cell of the token before it.
+    ends_row = torch.zeros(len(cells), dtype=torch.bool, device=cells.device)
+    ends_row[1:] = (cells.diff(dim=0) == 0).all(1)
+    keys = torch.stack([cells[:, 0], cells[:, 1] // size, cells[:, 2] // size, ends_row.long()], 1)
+    blocks: Tensor = torch.unique(keys, dim=0, return_inverse=True)[1]
+    return blocks
+
+
+def _first_of(blocks: Tensor) -> tuple[int, Tensor]:
+    """The number of blocks, and for each the index of its first token."""
+    number = int(blocks.max()) + 1 if len(blocks) else 0
+    order = torch.arange(len(blocks), device=blocks.device)
+    firsts = order.new_full((number,), len(blocks))
+    firsts.scatter_reduce_(0, blocks, order, "amin")
+    return number, firsts
+
+
+def _averaged(prompt: Prompt, blocks: list[Tensor]) -> Prompt:
+    embeds = prompt.embeds.clone()
+    for row, row_blocks in enumerate(blocks):
+        visual = _visual(prompt, row)
+        embeds[row, visual] = _means(embeds[row, visual], row_blocks)
+    num_visual = [len(row_blocks) for row_blocks in blocks]
+
+    def averaged(features: Tensor) -> Tensor:
+        parts = torch.split(features, num_visual)
+        pairs = zip(parts, blocks, strict=True)
+        return torch.cat([_means(part, row_blocks) for part, row_blocks in pairs])
+
+    extra = {
+        name: _per_visual_token(value, sum(num_visual), averaged)
+        for name, value in prompt.extra.items()
+    }
+    pooled = replace(prompt, embeds=embeds, extra=extra)
+    pooled.__dict__["cells"] = prompt.cells  # which follow from embeddings in some models
+    return pooled
+
+
+def _per_visual_token(value: Any, number: int, averaged: Callable[[Tensor], Tensor]) -> Any:
+    """An argument of the language model, averaged if it holds one feature for each visual token of
+    the batch (`models.prompt_subset` refuses tensors of other shapes)."""
+    if isinstance(value, (list, tuple)):
+        return [_per_visual_token(part, number, averaged) for part in value]
+    if isinstance(value, dict):
+        return {key: _per_visual_token(part, number, averaged) for key, part in value.items()}
+    is_feature = isinstance(value, Tensor) and value.ndim == 2 and value.is_floating_point()
+    return averaged(value) if is_feature and value.shape[0] == number else value
+
+
+def _means(features: Tensor, blocks: Tensor) -> Tensor:
+    """The mean of each feature's block, ``[n, D]``."""
+    number, _ = _first_of(blocks)
+    sums = features.new_zeros(number, features.shape[1], dtype=torch.float32)
+    sums.index_add_(0, blocks, features.float())
+    counts = torch.bincount(blocks, minlength=number)[:, None]
+    return (sums / counts)[blocks].to(features.dtype)

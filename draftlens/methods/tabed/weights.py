@@ -1,4 +1,8 @@
-"""How the views of a prompt are weighed, and the rules that need only the target's tokens."""
+"""How the views of a prompt are weighed, and the rules that need only the target's tokens.
+
+Symbols as in TABED (Algorithm 1): p the target's distribution, q_v the draft's in view v, w the
+weights. m is the number of views.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +22,10 @@ WEIGHTS = Registry(
     {
         "uniform": "draftlens.methods.tabed.weights:UniformWeights",
         "fixed": "draftlens.methods.tabed.weights:FixedWeights",
-        "grid": "draftlens.methods.tabed.target_weights:GridWeights",
-        "kld": "draftlens.methods.tabed.target_weights:KullbackLeiblerWeights",
-        "tvd": "draftlens.methods.tabed.target_weights:TotalVariationWeights",
         "bayes": "draftlens.methods.tabed.weights:BayesWeights",
     },
     group="draftlens.weights",
+    lab=("grid", "kld", "tvd"),
 )
 
 
@@ -236,6 +238,20 @@ class BayesWeights:
 
     def tally(self, names: Sequence[str]) -> BayesTally:
         return BayesTally(names, self)
+
+
+def log_mixture(log_probs: Tensor, log_weights: Tensor) -> Tensor:
+    """The logarithm of sum over views of w_v q_v.
+
+    Args:
+        log_probs: log q_v, float ``[B, m, M, V]``.
+        log_weights: log w, float ``[B, m, M]``; minus infinity for views that do not count.
+
+    Returns:
+        ``[B, M, V]``. Where one view has all the weight these are its values, unchanged.
+    """
+    weighted = log_probs + log_weights[..., None].to(log_probs)
+    return weighted.logsumexp(1)
 
 
 def is_number(value: Any) -> bool:

@@ -111,7 +111,7 @@ class FaintView:
     """
 
     same_without_media: ClassVar[bool] = True
-    rewriting: ClassVar[str] = ""
+    rewriting: ClassVar[None] = None
     needs_vision: ClassVar[bool] = True
     readings: ClassVar[FeatureSpec] = NO_FEATURES
     strength: float = 0.5

@@ -27,10 +27,9 @@ from draftlens.decoding.loop import decode
 from draftlens.decoding.observer import Observer
 from draftlens.drafting.draft_scores import score_tokens
 from draftlens.drafting.growth import Nodes
-from draftlens.methods.tabed.ensemble import Ensemble
+from draftlens.methods.tabed.ensemble import MIN_LOG_PROB, Ensemble
 from draftlens.methods.tabed.prompts import ViewPrompts
 from draftlens.methods.tabed.views import Source, View, make_views
-from draftlens.methods.tabed.weight_updates import MIN_LOG_PROB
 from draftlens.methods.tabed.weights import make_weighting
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prompt

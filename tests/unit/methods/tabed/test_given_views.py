@@ -20,7 +20,7 @@ from draftlens.media.chat_source import ChatSource
 from draftlens.media.rewriting import without_media
 from draftlens.methods.base import Models
 from draftlens.methods.plain import PlainDecoding
-from draftlens.methods.tabed.given_views import VIEWS_EXTRA, read_views
+from draftlens.methods.tabed.prompts import VIEWS_EXTRA, read_views
 
 RED = Image.new("RGB", (32, 32), (255, 0, 0))
 

@@ -20,8 +20,8 @@ from draftlens.core.tree import EMPTY, Topology, chain, from_paths
 from draftlens.drafting.draft_prompt import DraftPrompt, prefilled
 from draftlens.drafting.draft_rows import DraftRows
 from draftlens.drafting.growth import levels
-from draftlens.methods.tabed.pooling import pool
 from draftlens.methods.tabed.view_rows import ViewRows
+from draftlens.methods.tabed.views import pool
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt

@@ -6,23 +6,27 @@ import hashlib
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from draftlens.core.errors import ConfigError
-from draftlens.media.chat_source import CaptionError, ChatSource
-from draftlens.media.rewriting import Medium, media_of, with_captions
+from draftlens.core.prefill_readings import NO_FEATURES
+from draftlens.drafting.draft_prompt import DraftPrompt
+from draftlens.media.chat_source import ChatSource
 from draftlens.methods.base import Models
-from draftlens.methods.tabed.caption_writers import (
+from draftlens.methods.tabed.views import MakeView, Source, ViewError
+from draftlens.models.model_state import Slot
+from draftlens_lab.plugins.caption_media import Medium, media_of, pixels_of, with_captions
+from draftlens_lab.plugins.caption_writers import (
     CallableWriter,
+    CaptionError,
     Describe,
     ModelWriter,
     Writer,
-    pixels_of,
 )
-from draftlens.models.model_state import Slot
 
 # `"draft"` or `"target"` for these models, a callable, or the captions themselves.
 CaptionerLike = str | Describe | Sequence[str]
@@ -43,8 +47,16 @@ _CAPTIONS = Slot[dict[Hashable, dict[bytes, str]]]("captions")
 
 
 @dataclass(frozen=True)
-class Captioning:
-    """The options of captions, as in `CaptionView`.
+class CaptionView:
+    """Each picture becomes ``image: CAPTION`` and each clip ``video: CAPTION`` (TABED's C, App.
+    I.2).
+
+    Args:
+        captioner: writes the captions, once for each picture: `"draft"` or `"target"`, a
+            callable from a PIL image or a clip to a string, or the captions themselves, one for
+            each picture and clip.
+        prompt: the instruction to a model; None for a description of the image or the video.
+        max_tokens: most tokens of a caption.
 
     Raises:
         ConfigError: a value makes no sense.
@@ -54,7 +66,14 @@ class Captioning:
     prompt: str | None = None
     max_tokens: int = MAX_TOKENS
 
+    label = "caption"
+    same_without_media = True
+    needs_vision = False
+    readings = NO_FEATURES
+
     def __post_init__(self) -> None:
+        if isinstance(self.captioner, list):
+            object.__setattr__(self, "captioner", tuple(self.captioner))
         check_captioner(self.captioner)
         if self.prompt is not None and not isinstance(self.prompt, str):
             raise ConfigError(f"the prompt of captions is a string, not {self.prompt!r}")
@@ -67,6 +86,20 @@ class Captioning:
             raise ConfigError(
                 f"max_tokens of captions must be at most {MOST_TOKENS}, not {self.max_tokens}"
             )
+
+    def rewriting(self, models: Models) -> MakeView:
+        return partial(captioned, captions_of(self, models))
+
+    def read(self, source: Source) -> DraftPrompt:
+        make_inputs = source.makers.get(self.label)
+        if make_inputs is None:
+            raise ViewError(
+                "captions are made of messages: give them, or the view's inputs as "
+                "draft_inputs['views']['caption']"
+            )
+        with source.context.observer.phase("caption"):
+            inputs = make_inputs()
+        return source.read(inputs)
 
 
 def check_captioner(captioner: Any) -> None:
@@ -85,7 +118,7 @@ def check_captioner(captioner: Any) -> None:
 
 
 def make_captions(
-    options: Captioning, models: Models, remembered: dict[bytes, str] | None = None
+    options: CaptionView, models: Models, remembered: dict[bytes, str] | None = None
 ) -> Captions:
     """What makes the captions of one session, or of several; without a draft the target writes in
     its place. `remembered` holds earlier captions, and new ones are added."""
@@ -101,7 +134,7 @@ def make_captions(
     return GivenCaptions(captioner, options.max_tokens)
 
 
-def captions_of(options: Captioning, models: Models) -> Captions:
+def captions_of(options: CaptionView, models: Models) -> Captions:
     """`make_captions` with those of earlier calls with these models, so that a picture of an
     earlier turn is not described again."""
     by_options = _CAPTIONS.get_or_make(models.target.model, dict)
@@ -111,7 +144,7 @@ def captions_of(options: Captioning, models: Models) -> Captions:
 
 
 def captioned(captions: Captions, source: ChatSource) -> Mapping[str, Any]:
-    """The draft's inputs with captions in place of pictures and clips (for `Plan.views`).
+    """The draft's inputs with captions in place of pictures and clips (for `View.rewriting`).
 
     Raises:
         CaptionError: as `GivenCaptions.of`.

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from draftlens.core.names import IMAGE_PROMPT, VIDEO_PROMPT
 from draftlens.core.stats import Clock, Stats
 from draftlens.decoding.session import Session
-from draftlens.media.chat_source import CaptionError, ChatSource, Processing
+from draftlens.media.chat_source import ChatSource, Processing
 from draftlens.media.conversation import Conversation
-from draftlens.media.rewriting import Medium
 from draftlens.methods.base import Models
 from draftlens.methods.plain import PlainDecoding
+from draftlens.methods.tabed.views import ViewError
 from draftlens.models.adapter import Backbone
+from draftlens_lab.plugins.caption_media import Medium, pixels_of
+
+
+class CaptionError(ViewError):
+    """No captions could be made: a draft that would have read them goes without."""
+
 
 Describe = Callable[[Any], str]  # From a PIL image or a `draftlens.media.Video` to its caption.
 
@@ -95,10 +99,3 @@ class ModelWriter:
 
 
 Writer = CallableWriter | ModelWriter
-
-
-def pixels_of(medium: Medium) -> Any:
-    """The pixels of a picture, uint8 ``[H, W, 3]``, or of a clip's frames, ``[T, H, W, 3]``."""
-    if medium.kind == "video":
-        return np.asarray(medium.content.frames)
-    return np.asarray(medium.content)

@@ -12,6 +12,17 @@ import numpy as np
 import pytest
 import torch
 from draftlens_lab.evaluate.answers import conversation as world_chat
+from draftlens_lab.plugins.caption_writers import BATCH, CallableWriter, CaptionError
+from draftlens_lab.plugins.captions import (
+    REMEMBERED,
+    Captioner,
+    Captions,
+    CaptionView,
+    captioned,
+    captions_of,
+    make_captions,
+    shortened_caption,
+)
 from draftlens_lab.world.samples import draw
 from language_models import language_model
 from PIL import Image
@@ -19,20 +30,10 @@ from PIL import Image
 import draftlens
 from draftlens.core.errors import ConfigError
 from draftlens.media import Video
-from draftlens.media.chat_source import CaptionError, ChatSource, Processing
+from draftlens.media.chat_source import ChatSource, Processing
 from draftlens.media.conversation import Conversation
 from draftlens.methods.base import Models
-from draftlens.methods.tabed.caption_writers import BATCH, CallableWriter
-from draftlens.methods.tabed.captions import (
-    REMEMBERED,
-    Captioner,
-    Captioning,
-    Captions,
-    captioned,
-    captions_of,
-    make_captions,
-    shortened_caption,
-)
+from draftlens.methods.tabed.views import VIEWS, make_view
 from draftlens.models.adapter import Backbone
 
 SIDE = 64
@@ -136,11 +137,11 @@ def test_captions_of_earlier_calls_are_remembered_without_their_models() -> None
     model = torch.nn.Linear(1, 1)
     models: Any = SimpleNamespace(target=SimpleNamespace(model=model), draft=None)
     for _ in range(2):
-        captions = captions_of(Captioning(describe), models)
+        captions = captions_of(CaptionView(describe), models)
         assert described(captions, chat(picture(1))) == [["number 1"]]
-    other = captions_of(Captioning(Describing()), models)
+    other = captions_of(CaptionView(Describing()), models)
     assert described(other, chat(picture(2))) == [["number 1"]]
-    written = captions_of(Captioning("target"), models)
+    written = captions_of(CaptionView("target"), models)
     gone = weakref.ref(model)
     del model, models, captions, other, written
     gc.collect()
@@ -148,7 +149,7 @@ def test_captions_of_earlier_calls_are_remembered_without_their_models() -> None
 
 
 def test_given_captions_follow_the_order_of_appearance() -> None:
-    captions = make_captions(Captioning(["a cat", "a dog"]), Models(None))  # type: ignore[arg-type]
+    captions = make_captions(CaptionView(["a cat", "a dog"]), Models(None))  # type: ignore[arg-type]
     assert described(captions, chat(picture(1)), chat(clip(2))) == [["a cat"], ["a dog"]]
     assert described(captions, chat(picture(5), picture(5))) == [["a cat", "a dog"]]
     assert described(captions, chat()) == [[]]
@@ -198,15 +199,15 @@ def test_a_failure_is_not_remembered() -> None:
 @pytest.mark.parametrize("captioner", ["florence", "", None, 3, [1, 2]])
 def test_what_cannot_write_is_refused(captioner: Any) -> None:
     with pytest.raises(ConfigError, match="a captioner is 'draft', 'target', a callable"):
-        Captioning(captioner)
+        CaptionView(captioner)
 
 
 @pytest.mark.parametrize("length", [0, -1, 2.5, True, None])
 def test_lengths_that_make_no_sense_are_refused(length: Any) -> None:
     with pytest.raises(ConfigError, match="the length of captions is a whole number"):
-        Captioning(max_tokens=length)
+        CaptionView(max_tokens=length)
     with pytest.raises(ConfigError, match="the prompt of captions is a string, not 3"):
-        Captioning(prompt=3)  # type: ignore[arg-type]
+        CaptionView(prompt=3)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -252,7 +253,7 @@ def answer(engine: draftlens.Engine, model: Any, medium: Any, prompt: str, lengt
 @pytest.mark.parametrize("writer", ["draft", "target"])
 def test_a_model_writes_what_the_stock_library_would(writer: str, engine: draftlens.Engine) -> None:
     chats = [chat(world_picture(0), clip(90, 3)), chat(world_picture(1))]
-    captions = make_captions(Captioning(writer, max_tokens=12), models(engine))
+    captions = make_captions(CaptionView(writer, max_tokens=12), models(engine))
     found = captions.of(world_source(engine, *chats))
     pair = models(engine)
     backbone = pair.target if writer == "target" else pair.draft
@@ -271,7 +272,7 @@ def test_a_model_writes_what_the_stock_library_would(writer: str, engine: draftl
 
 def test_another_prompt_and_pictures_in_batches(engine: draftlens.Engine) -> None:
     pictures = [world_picture(seed) for seed in range(BATCH + 2)]
-    options = Captioning("draft", prompt="How many are there?", max_tokens=6)
+    options = CaptionView("draft", prompt="How many are there?", max_tokens=6)
     captions = make_captions(options, models(engine))
     (found,) = captions.of(world_source(engine, chat(*pictures)))
     draft = models(engine).draft
@@ -284,27 +285,35 @@ def test_another_prompt_and_pictures_in_batches(engine: draftlens.Engine) -> Non
 def test_without_a_draft_the_target_writes(engine: draftlens.Engine) -> None:
     pair = models(engine)
     talk = chat(world_picture(0))
-    alone = make_captions(Captioning("draft", max_tokens=4), Models(pair.target))
-    target = make_captions(Captioning("target", max_tokens=4), pair)
+    alone = make_captions(CaptionView("draft", max_tokens=4), Models(pair.target))
+    target = make_captions(CaptionView("target", max_tokens=4), pair)
     assert alone.of(world_source(engine, talk)) == target.of(world_source(engine, talk))
 
 
 def test_a_target_whose_processor_is_unknown_writes_nothing(engine: draftlens.Engine) -> None:
-    captions = make_captions(Captioning("target"), models(engine))
+    captions = make_captions(CaptionView("target"), models(engine))
     with pytest.raises(CaptionError, match="the target's processor is not known"):
         captions.of(source(chat(picture(1))))
 
 
 def test_a_model_that_sees_nothing_writes_nothing(engine: draftlens.Engine) -> None:
     blind = Backbone(language_model())
-    captions = make_captions(Captioning("draft"), Models(models(engine).target, blind))
+    captions = make_captions(CaptionView("draft"), Models(models(engine).target, blind))
     with pytest.raises(CaptionError, match="Qwen2ForCausalLM takes no image"):
         captions.of(source(chat(picture(1))))
 
 
 def test_a_caption_is_a_view_of_a_request(engine: draftlens.Engine) -> None:
     talk = chat(world_picture(0))
-    captions = make_captions(Captioning(["a red ball"]), models(engine))
+    captions = make_captions(CaptionView(["a red ball"]), models(engine))
     made = captioned(captions, world_source(engine, talk))
     wanted = engine.read("image: a red ball\nWhat?").target
     assert torch.equal(made["input_ids"], wanted["input_ids"])
+
+
+def test_the_view_is_refused_without_the_lab(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(VIEWS.__dict__, "_points", {})
+    with pytest.raises(
+        ConfigError, match="the view 'caption' is part of the package draftlens-lab"
+    ):
+        make_view("caption")

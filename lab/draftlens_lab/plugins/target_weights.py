@@ -1,29 +1,37 @@
-"""Rules that weigh views by the target's distributions (TABED, section 5.1 and appendix B.2)."""
+"""Rules that weigh views by the target's distributions (TABED, section 5.1 and appendix B.2).
+
+Symbols as in TABED (Algorithm 1): p the target's distribution, q_v the draft's in view v, w the
+weights, q_w = sum of w_v q_v their mixture. m is the number of views.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from math import comb
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from draftlens.core.errors import ConfigError
-from draftlens.methods.tabed.mixture import (
-    kl_divergence,
+from draftlens.methods.tabed.weights import (
+    Seen,
+    is_number,
     log_mixture,
-    total_variation,
-    weight_grid,
+    log_shares,
+    normalized,
 )
-from draftlens.methods.tabed.weights import Seen, is_number, log_shares, normalized
 
 CRITERIA = ("matches", "kl")
 
 FORMS = ("softmax", "inverse")
 
 SMALLEST = 1e-6  # A summed divergence counts as at least this, so that its inverse is finite.
+
+MOST_WEIGHTS = 10_000  # Points of a grid of weights, at most: each is scored at every token.
 
 
 def check_window(window: Any) -> None:
@@ -221,3 +229,51 @@ class TotalVariationWeights(_DivergenceWeights):
 
     def divergence(self, log_p: Tensor, log_q: Tensor) -> Tensor:
         return total_variation(log_p, log_q)
+
+
+def kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """KL(p || q) in nats, ``[...]``, of log probabilities ``[..., V]``.
+
+    It is infinite where q is 0 and p is not. Where p is 0, nothing is added.
+    """
+    p = log_p.exp()
+    terms = p * (log_p - log_q)
+    return torch.where(p > 0, terms, torch.zeros_like(terms)).sum(-1)
+
+
+def total_variation(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """TV(p, q) = sum of |p - q| / 2, from 0 to 1, ``[...]``, of log probabilities ``[..., V]``.
+
+    1 - TV is the chance that rejection sampling accepts a token drawn from q.
+    """
+    return (log_p.exp() - log_q.exp()).abs().sum(-1) / 2
+
+
+@lru_cache
+def weight_grid(num_views: int, steps: int) -> Tensor:
+    """All weights that are multiples of ``1 / steps``, float64 ``[G, m]``.
+
+    For two views and 10 steps these are the (1 - j/10, j/10) of TABED, by rising j.
+
+    Example:
+
+        >>> weight_grid(2, 2).tolist()
+        [[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]]
+    """
+    if comb(steps + num_views - 1, num_views - 1) > MOST_WEIGHTS:
+        raise ConfigError(
+            f"steps must be so few that {num_views} views have at most {MOST_WEIGHTS} weights, "
+            f"not {steps}"
+        )
+    return torch.tensor(_compositions(num_views, steps), dtype=torch.float64) / steps
+
+
+def _compositions(parts: int, total: int) -> list[list[int]]:
+    """All lists of `parts` numbers from 0 on that sum to `total`, the largest first part first."""
+    if parts == 1:
+        return [[total]]
+    return [
+        [first, *rest]
+        for first in range(total, -1, -1)
+        for rest in _compositions(parts - 1, total - first)
+    ]
