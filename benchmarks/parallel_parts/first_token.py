@@ -36,7 +36,7 @@ from draftlens.core.errors import ConfigError
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.timeline import DRAFT, TARGET, Timeline
 from draftlens.engine import Engine
-from draftlens.methods.parallelvlm.placement import link_of
+from draftlens.methods.parallelvlm.drafters import link_of
 from draftlens.methods.parallelvlm.schedule import FIRST_WINDOW
 
 from .own_time import timed_answer

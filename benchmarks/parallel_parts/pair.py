@@ -34,7 +34,7 @@ from shared import (
 
 import draftlens
 from draftlens.engine import Engine
-from draftlens.methods.parallelvlm.placement import link_of
+from draftlens.methods.parallelvlm.drafters import link_of
 
 PREDICTION = """Written before the first run of this script, after trials of the engine on a machine
 three times as slow as the issue's (T_p 17 ms for one token and 20 ms for eight, T_q 2.2 ms in the

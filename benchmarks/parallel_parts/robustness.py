@@ -46,7 +46,7 @@ from draftlens.core.errors import ConfigError
 from draftlens.engine import Engine
 from draftlens.methods.parallelvlm import draft_process as process_lane
 from draftlens.methods.parallelvlm.draft_process import DraftProcess, process_of
-from draftlens.methods.parallelvlm.placement import link_of
+from draftlens.methods.parallelvlm.drafters import link_of
 
 from .forked import Fault, ForkedProcess
 from .own_time import Run, timed_answer

@@ -159,7 +159,7 @@ def test_views_of_the_prompt_say_the_same(run, words: list[str]) -> None:
 
 
 def test_parallel_decoding_says_the_same(run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("draftlens.methods.parallelvlm.placement.usable_cores", lambda: 2)
+    monkeypatch.setattr("draftlens.methods.parallelvlm.drafters.usable_cores", lambda: 2)
     answers = []
     for name in ("plain", "parallelvlm"):
         words = ["--method", name, "--max-new-tokens", "24", "--device", "cpu", "--json"]

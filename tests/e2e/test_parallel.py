@@ -26,7 +26,7 @@ def parallel() -> Iterator[draftlens.Engine]:
     """An engine that drafts ahead, once its process is ready."""
     with pytest.MonkeyPatch.context() as patch:
         # The tests run in a process wherever they run.
-        patch.setattr("draftlens.methods.parallelvlm.placement.usable_cores", lambda: 2)
+        patch.setattr("draftlens.methods.parallelvlm.drafters.usable_cores", lambda: 2)
         engine = draftlens.load("embedded", device="cpu", method="parallelvlm", calibrate=False)
         assert engine.draft is not None
         engine.plan().wait_until_ready()
@@ -80,7 +80,7 @@ def test_the_chunks_of_a_stream_are_the_answer(
 
 def test_the_process_ends_with_its_engine() -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("draftlens.methods.parallelvlm.placement.usable_cores", lambda: 2)
+        patch.setattr("draftlens.methods.parallelvlm.drafters.usable_cores", lambda: 2)
         engine = draftlens.load("embedded", device="cpu", method="parallelvlm", calibrate=False)
         assert engine.draft is not None
         pid = process_of(engine.draft.backbone.model).pid

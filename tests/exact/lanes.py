@@ -17,12 +17,12 @@ from draftlens.decoding.acceptance import Acceptance
 from draftlens.drafting.draft_prompt import DraftPromptBuilder, SelfPromptBuilder
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.drafting.pruning import Pruning
-from draftlens.methods.parallelvlm.draft_inputs import OwnPrompt, TargetsPrompt
 from draftlens.methods.parallelvlm.draft_side import Worker
+from draftlens.methods.parallelvlm.drafters import ParallelDrafter
 from draftlens.methods.parallelvlm.messages import FromDraft, ToDraft
 from draftlens.methods.parallelvlm.schedule import Schedule
 from draftlens.methods.parallelvlm.speculated_rows import SpeculatedRows
-from draftlens.methods.parallelvlm.target_side import ParallelDrafter
+from draftlens.methods.parallelvlm.target_side import OwnPrompt, TargetsPrompt
 from draftlens.models.adapter import Backbone
 
 

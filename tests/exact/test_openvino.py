@@ -96,7 +96,7 @@ def test_a_process_drafts_by_the_same_engine(
     quantization: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The messages of the target name it, and the tokens stay those of stock `generate`."""
-    monkeypatch.setattr("draftlens.methods.parallelvlm.placement.usable_cores", lambda: 2)
+    monkeypatch.setattr("draftlens.methods.parallelvlm.drafters.usable_cores", lambda: 2)
     opened: list[Open] = []
     send = DraftProcess.send
 

@@ -81,7 +81,7 @@ def test_drafts_that_are_always_and_hardly_ever_right(family: Family, kind: str)
     given = inputs(family, family.richest)
     assert answer(session, given, SHORT) == reference(family, family.richest)
     if kind == "self":
-        assert session.drafter.corrections == 0
+        assert session.drafter.ahead.done.corrections == 0
         assert session.stats.passes <= 3 * -(-(NEW - 1) // 5)
 
 
@@ -190,7 +190,7 @@ def test_a_session_goes_on_behind_the_end_of_its_rows(schedule: str) -> None:
         assert answer(session, given, GREEDY) == [answers[row]]
         if session.drafter.schedule.is_fixed:  # by the times of one thread, no draft pays
             assert session.stats.drafted > drafted
-    assert session.drafter.lost is None
+    assert session.drafter.ahead.lost is None
 
 
 def test_a_given_window_repeats_itself() -> None:

@@ -34,9 +34,9 @@ import draftlens
 from draftlens.methods.parallelvlm.draft_process import process_of
 from families import FAMILIES, inputs
 from stock import NEW, draft, reference, target
-import draftlens.methods.parallelvlm.placement
+import draftlens.methods.parallelvlm.drafters
 
-draftlens.methods.parallelvlm.placement.usable_cores = lambda: 2
+draftlens.methods.parallelvlm.drafters.usable_cores = lambda: 2
 folder = pathlib.Path(sys.argv[1])
 family = FAMILIES[0]
 model = draft(family)

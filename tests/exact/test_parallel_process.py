@@ -22,8 +22,8 @@ import draftlens
 from benchmarks.parallel_parts.forked import ForkedProcess
 from draftlens import InputError
 from draftlens.methods.parallelvlm.draft_process import process_of
-from draftlens.methods.parallelvlm.link import WorkerLostError
 from draftlens.methods.parallelvlm.loop import decode
+from draftlens.methods.parallelvlm.messages import WorkerLostError
 from draftlens.methods.parallelvlm.schedule import Schedule
 from draftlens.models.adapter import Backbone
 
@@ -39,7 +39,7 @@ SELF: Mapping[str, Any] = {**PARALLELVLM, "draft": "self"}
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests run in a process wherever they run."""
-    monkeypatch.setattr("draftlens.methods.parallelvlm.placement.usable_cores", lambda: 2)
+    monkeypatch.setattr("draftlens.methods.parallelvlm.drafters.usable_cores", lambda: 2)
 
 
 def answer(method: Mapping[str, Any], model: Any = None, **options: Any) -> Any:

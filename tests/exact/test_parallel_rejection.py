@@ -39,11 +39,11 @@ from draftlens.decoding import decode as decode_serially
 from draftlens.decoding.acceptance import Acceptance
 from draftlens.drafting.draft_prompt import DraftPromptBuilder
 from draftlens.drafting.model_drafter import ModelDrafter
-from draftlens.methods.parallelvlm.draft_inputs import OwnPrompt
-from draftlens.methods.parallelvlm.link import WorkerLostError
+from draftlens.methods.parallelvlm.drafters import ParallelDrafter
 from draftlens.methods.parallelvlm.loop import decode
+from draftlens.methods.parallelvlm.messages import WorkerLostError
 from draftlens.methods.parallelvlm.schedule import Schedule
-from draftlens.methods.parallelvlm.target_side import ParallelDrafter
+from draftlens.methods.parallelvlm.target_side import OwnPrompt
 from draftlens.models.adapter import Backbone
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
@@ -96,7 +96,7 @@ def test_lockstep_keeps_the_target_distribution(window: int, name: str, processo
     assert session.stats.worker_lost is None
     if name == "equal":  # p = q: only first tokens, which the prefill draws, contradict a guess
         assert session.stats.accepted == session.stats.drafted
-        assert session.drafter.corrections < ROWS
+        assert session.drafter.ahead.done.corrections < ROWS
 
 
 def test_histories_of_guesses_that_are_not_judged_yet() -> None:
@@ -217,7 +217,7 @@ def test_equal_models_reject_nothing(family: Family, window: int) -> None:
     said(session, family, [SHORT] * 3)
     stats = session.stats
     assert stats.accepted == stats.drafted
-    assert session.drafter.corrections <= 3
+    assert session.drafter.ahead.done.corrections <= 3
     # Each round yields a window, but for those of a contradicted first token.
     assert stats.target_forwards <= 3 + -(-(NEW - 1) // window)
 

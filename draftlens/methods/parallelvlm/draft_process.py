@@ -17,8 +17,7 @@ from typing import Any, NoReturn
 
 import psutil
 
-from draftlens.methods.parallelvlm.link import WorkerLostError
-from draftlens.methods.parallelvlm.messages import FromDraft, ToDraft
+from draftlens.methods.parallelvlm.messages import FromDraft, ToDraft, WorkerLostError
 from draftlens.models.model_state import Slot
 from draftlens.processes.channel import Channel, ClosedError
 from draftlens.processes.child import connected, start_child

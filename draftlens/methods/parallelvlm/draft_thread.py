@@ -18,8 +18,7 @@ from typing import Any
 import torch
 
 from draftlens.methods.parallelvlm.draft_side import Worker
-from draftlens.methods.parallelvlm.link import WorkerLostError
-from draftlens.methods.parallelvlm.messages import FromDraft, ToDraft
+from draftlens.methods.parallelvlm.messages import FromDraft, ToDraft, WorkerLostError
 from draftlens.models.adapter import Backbone
 from draftlens.models.model_state import Slot
 

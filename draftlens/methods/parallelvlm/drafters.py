@@ -1,15 +1,37 @@
-"""The drafter of the schedule `parallel`."""
+"""The drafter of the schedule `parallel`, and where its model drafts."""
 
 from __future__ import annotations
 
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
 from draftlens.compile import BY_MODULES, PassEngine
+from draftlens.core.batch import Batch
+from draftlens.core.proposal import DraftTree, Verdict
+from draftlens.decoding.drafter import Drafter, TargetContext
+from draftlens.decoding.plan import DraftWorker
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.drafting.pruning import Pruning
-from draftlens.methods.parallelvlm.draft_inputs import DraftReading, OwnPrompt, TargetsPrompt
-from draftlens.methods.parallelvlm.placement import link_of
+from draftlens.methods.parallelvlm.draft_process import process_of
+from draftlens.methods.parallelvlm.draft_thread import thread_of
+from draftlens.methods.parallelvlm.messages import Link, WorkerLostError
 from draftlens.methods.parallelvlm.schedule import Schedule
-from draftlens.methods.parallelvlm.target_side import ParallelDrafter
+from draftlens.methods.parallelvlm.target_side import (
+    DraftReading,
+    OwnPrompt,
+    TargetsPrompt,
+    WorkerDrafter,
+)
 from draftlens.models.adapter import Backbone
+
+logger = logging.getLogger("draftlens")
+
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+_QUOTA_V1 = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
+_PERIOD_V1 = Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
 
 
 def make_drafter(
@@ -28,11 +50,139 @@ def make_drafter(
     backbone = drafter.prompts.backbone
     # Compiled passes in a further thread of this process have not been run on a GPU.
     engine = PassEngine.of(backbone) if backbone.device.type == "cpu" else BY_MODULES
-    return ParallelDrafter(
-        link_of(backbone),
-        reading,
-        Schedule(window),
-        target.vocab_size,
-        drafter,
-        engine,
-    )
+    link = link_of(backbone)
+    return ParallelDrafter(link, reading, Schedule(window), target.vocab_size, drafter, engine)
+
+
+class ParallelDrafter(DraftWorker):
+    """Drafts with `ahead`, or with `serial` where there is no worker, or where it cannot be used
+    when the first rows join. A worker that is lost later leaves the answer to plain decoding."""
+
+    needs_target_scores = False
+
+    def __init__(
+        self,
+        link: Link | None,
+        reading: DraftReading,
+        schedule: Schedule,
+        vocab_size: int,
+        serial: Drafter,
+        engine: PassEngine = BY_MODULES,
+    ) -> None:
+        self.link = link
+        self.schedule = schedule
+        self.serial = serial
+        self.ahead = WorkerDrafter(link, reading, schedule, vocab_size, engine)
+        self.readings = serial.readings
+        self.max_nodes = max(serial.max_nodes, schedule.longest)
+        self._chosen: Drafter | WorkerDrafter = serial
+        self._has_chosen = link is None
+
+    def wait_until_ready(self) -> None:
+        if self.link is not None:
+            self.link.wait_until_ready()
+
+    def processes(self) -> Sequence[int]:
+        return self.link.processes if self.link is not None and self._chosen is self.ahead else ()
+
+    @property
+    def forwards(self) -> int:
+        """Decode forwards of the draft that are known so far."""
+        return self.ahead.done.forwards + self.serial.forwards
+
+    @property
+    def cache_bytes(self) -> int:
+        return self.ahead.done.cache_bytes + self.serial.cache_bytes
+
+    def announce(self, batch: Batch, inputs: Mapping[str, Any], room: int, observed: bool) -> None:
+        """Choose the drafter, if these are the first rows. After the end of a session of the
+        worker, a new one begins."""
+        if self._has_chosen and self._chosen is self.serial:
+            return
+        try:
+            self.ahead.announce(batch, inputs, room, observed)
+        except WorkerLostError as error:
+            if not self._has_chosen:
+                logger.warning("the schedule is serial: %s", error)
+                self._choose_serial()
+                return
+            # The serial drafter lacks the rows that joined before.
+            self.ahead.lose(error)
+            self.ahead.announce(batch, inputs, room, observed)
+        self._chosen = self.ahead
+        self._has_chosen = True
+
+    def _choose_serial(self) -> None:
+        self.ahead.close()
+        self.ahead.cores = 0
+        self._has_chosen = True
+
+    def encode(self, inputs: Mapping[str, Any]) -> Any:
+        if not self._has_chosen:  # nothing was announced
+            self._choose_serial()
+        return self._chosen.encode(inputs)
+
+    def begin(self, batch: Batch, encoded: Any, context: TargetContext) -> None:
+        self._chosen.begin(batch, encoded, context)
+
+    def propose(self, batch: Batch, budget: int) -> DraftTree:
+        return self._chosen.propose(batch, budget)
+
+    def update(self, verdict: Verdict, batch: Batch) -> None:
+        self._chosen.update(verdict, batch)
+
+    def remove(self, row: int) -> None:
+        self._chosen.remove(row)
+
+
+def link_of(drafting: Backbone) -> Link | None:
+    """The link to the worker of a draft model, which is started if necessary.
+
+    A model on a GPU drafts in a thread, a model on the CPU in a process of its own. None means that
+    no worker can draft; a log message names the cause.
+    """
+    if drafting.device.type == "cuda":
+        return thread_of(drafting)
+    why = _obstacle(drafting)
+    if why is None:
+        try:
+            with drafting.alone():  # its weights may move
+                return process_of(drafting.model)
+        except WorkerLostError as error:
+            why = str(error)
+    logger.warning("the schedule is serial: %s", why)
+    return None
+
+
+def _obstacle(drafting: Backbone) -> str | None:
+    """Why a model cannot draft in another process; None if it can."""
+    if drafting.is_spread:
+        return "the draft is spread over several devices or offloaded"
+    if drafting.device.type != "cpu":
+        return f"a draft on {drafting.device.type} cannot run beside the target"
+    if usable_cores() < 2:
+        return "this process may use one core only"
+    return None
+
+
+def usable_cores() -> int:
+    """Cores of this process: those of its affinity, at most its container's quota, rounded down."""
+    allowed = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        allowed = len(os.sched_getaffinity(0))
+    quota = _quota()
+    if quota is not None:
+        allowed = min(allowed, int(quota))
+    return max(1, allowed)
+
+
+def _quota() -> float | None:
+    """Cores that the container's quota grants; None without one."""
+    try:
+        if _QUOTA.exists():
+            limit, period = _QUOTA.read_text().split()
+            return None if limit == "max" else int(limit) / int(period)
+        limit_v1 = int(_QUOTA_V1.read_text())
+        return None if limit_v1 <= 0 else limit_v1 / int(_PERIOD_V1.read_text())
+    except (OSError, ValueError):
+        return None

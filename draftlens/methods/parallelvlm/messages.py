@@ -1,4 +1,4 @@
-"""Messages between the target's side and the draft worker.
+"""Messages between the target's side and the draft worker, and the link that carries them.
 
 Only the target verifies. It sends the tokens of the answer; the worker compares them with its own
 and rolls back what differs. Messages of one direction arrive in order.
@@ -6,14 +6,15 @@ and rolls back what differs. Messages of one direction arrive in order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from draftlens.compile import BY_MODULES, PassEngine
 from draftlens.core.batch import Batch
+from draftlens.core.errors import DraftlensError
 from draftlens.core.prefill_readings import PrefillFeatures
 from draftlens.core.timeline import Span
 from draftlens.drafting.pruning import Pruning
@@ -143,3 +144,52 @@ class Failed:
 
 
 FromDraft = Joined | DraftTokens | Failed
+
+
+class WorkerLostError(DraftlensError):
+    """The draft worker has ended, hangs or never started. The target goes on without it."""
+
+
+class Link(Protocol):
+    """Connects sessions with a draft worker."""
+
+    cores: int  # that the worker keeps busy and the target does not use
+
+    @property
+    def processes(self) -> Sequence[int]:
+        """The ids of other processes that work for the worker."""
+        ...
+
+    def wait_until_ready(self) -> None:
+        """Wait until the worker can draft, or is lost."""
+        ...
+
+    def new_answer(self) -> int:
+        """A number for a session, unique in the worker.
+
+        Raises:
+            WorkerLostError: the worker cannot be reached.
+        """
+        ...
+
+    def send(self, message: ToDraft) -> None:
+        """Send a message.
+
+        Raises:
+            WorkerLostError: the worker cannot be reached.
+            TypeError, AttributeError, pickle.PicklingError: the message cannot be sent to another
+                process. Nothing was sent.
+        """
+        ...
+
+    def forget(self, answer: int) -> None:
+        """Drop further messages for a session that has ended."""
+        ...
+
+    def receive(self, answer: int, timeout: float) -> list[FromDraft]:
+        """The messages for a session, in order; waits `timeout` seconds at most for the first.
+
+        Raises:
+            WorkerLostError: the worker cannot be reached.
+        """
+        ...

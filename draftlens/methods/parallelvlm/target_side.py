@@ -1,4 +1,5 @@
-"""A drafter with its model in a draft worker, which runs at the same time as the target."""
+"""A drafter with its model in a draft worker, which runs at the same time as the target, and what
+that worker reads."""
 
 from __future__ import annotations
 
@@ -7,13 +8,14 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from draftlens.compile import BY_MODULES, PassEngine
+from draftlens.compile import PassEngine
 from draftlens.core.batch import Batch
 from draftlens.core.errors import DraftlensError
 from draftlens.core.proposal import DraftTree, NextProposal, Verdict
@@ -21,33 +23,103 @@ from draftlens.core.rows import replace_by_last
 from draftlens.core.stats import Clock
 from draftlens.core.timeline import Span
 from draftlens.core.tree import chain
-from draftlens.decoding.drafter import Drafter, TargetContext
-from draftlens.decoding.observer import ignore
-from draftlens.decoding.plan import DraftWorker
-from draftlens.methods.parallelvlm.draft_inputs import DraftReading
-from draftlens.methods.parallelvlm.link import Link, WorkerLostError
-from draftlens.methods.parallelvlm.messages import Decide, DraftTokens, FromDraft, Joined, Leave
+from draftlens.decoding.drafter import TargetContext
+from draftlens.decoding.observer import ignore, no_phase
+from draftlens.drafting.pruning import Pruning
+from draftlens.methods.parallelvlm.messages import (
+    Decide,
+    DraftTokens,
+    FromDraft,
+    Joined,
+    Leave,
+    Link,
+    Read,
+    TargetSide,
+    WorkerLostError,
+)
 from draftlens.methods.parallelvlm.schedule import Round, Schedule
-from draftlens.methods.parallelvlm.target_rows import DraftForward, Row
-from draftlens.methods.parallelvlm.worker_session import WorkerSession
+from draftlens.methods.parallelvlm.worker_session import DraftForward, Row, WorkerSession
 from draftlens.pruning import Choice
 
 logger = logging.getLogger("draftlens")
 
 
-class ParallelDrafter(DraftWorker):
+@dataclass(frozen=True)
+class OwnPrompt:
+    """The worker's model encodes its own prompt and prunes it, if `pruning` is given. `readable`
+    selects what of the draft's inputs the model takes; None for all of it."""
+
+    pruning: Pruning | None = None
+    readable: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Pruners with features of the target's prefill wait for it."""
+        return self.pruning is not None and bool(self.pruning.pruner.readings)
+
+    def inputs(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The part of the draft's inputs that the worker needs."""
+        return inputs if self.readable is None else self.readable(inputs)
+
+    def message(self, answer: int, context: TargetContext) -> Read:
+        """The message for which the worker waits; `answer` is the session in the worker."""
+        return Read(answer, side=TargetSide(context.prompt.outline(), context.readings))
+
+
+@dataclass(frozen=True)
+class TargetsPrompt:
+    """The worker drafts with the target's own model: it reads the target's prompt, pruned here."""
+
+    own_pruning: Pruning
+    pruning: None = None
+    waits: bool = True
+
+    def inputs(self, inputs: Mapping[str, Any]) -> None:
+        """The target has encoded the prompt."""
+
+    def message(self, answer: int, context: TargetContext) -> Read:
+        return Read(answer, prompt=self.own_pruning.apply(context.prompt, context).prompt)
+
+
+DraftReading = OwnPrompt | TargetsPrompt
+"""How the prompts of rows get to the draft worker; see `OwnPrompt`."""
+
+
+@dataclass
+class WorkDone:
+    """What the worker has reported so far, for the statistics."""
+
+    forwards: int = 0
+    cache_bytes: int = 0
+    corrections: int = 0  # rejected draft tokens, each of which ended a run of accepted ones
+    visual: int = 0  # visual tokens before pruning, since the last record
+    kept: int = 0  # and after it
+    spans: list[Span] = field(default_factory=list)
+    forwards_to_judge: list[DraftForward] = field(default_factory=list)
+
+    def record(self, clock: Clock, lost: str | None, has_session: bool) -> None:
+        """Write it into the statistics; `lost` is why the worker was lost."""
+        stats = clock.stats
+        stats.corrections = self.corrections
+        stats.worker_lost = lost
+        stats.visual += self.visual
+        stats.kept += self.kept
+        self.visual = 0
+        self.kept = 0
+        over = [work for work in self.forwards_to_judge if not (work.unjudged and has_session)]
+        self.forwards_to_judge = [work for work in self.forwards_to_judge if work not in over]
+        clock.add_spans([*self.spans, *(work.finished() for work in over)])
+        self.spans = []
+
+
+class WorkerDrafter:
     """Drafts with a model that a worker runs ahead of the target (ParallelVLM, PEARL).
 
     The worker always continues its own last token, as if all of its tokens, also the one in place
     of the bonus token, were accepted. A tree of this drafter is the part of them that the target
     has not checked. After a rejection this is the empty tree, which the target checks while the
     worker writes (the paper's pre-verification). Each row is rolled back by itself.
-
-    Where there is no worker, or it cannot be used when the first rows join, `serial` drafts. A
-    worker that is lost later leaves the answer to plain decoding.
     """
-
-    needs_target_scores = False
 
     def __init__(
         self,
@@ -55,124 +127,62 @@ class ParallelDrafter(DraftWorker):
         reading: DraftReading,
         schedule: Schedule,
         vocab_size: int,
-        serial: Drafter,
-        engine: PassEngine = BY_MODULES,
+        engine: PassEngine,
     ) -> None:
         self.link = link
         self.reading = reading
         self.schedule = schedule
         self.vocab_size = vocab_size
-        self.serial = serial
         self.engine = engine
-        self.readings = serial.readings
-        self.max_nodes = max(serial.max_nodes, schedule.longest)
-        self.corrections = 0  # rejected draft tokens, each of which ended a run of accepted ones
+        self.cores = 0 if link is None else link.cores  # that the worker keeps busy
         self.lost: str | None = None  # why the worker was lost
-        self._is_parallel: bool | None = None
+        self.done = WorkDone()
         self._session: WorkerSession | None = None
         self._rows: list[Row] = []
         self._announced: deque[list[Row]] = deque()
         self._unread: deque[list[Row]] = deque()
-        self._forwards = 0
-        self._cache_bytes = 0
-        self._visual = 0
-        self._kept = 0
-        self._spans: list[Span] = []
-        self._works: list[DraftForward] = []
         self._observe: Callable[[Choice], None] = ignore
-        self._phase: Callable[[str], AbstractContextManager[None]] = _no_phase
+        self._phase: Callable[[str], AbstractContextManager[None]] = no_phase
         self._proposed_at = 0.0
         self._width = 1
 
-    @property
-    def cores(self) -> int:
-        """Cores that the worker keeps busy; 0 where it is lost or the serial drafter drafts."""
-        if self.link is None or self._is_parallel is False or self.lost is not None:
-            return 0
-        return self.link.cores
-
-    def wait_until_ready(self) -> None:
-        if self.link is not None:
-            self.link.wait_until_ready()
-
-    def processes(self) -> Sequence[int]:
-        return self.link.processes if self.link is not None and self._is_parallel else ()
-
-    @property
-    def forwards(self) -> int:
-        """Decode forwards of the draft that the worker has reported so far."""
-        return self._forwards + self.serial.forwards
-
-    @property
-    def cache_bytes(self) -> int:
-        return self._cache_bytes + self.serial.cache_bytes
-
     def announce(self, batch: Batch, inputs: Mapping[str, Any], room: int, observed: bool) -> None:
-        """After `close`, a new session of the worker begins."""
-        if self.link is None or self._is_parallel is False:
-            return
+        """Send rows to the worker; once it is lost, they go without a draft.
+
+        Raises:
+            WorkerLostError: the worker has not received them.
+        """
         limit = min(self.schedule.window, room)
-        waits = self.reading.waits
-        rows = [Row(0, room, limit, finished=True) for _ in range(len(batch))]
-        try:
-            if self._session is None and self.lost is None:
-                pruning = self.reading.pruning
+        if self.lost is None:
+            if self._session is None:
+                assert self.link is not None
                 self._session = WorkerSession(
-                    self.link, self.vocab_size, pruning, observed, self.engine
+                    self.link, self.vocab_size, self.reading.pruning, observed, self.engine
                 )
-            if self._session is not None:
-                draft_inputs = self.reading.inputs(inputs)
-                rows = self._session.add(batch, draft_inputs, room, limit, waits)
-        except WorkerLostError as error:
-            if self._is_parallel is None:
-                logger.warning("the schedule is serial: %s", error)
-                self._is_parallel = False
-                self._end_session()
-                return
-            # The serial drafter lacks the rows that joined before.
-            self._lose(error)
-        self._is_parallel = True
+            draft_inputs = self.reading.inputs(inputs)
+            rows = self._session.add(batch, draft_inputs, room, limit, self.reading.waits)
+        else:
+            rows = [Row(0, room, limit, finished=True) for _ in range(len(batch))]
         self._announced.append(rows)
-        if waits:
+        if self.reading.waits:
             self._unread.append(rows)
 
     def read(self, context: TargetContext) -> None:
         if self._unread:
             self._unread.popleft()
             self._observe = context.observer.on_choice
-            self._guarded(lambda session: session.send(self._message(session, context)))
-
-    def _message(self, session: WorkerSession, context: TargetContext) -> Any:
-        return self.reading.message(session.answer, context)
+            self._guarded(
+                lambda session: session.send(self.reading.message(session.answer, context))
+            )
 
     def record(self, clock: Clock) -> None:
         """Write what the worker has done so far into the statistics."""
-        stats = clock.stats
-        stats.corrections = self.corrections
-        stats.worker_lost = self.lost
-        stats.visual += self._visual
-        stats.kept += self._kept
-        self._visual = 0
-        self._kept = 0
-        over = [work for work in self._works if not work.unjudged or self._session is None]
-        self._works = [work for work in self._works if work not in over]
-        clock.add_spans([*self._spans, *(work.finished() for work in over)])
-        self._spans = []
+        self.done.record(clock, self.lost, has_session=self._session is not None)
 
-    def close(self) -> None:
-        """End the session of the worker. Rows that have not ended go on without a draft."""
-        self._end_session()
-
-    def encode(self, inputs: Mapping[str, Any]) -> Any:
+    def encode(self, inputs: Mapping[str, Any]) -> None:
         """The worker has the inputs already."""
-        if self._is_parallel is None:
-            self._is_parallel = False
-        return None if self._is_parallel else self.serial.encode(inputs)
 
     def begin(self, batch: Batch, encoded: Any, context: TargetContext) -> None:
-        if not self._is_parallel:
-            self.serial.begin(batch, encoded, context)
-            return
         rows = self._announced.popleft()
         self._observe = context.observer.on_choice
         self._phase = context.observer.phase
@@ -186,8 +196,6 @@ class ParallelDrafter(DraftWorker):
 
     def propose(self, batch: Batch, budget: int) -> DraftTree:
         """The draft tokens of the last round, one chain for each row."""
-        if not self._is_parallel:
-            return self.serial.propose(batch, budget)
         limit = min(budget, self.schedule.window) if self.schedule.drafts else 0
         proposed = [row.proposed[:limit] for row in self._rows]
         counts = [len(tokens) for tokens in proposed]
@@ -226,9 +234,6 @@ class ParallelDrafter(DraftWorker):
 
     def update(self, verdict: Verdict, batch: Batch) -> None:
         """End the round, and send the worker what the rows have gained."""
-        if not self._is_parallel:
-            self.serial.update(verdict, batch)
-            return
         self._guarded(lambda session: self._end_round(session, batch))
 
     def _end_round(self, session: WorkerSession, batch: Batch) -> None:
@@ -246,9 +251,6 @@ class ParallelDrafter(DraftWorker):
         self._decide(session, self._rows, batch)
 
     def remove(self, row: int) -> None:
-        if not self._is_parallel:
-            self.serial.remove(row)
-            return
         leaving = self._rows[row]
         replace_by_last(self._rows, row)
         if self._session is not None and self._session.forget(leaving):
@@ -280,11 +282,11 @@ class ParallelDrafter(DraftWorker):
 
     def _take(self, message: FromDraft) -> None:
         if isinstance(message, DraftTokens):
-            self._forwards += 1
-            self._cache_bytes = message.cache_bytes
+            self.done.forwards += 1
+            self.done.cache_bytes = message.cache_bytes
             self.schedule.drafted(message.span.seconds)
             work = DraftForward(message.span, len(message.tokens))
-            self._works.append(work)
+            self.done.forwards_to_judge.append(work)
             for drafted in message.tokens:
                 row = self._session.row(drafted.row) if self._session is not None else None
                 if row is None:
@@ -292,10 +294,10 @@ class ParallelDrafter(DraftWorker):
                 else:
                     self._count(row.take(drafted, work))
         elif isinstance(message, Joined):
-            self._cache_bytes = message.cache_bytes
-            self._visual += message.visual
-            self._kept += message.kept
-            self._spans += message.spans
+            self.done.cache_bytes = message.cache_bytes
+            self.done.visual += message.visual
+            self.done.kept += message.kept
+            self.done.spans += message.spans
             for choice in message.choices:
                 self._observe(choice)
         elif isinstance(message.error, DraftlensError):
@@ -306,7 +308,7 @@ class ParallelDrafter(DraftWorker):
     def _count(self, verdicts: Sequence[bool]) -> None:
         for accepted in verdicts:
             self.schedule.judged(accepted)
-            self.corrections += not accepted
+            self.done.corrections += not accepted
 
     def _guarded(self, work: Callable[[WorkerSession], None]) -> None:
         """Run `work` with the session of the worker, if any; its loss leaves empty trees."""
@@ -314,21 +316,20 @@ class ParallelDrafter(DraftWorker):
             try:
                 work(self._session)
             except WorkerLostError as error:
-                self._lose(error)
+                self.lose(error)
 
-    def _lose(self, error: WorkerLostError) -> None:
+    def lose(self, error: WorkerLostError) -> None:
+        """Go on without a draft in all rows."""
         self.lost = str(error)
+        self.cores = 0
         logger.warning("the draft is lost, the answer goes on without it: %s", error)
-        self._end_session()
+        self.close()
 
-    def _end_session(self) -> None:
+    def close(self) -> None:
+        """End the session of the worker. Rows that have not ended go on without a draft."""
         if self._session is not None:
             self._session.close()
             self._session = None
         self._unread.clear()
         for row in itertools.chain(self._rows, *self._announced):
             row.finished = True
-
-
-def _no_phase(name: str) -> AbstractContextManager[None]:
-    return nullcontext()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from draftlens.methods.parallelvlm.cores import usable_cores
+from draftlens.methods.parallelvlm.drafters import usable_cores
 
 pytestmark = [
     pytest.mark.slow,

@@ -218,7 +218,7 @@ def test_another_schedule_is_drawn_below_the_serial_one(
     engine: draftlens.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the clock's thread does in phases of the draft is then the target's time."""
-    monkeypatch.setattr("draftlens.methods.parallelvlm.placement.usable_cores", lambda: 2)
+    monkeypatch.setattr("draftlens.methods.parallelvlm.drafters.usable_cores", lambda: 2)
     chat = read(ask("Describe the video.", video=CLIP), 2)
     method = {"method": "specvlm", "schedule": "parallel", "num_speculative_tokens": 2}
     chosen = pruning_method({"method": "specvlm", "schedule": "parallel"})

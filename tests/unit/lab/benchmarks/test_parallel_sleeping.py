@@ -25,10 +25,10 @@ from draftlens.core.tree import chain
 from draftlens.decoding import Plan, Session
 from draftlens.drafting.draft_prompt import DraftPromptBuilder
 from draftlens.drafting.model_drafter import ModelDrafter
-from draftlens.methods.parallelvlm.draft_inputs import OwnPrompt
+from draftlens.methods.parallelvlm.drafters import ParallelDrafter
 from draftlens.methods.parallelvlm.loop import decode
 from draftlens.methods.parallelvlm.schedule import Schedule
-from draftlens.methods.parallelvlm.target_side import ParallelDrafter
+from draftlens.methods.parallelvlm.target_side import OwnPrompt
 from draftlens.models.adapter import Backbone
 from draftlens.processes.shared_model import share
 from draftlens.processes.shared_tensors import unpack
@@ -96,7 +96,7 @@ def test_lockstep_makes_the_passes_of_virtual_time(window: int, seed: int) -> No
     play = lockstep(TEXT, COSTS, window, starts_ready=True)
     assert said == truth
     assert session.stats.passes == play.rounds
-    assert session.drafter.corrections == sum(token.rank > 0 for token in TEXT)
+    assert session.drafter.ahead.done.corrections == sum(token.rank > 0 for token in TEXT)
 
 
 @pytest.mark.parametrize("seed", range(4))

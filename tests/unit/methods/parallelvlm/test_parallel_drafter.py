@@ -19,8 +19,7 @@ from draftlens.core.timeline import DISCARDED, Span
 from draftlens.core.tree import chain
 from draftlens.decoding.drafter import TargetContext
 from draftlens.methods.parallelvlm import worker_session as module
-from draftlens.methods.parallelvlm.draft_inputs import OwnPrompt
-from draftlens.methods.parallelvlm.link import WorkerLostError
+from draftlens.methods.parallelvlm.drafters import ParallelDrafter
 from draftlens.methods.parallelvlm.messages import (
     Arrive,
     Close,
@@ -31,10 +30,11 @@ from draftlens.methods.parallelvlm.messages import (
     Joined,
     Leave,
     Open,
+    WorkerLostError,
 )
 from draftlens.methods.parallelvlm.schedule import Schedule
-from draftlens.methods.parallelvlm.target_rows import DraftForward, Row
-from draftlens.methods.parallelvlm.target_side import ParallelDrafter
+from draftlens.methods.parallelvlm.target_side import OwnPrompt
+from draftlens.methods.parallelvlm.worker_session import DraftForward, Row
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
 
@@ -151,7 +151,7 @@ class Target:
         for row, more in zip(self.rows, tokens, strict=True):
             row.tokens.extend(more)
         self.drafter.update(Verdict((), ()), batch_of(self.rows))
-        self.drafter.record(self.clock)
+        self.drafter.ahead.record(self.clock)
 
     @property
     def last_sent(self) -> Any:
@@ -187,8 +187,8 @@ def test_the_messages_of_an_answer() -> None:
     [decision] = target.last_sent.decisions
     assert (decision.start, decision.tokens, decision.limit) == (1, (41, 42, 43), 9)
     assert not decision.finished
-    target.drafter.close()
-    target.drafter.close()
+    target.drafter.ahead.close()
+    target.drafter.ahead.close()
     assert isinstance(target.last_sent, Close)
     assert target.link.forgotten == [3]
 
@@ -212,9 +212,9 @@ def test_without_a_worker_the_serial_drafter_drafts(
     assert target.propose() == [[0]]
     target.gain([41])
     target.drafter.remove(0)
-    target.drafter.close()
+    target.drafter.ahead.close()
     assert target.serial.calls == ["encode", "begin", "propose", "update", "remove"]
-    assert target.drafter.lost is None
+    assert target.drafter.ahead.lost is None
     assert target.drafter.processes() == ()
     assert target.clock.stats.lanes == {}
     if link is not None and int not in link.refuses:
@@ -231,10 +231,10 @@ def test_a_worker_that_is_lost_leaves_empty_trees(window: int | None) -> None:
     assert target.propose() == [[]]
     target.gain([51])
     assert target.propose() == [[]]
-    assert target.drafter.lost == "killed"
+    assert target.drafter.ahead.lost == "killed"
     assert target.clock.stats.worker_lost == "killed"
     assert target.serial.calls == []
-    target.drafter.close()
+    target.drafter.ahead.close()
 
 
 def test_a_silent_worker_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,9 +251,9 @@ def test_a_silent_worker_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     target.link.guess(0, 1, [41])
     target.link.slow_waits = 3
     target.gain([41])
-    assert target.drafter.lost is None
+    assert target.drafter.ahead.lost is None
     target.gain([42])
-    assert target.drafter.lost == f"it has been silent for {module.PATIENCE:.1f} s"
+    assert target.drafter.ahead.lost == f"it has been silent for {module.PATIENCE:.1f} s"
 
 
 def test_a_worker_that_never_joins_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,12 +262,12 @@ def test_a_worker_that_never_joins_is_given_up(monkeypatch: pytest.MonkeyPatch) 
     target = Target(WrittenLink(), Schedule(1))
     target.announce()
     target.begin()
-    assert target.drafter.lost == "it has been silent for 0.1 s"
+    assert target.drafter.ahead.lost == "it has been silent for 0.1 s"
     measured = Target(WrittenLink(), Schedule())
     measured.announce()
     measured.begin()
     assert measured.propose() == [[]]  # the target does not wait for a worker that reads
-    assert measured.drafter.lost is None
+    assert measured.drafter.ahead.lost is None
 
 
 def test_errors_of_the_caller_raise_and_others_lose_the_worker() -> None:
@@ -276,7 +276,7 @@ def test_errors_of_the_caller_raise_and_others_lose_the_worker() -> None:
     target.link.inbox.append(Failed(3, RuntimeError("MemoryError: none left")))
     target.gain([41])
     assert target.propose() == [[]]
-    assert target.drafter.lost == "MemoryError: none left"
+    assert target.drafter.ahead.lost == "MemoryError: none left"
     target = begun(Schedule(2), [FIRST, 41])
     assert target.link is not None
     target.link.inbox.append(Failed(3, InputError("a clip is missing")))
@@ -360,7 +360,7 @@ def test_tokens_that_come_late_are_compared_with_the_answer(
     target.link.guess(0, 2, corrected, epoch=1)
     target.gain([42])
     assert target.propose() == [[43, 44, 45][: schedule.window]]
-    assert target.drafter.corrections == corrections
+    assert target.drafter.ahead.done.corrections == corrections
 
 
 def test_a_draft_that_is_stopped_writes_nothing() -> None:
@@ -435,7 +435,7 @@ def test_next_guesses_stand_behind_the_checked_ones() -> None:
         """Tokens of the next guesses, with the probability that came with them."""
         topologies = tuple(chain(count) for count in counts)
         tree = DraftTree(topologies, torch.zeros(2, max(counts)).long())
-        guesses = target.drafter.next_proposals(tree)
+        guesses = target.drafter.ahead.next_proposals(tree)
         assert guesses is not None
         return [None if made is None else (made.token, float(made.probs[0])) for made in guesses]
 
@@ -461,7 +461,7 @@ def test_next_guesses_stand_behind_the_checked_ones() -> None:
     assert following(0, 1) == [(44, 44.0), None]
     target.gain([44], [53, 54])
     link.lost = "killed"
-    assert target.drafter.next_proposals(tree) is None
+    assert target.drafter.ahead.next_proposals(tree) is None
     assert target.drafter.propose(batch_of(target.rows), 20).probs is None
 
 
@@ -512,7 +512,7 @@ def test_a_session_that_goes_on_after_its_end_opens_another_one(window: int | No
     schedule = Schedule(window)
     target = begun(schedule, [FIRST, 41, 42, 43])
     assert target.link is not None
-    target.drafter.close()
+    target.drafter.ahead.close()
     assert target.propose() == [[]]
     target.gain([41])  # a row that had not ended goes on without the worker
     assert isinstance(target.last_sent, Close)
@@ -537,15 +537,15 @@ def test_a_session_that_goes_on_after_its_end_opens_another_one(window: int | No
     assert isinstance(target.last_sent, Decide)
     target.drafter.remove(0)
     assert target.last_sent == Leave(3, 0)
-    target.drafter.close()
+    target.drafter.ahead.close()
     assert target.link.forgotten == [3, 3]
-    assert target.drafter.lost is None
+    assert target.drafter.ahead.lost is None
 
 
 def test_a_worker_that_cannot_be_opened_again_is_lost() -> None:
     target = begun(Schedule(2), [FIRST, 41])
     assert target.link is not None
-    target.drafter.close()
+    target.drafter.ahead.close()
     target.link.refuses[int] = WorkerLostError("gone")
     old = target.rows
     target.rows = sequences(torch.ones(1, 4).long(), [[]])
@@ -553,5 +553,5 @@ def test_a_worker_that_cannot_be_opened_again_is_lost() -> None:
     target.begin()
     target.rows = [*old, *target.rows]
     assert target.propose() == [[], []]
-    assert target.drafter.lost == "gone"
+    assert target.drafter.ahead.lost == "gone"
     assert target.serial.calls == []

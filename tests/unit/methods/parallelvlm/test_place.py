@@ -20,12 +20,12 @@ from families import FAMILIES, inputs
 from stock import LONG, draft, reference, target
 
 import draftlens
-from draftlens.methods.parallelvlm import cores
-from draftlens.methods.parallelvlm import placement as place
-from draftlens.methods.parallelvlm.cores import TargetShare, usable_cores
+from draftlens.methods.parallelvlm import drafters as place
+from draftlens.methods.parallelvlm import loop
 from draftlens.methods.parallelvlm.draft_thread import DraftThread, thread_of
-from draftlens.methods.parallelvlm.link import WorkerLostError
-from draftlens.methods.parallelvlm.messages import Close, Open
+from draftlens.methods.parallelvlm.drafters import usable_cores
+from draftlens.methods.parallelvlm.loop import TargetShare
+from draftlens.methods.parallelvlm.messages import Close, Open, WorkerLostError
 from draftlens.models.adapter import Backbone
 
 FAMILY = FAMILIES[0]
@@ -35,7 +35,7 @@ FAMILY = FAMILIES[0]
 def no_quota(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A machine of eight cores; returns the folder for files of quotas, of which there are none."""
     for name in ("_QUOTA", "_QUOTA_V1", "_PERIOD_V1"):
-        monkeypatch.setattr(cores, name, tmp_path / name)
+        monkeypatch.setattr(place, name, tmp_path / name)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
     return tmp_path
 
@@ -84,7 +84,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_threads_are_lowered_and_restored(
     threads: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cores, "usable_cores", lambda: 4)
+    monkeypatch.setattr(loop, "usable_cores", lambda: 4)
     share = TargetShare()
     first = share.held(1)
     second = share.held(1)
@@ -105,7 +105,7 @@ def test_threads_are_lowered_and_restored(
 def test_threads_are_taken_back_from_a_lane_that_is_not_used(
     threads: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cores, "usable_cores", lambda: 3)  # fewer than torch has threads
+    monkeypatch.setattr(loop, "usable_cores", lambda: 3)  # fewer than torch has threads
     share = TargetShare()
     with share.held(0):
         assert threads == [4]
@@ -212,7 +212,7 @@ def test_a_lost_lane_gives_its_core_back(
     calls: int, threads: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lane that never could be used, and one that is lost midway."""
-    monkeypatch.setattr(cores, "usable_cores", lambda: 4)
+    monkeypatch.setattr(loop, "usable_cores", lambda: 4)
     monkeypatch.setattr(DraftThread, "cores", 1)
     method = {"method": "speculative", "schedule": "parallel", "num_speculative_tokens": 4}
     function = "receive" if calls else "new_answer"
