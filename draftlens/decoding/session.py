@@ -106,6 +106,16 @@ class Session:
         return not self._admission.is_idle
 
     @property
+    def holds_back(self) -> bool:
+        """Whether the next call waits until the running rows have ended."""
+        return self._admission.holds_back(self.running)
+
+    def admits(self, prepared: Prepared) -> bool:
+        """Whether the rows of a call may share passes with those of the session. Raises
+        `InputError` as `add`."""
+        return self.done or not self._admission.would_hold_back(prepared)
+
+    @property
     def running(self) -> bool:
         """Whether a row that the target has read goes on."""
         return not all(sequence.finished for sequence in self.sequences)
@@ -172,11 +182,12 @@ class Session:
     def start(self) -> list[Chunk]:
         """Encode and prefill the rows that wait, and take the first token of each. Beside running
         rows a long prompt is read in parts, one in each call, which delays them by at most
-        `PART_SECONDS` or the time of a round, whichever is longer."""
+        `PART_SECONDS` or the time of a round, whichever is longer. Rows whose rotary frequencies
+        differ from those of running rows wait until these have ended."""
         if not self._unread:
             self._drop_ended()
         chunks: list[Chunk] = []
-        while not self._admission.is_idle:
+        while not self._admission.is_idle and not self.holds_back:
             batch = self.cache if self.sequences else None
             rows = self._admission.read(batch, self._delay(), self._announce, self.hooks.read)
             if rows is None:

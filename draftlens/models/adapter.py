@@ -41,6 +41,7 @@ from draftlens.models.prompt import (
 )
 from draftlens.models.prompt_cache import PromptCache
 from draftlens.models.retokenizer import Retokenizer
+from draftlens.models.rope import changing_frequencies, dynamic_modules, restarted
 from draftlens.models.support import (
     additive,
     check_attention,
@@ -95,6 +96,11 @@ class Backbone:
         with self._lock.exclusive():
             self.attention = self.decoder.config._attn_implementation
         check_attention(self.name, self.attention)
+        # Passes of frequencies that are set anew in each of them must not run side by side.
+        self._shares_passes = self.attention == "sdpa" and not changing_frequencies(
+            self.text_config
+        )
+        self._dynamic = dynamic_modules(self.decoder)
         self.device = execution_device(self.embed)
         self.products = ModelProducts(model, self.decoder, self.head, self.device)
         self.vocab_size: int = getattr(self.head, "out_features", None) or (
@@ -372,7 +378,7 @@ class Backbone:
     @torch.inference_mode()
     def forward_along(self, tokens: Tensor, position_ids: Tensor, attention: AttentionPass) -> None:
         """`forward` by a rank whose `attention` sends its results to rank 0."""
-        with self._dispatching():
+        with self._running(attention):
             self.decoder(
                 inputs_embeds=self.embed(tokens),
                 attention_mask=None,
@@ -429,7 +435,7 @@ class Backbone:
 
     def _passing(self) -> AbstractContextManager[None]:
         """Passes of eager models run alone: the dispatching attention would change them."""
-        return self._lock.shared() if self.attention == "sdpa" else self._lock.exclusive()
+        return self._lock.shared() if self._shares_passes else self._lock.exclusive()
 
     def _grouping(self) -> AbstractContextManager[None]:
         if self.has_groups and self.attention == "sdpa":
@@ -437,7 +443,8 @@ class Backbone:
         return nullcontext()
 
     def _running(self, attention: AttentionPass | None) -> AbstractContextManager[None]:
-        return self._passing() if attention is None else self._dispatching()
+        passing = self._passing() if attention is None else self._dispatching()
+        return restarted(self._dynamic, passing) if self._dynamic else passing
 
     @contextmanager
     def _dispatching(self) -> Iterator[None]:

@@ -90,25 +90,12 @@ def check_length(backbone: Backbone, prepared: Prepared, allowed: bool) -> None:
     limit = max_positions(backbone.text_config)
     if allowed or limit is None:
         return
-    needed = _positions_of(prepared)
+    needed = min(prepared.input_ids.shape[1], max(prepared.prompt_positions))
     if needed > limit:
         raise InputError(
             f"the prompt has {needed} positions and {backbone.name} is made for {limit}: use fewer "
             f"frames, smaller images or a shorter text ({LONG_PROMPT}=True answers all the same)"
         )
-
-
-def _positions_of(prepared: Prepared) -> int:
-    """The positions of the longest row, padding not counted."""
-    mask = prepared.model_kwargs.get("attention_mask")
-    length = prepared.input_ids.shape[1]
-    if isinstance(mask, Tensor) and mask.ndim == 2:
-        length = int((mask != 0).sum(-1).max())
-    positions = prepared.model_kwargs.get("position_ids")
-    if isinstance(positions, Tensor) and positions.ndim == 3:  # M-RoPE
-        axes = positions[1:] if len(positions) == 4 else positions  # the first of 4 counts tokens
-        return min(length, int(axes.max()) + 1)
-    return length
 
 
 def max_positions(text_config: Any) -> int | None:
