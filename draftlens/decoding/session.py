@@ -31,6 +31,7 @@ from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prepared, Prompt
 from draftlens.models.prompt_reading import store_answer
+from draftlens.models.rope import changing_frequencies
 
 PART_SECONDS = 0.05
 """Delay of running rows by the part of a prompt that is read between two rounds."""
@@ -78,6 +79,7 @@ class Session:
         self.sequences: list[Sequence] = []
         self.prompt_lengths: list[int] = []  # without padding
         self.cache: KVCache | None = None  # the target's
+        self._cuts_all = bool(changing_frequencies(target.text_config))
         self._recorder = StatsRecorder(clock, observer)
         self._admission = Admission(target, plan, self._recorder.observer)
         self._unread: list[Admitted] = []
@@ -259,14 +261,15 @@ class Session:
     def _within_answers(self, topologies: Seq[Topology]) -> tuple[Topology, ...]:
         """The trees of a proposal without the nodes beyond the end of each row's own answer.
 
-        Only rejection sampling needs this: every verified draft token uses noise there, so the last
-        tokens of a row would depend on how long the answers of the other rows may become.
+        Rejection sampling needs this, where every verified draft token uses noise, and rotary
+        frequencies that follow from the furthest position: the last tokens of a row would depend on
+        how long the answers of the other rows may become.
         """
-        if not self._batch.rejects:
+        if not (self._batch.rejects or self._cuts_all):
             return tuple(topologies)
         cuts = list(topologies)
         for row, sequence in enumerate(self.sequences):
-            if sequence.sampling.rejects:
+            if sequence.sampling.rejects or self._cuts_all:
                 cuts[row] = trees.cut(topologies[row], max(sequence.remaining - 1, 0))
         return tuple(cuts)
 

@@ -940,45 +940,49 @@ def _check_visits(case: Visits) -> None:
 
 def check_jobs(case: Visits) -> None:
     """Every request has, from a scheduler, the tokens that it has alone."""
-    method = from_dict(thawed(case.method))
     models = models_of(case)
-    scheduler = Scheduler(models)
+    method = from_dict(thawed(case.method))
+    refused = [
+        visit.prompts.is_refused(thawed(case.method), visit.options.new) for visit in case.visits
+    ]
     heard: Queue[tuple[int, Update]] = Queue()
-    rows = [[[] for _ in visit.prompts.rows] for visit in case.visits]
+    # Before the scheduler has the models, since stock `generate` runs them for the options.
+    submitted = [
+        Job(request_of(case, visit, method), partial(_hear, heard, number))
+        for number, visit in enumerate(case.visits)
+    ]
+    rows: list[list[list[int]]] = [[[] for _ in visit.prompts.rows] for visit in case.visits]
+    scheduler = Scheduler(models)
     try:
         with sized_parts(case.part):
-            for number, visit in enumerate(case.visits):
-                options = visit.options.of_generate(visit.prompts)
-                seeds = [row_seeds(seed, 1)[0] for seed in visit.seeds]
-                request = Request(
-                    visit.prompts.inputs,
-                    method=method,
-                    seed=seeds,
-                    options=options,
-                    extras={NAMESPACE: "" if case.caches else None},
-                )
-                scheduler.submit(Job(request, partial(_hear, heard, number)))
-            waiting = set(range(len(case.visits)))
+            for job in submitted:
+                scheduler.submit(job)
+            waiting = set(range(len(submitted)))
             while waiting:
                 number, update = heard.get(timeout=60)
+                assert (update.error is not None) is refused[number], update.error
                 for chunk in update.chunks:
                     rows[number][chunk.row] += chunk.tokens
-                if update.error is not None:
-                    visit = case.visits[number]
-                    assert isinstance(update.error, InputError), update.error
-                    assert visit.prompts.is_refused(thawed(case.method), visit.options.new)
-                    rows[number] = []
-                    event("a job is refused")
-                if update.done or update.error is not None:
+                if update.done or refused[number]:
                     waiting.remove(number)
     finally:
         scheduler.close()
-    for visit, tokens in zip(case.visits, rows, strict=True):
-        if visit.prompts.is_refused(thawed(case.method), visit.options.new):
-            assert not tokens
-            continue
-        whole = visit.answer(None)
-        assert tokens == whole or visit.is_near_tie(tokens, None)
+    for visit, tokens, was_refused in zip(case.visits, rows, refused, strict=True):
+        if was_refused:
+            event("a job is refused")
+        else:
+            assert tokens == visit.answer(None) or visit.is_near_tie(tokens, None)
+
+
+def request_of(case: Visits, visit: Visit, method: Any) -> Request:
+    """A request as a scheduler takes it."""
+    return Request(
+        visit.prompts.inputs,
+        method=method,
+        seed=[row_seeds(seed, 1)[0] for seed in visit.seeds],
+        options=visit.options.of_generate(visit.prompts),
+        extras={NAMESPACE: "" if case.caches else None},
+    )
 
 
 def _hear(heard: Queue[tuple[int, Update]], number: int, update: Update) -> None:
