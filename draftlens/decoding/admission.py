@@ -129,6 +129,7 @@ class Admission:
             self._target.text_config,
             prepared.prompt_positions,
             stopping.max_new_tokens,
+            rereads=hasattr(self._target.model.config, "original_max_position_embeddings"),
         )
 
     @property

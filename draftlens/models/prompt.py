@@ -67,9 +67,7 @@ class Prepared:
         num_rows, length = self.input_ids.shape
         positions = self.model_kwargs.get("position_ids")
         if isinstance(positions, Tensor) and positions.ndim == 3:  # M-RoPE
-            axes = (
-                positions[1:] if len(positions) == 4 else positions
-            )  # the first of 4 counts tokens
+            axes = positions[-3:]  # the first of 4 counts tokens
             furthest: list[int] = (axes.amax((0, 2)) + 1).expand(num_rows).tolist()
             return furthest
         mask = self.model_kwargs.get("attention_mask")

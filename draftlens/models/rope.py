@@ -62,16 +62,19 @@ class Frequencies:
 
 
 def frequencies_of(
-    model_name: str, text_config: Any, prompts: Sequence[int], room: int
+    model_name: str, text_config: Any, prompts: Sequence[int], room: int, rereads: bool = False
 ) -> Frequencies:
     """The frequencies of a call, which all rows of a pass share: those of the longest row.
 
     Args:
         prompts: positions of each row's prompt.
         room: the most tokens of an answer.
+        rereads: whether stock `generate` of the model reads the prompt again when an answer exceeds
+            the limit of `longrope`, as Phi models do.
 
     Raises:
-        InputError: the frequencies of a row would depend on how long the other rows run.
+        InputError: the frequencies of a row would depend on how long the other rows run, or stock
+            `generate` might read the prompt again.
     """
     beyond: set[int] = set()
     change = False
@@ -86,6 +89,12 @@ def frequencies_of(
                 f"the prompts of the batch have {min(prompts)} to {max(prompts)} tokens, and "
                 f"beyond {limit.num_tokens} the {limit.kind} rotary positions of a row of "
                 f"{model_name} depend on the longest row: ask for each row in a call of its own"
+            )
+        if rereads and limit.kind == "longrope":
+            raise InputError(
+                f"prompt and answer may reach {max(prompts) + room} tokens, and beyond "
+                f"{limit.num_tokens} {model_name} reads the prompt again with other rotary "
+                "positions: request a shorter answer"
             )
         change = True
     return Frequencies(None if change else frozenset(beyond))
