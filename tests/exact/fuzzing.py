@@ -581,7 +581,8 @@ def check_greedy(case: Case) -> None:
 
 def must_refuse(case: Case) -> bool:
     """Whether the call is one of rotary frequencies that may not be answered; then it is not."""
-    if not case.prompts.is_refused(case.method_options, case.options.new):
+    method = {"method": "plain"} if not case.method and case.draft is None else case.method_options
+    if not case.prompts.is_refused(method, case.options.new):
         return False
     event("refused")
     with pytest.raises(InputError, match="rotary positions"):
