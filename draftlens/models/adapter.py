@@ -42,6 +42,7 @@ from draftlens.models.prompt import (
 )
 from draftlens.models.prompt_cache import PromptCache
 from draftlens.models.retokenizer import Retokenizer
+from draftlens.models.rope import changing_frequencies, dynamic_modules, restarted
 from draftlens.models.support import (
     additive,
     check_attention,
@@ -97,6 +98,11 @@ class Backbone:
         with self._lock.exclusive():
             self.attention = self.decoder.config._attn_implementation
         check_attention(self.name, self.attention)
+        # Passes of frequencies that are set anew in each of them must not run side by side.
+        self._shares_passes = self.attention == "sdpa" and not changing_frequencies(
+            self.text_config
+        )
+        self._dynamic = dynamic_modules(self.decoder)
         self.device = execution_device(self.embed)
         self.products = ModelProducts(model, self.decoder, self.head, self.device)
         self.vocab_size: int = getattr(self.head, "out_features", None) or (
@@ -235,7 +241,7 @@ class Backbone:
         logits = self._read_by_passes(prompt, cache, attention, num_logits)
         if logits is not None:
             return logits
-        with self._running(attention), self.products.of_prompt(prompt):
+        with self.running(attention), self.products.of_prompt(prompt):
             output = self.decoder(
                 inputs_embeds=prompt.embeds,
                 attention_mask=None,
@@ -264,7 +270,7 @@ class Backbone:
         length = part.embeds.shape[1]
         window = torch.ones(length, length, dtype=torch.bool, device=part.embeds.device).tril()
         mask = trees.attention_mask(cache.lengths, window)
-        with self._running(attention), self.products.of_prompt(part):
+        with self.running(attention), self.products.of_prompt(part):
             output = self.decoder(
                 inputs_embeds=part.embeds,
                 attention_mask=self._attention_mask(mask),
@@ -311,7 +317,7 @@ class Backbone:
         Returns:
             logits ``[B, T, V]`` in the model's dtype, on the device of the embeddings.
         """
-        with cache.directing(tokens, position_ids, mask) as attention, self._running(attention):
+        with cache.directing(tokens, position_ids, mask) as attention, self.running(attention):
             logits = None
             if attention is None and not self._lock.is_watching():
                 logits = self.passes.run(tokens, position_ids, cache, mask)
@@ -424,15 +430,17 @@ class Backbone:
 
     def _passing(self) -> AbstractContextManager[None]:
         """Passes of eager models run alone: the dispatching attention would change them."""
-        return self._lock.shared() if self.attention == "sdpa" else self._lock.exclusive()
+        return self._lock.shared() if self._shares_passes else self._lock.exclusive()
 
     def _grouping(self) -> AbstractContextManager[None]:
         if self.has_groups and self.attention == "sdpa":
             return dispatching(self.decoder)
         return nullcontext()
 
-    def _running(self, attention: AttentionPass | None) -> AbstractContextManager[None]:
-        return self._passing() if attention is None else self._dispatching()
+    def running(self, attention: AttentionPass | None) -> AbstractContextManager[None]:
+        """Entered around one pass; `attention` computes the attention of its layers."""
+        passing = self._passing() if attention is None else self._dispatching()
+        return restarted(self._dynamic, passing) if self._dynamic else passing
 
     @contextmanager
     def _dispatching(self) -> Iterator[None]:

@@ -81,6 +81,22 @@ class Prepared:
         pad = getattr(self.config, "_pad_token_tensor", None)
         return 0 if pad is None else int(pad)
 
+    @cached_property
+    def prompt_positions(self) -> list[int]:
+        """How many positions the prompt of each row has, padding not counted; several visual tokens
+        may share a position."""
+        num_rows, length = self.input_ids.shape
+        positions = self.model_kwargs.get("position_ids")
+        if isinstance(positions, Tensor) and positions.ndim == 3:  # M-RoPE
+            axes = positions[-3:]  # the first of 4 counts tokens
+            furthest: list[int] = (axes.amax((0, 2)) + 1).expand(num_rows).tolist()
+            return furthest
+        mask = self.model_kwargs.get("attention_mask")
+        if isinstance(mask, Tensor) and mask.ndim == 2:
+            counts: list[int] = (mask != 0).sum(-1).tolist()
+            return counts
+        return [length] * num_rows
+
 
 def capture_call(
     model: Any,

@@ -3,6 +3,7 @@ gives on the whole of it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from inspect import signature
 from typing import Any
@@ -23,6 +24,7 @@ from conversations import (
 from families import FAMILIES, Family
 from hypothesis import given as drawn
 from hypothesis import strategies as st
+from rotary import NAMES as ROTARY_NAMES
 from stock import stock, target
 from test_fuzz import share
 
@@ -37,6 +39,7 @@ from draftlens.models.prompt_cache import PromptCache
 from draftlens.models.prompt_reading import READERS, PromptReading
 
 PLENTY = 1 << 28
+NAMES = sorted(family.name for family in FAMILIES)
 
 METHODS: dict[str, dict[str, Any]] = {
     "plain": {"method": "plain"},
@@ -267,8 +270,8 @@ def test_a_bound_holds_and_counts_what_is_held() -> None:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> TurnsCase:
-    family = BY_NAME[draw(st.sampled_from(sorted(BY_NAME)))]
+def cases(draw: st.DrawFn, families: Sequence[str] = NAMES) -> TurnsCase:
+    family = BY_NAME[draw(st.sampled_from(families))]
     kinds = ["", "", "i", "ii"] + (["v", "iv"] if "mixed" in family.kinds else [])
     count = draw(st.integers(2, 5))
     turn = st.builds(Turn, st.sampled_from(kinds), st.integers(1, 24))
@@ -291,4 +294,10 @@ def cases(draw: st.DrawFn) -> TurnsCase:
 @share(0.3)
 @drawn(cases())
 def test_random_conversations(case: TurnsCase) -> None:
+    check_turns(case)
+
+
+@share(0.2)
+@drawn(cases(ROTARY_NAMES))
+def test_random_conversations_of_rotary_frequencies_that_change(case: TurnsCase) -> None:
     check_turns(case)
