@@ -50,10 +50,10 @@ def load(
             float32 on the CPU, else the checkpoint's own.
         calibrate: whether to measure forwards, if the method chooses its trees by their costs
             (`Engine.calibrate`).
-        prefill: how the target reads prompts (`prefill.PREFILLS`), whatever the method: a name, a
-            dict of its name and options, or a prefill; None for the method's own. Under torchrun
-            all ranks read prompts together if it is named; then `load` returns on rank 0 only,
-            and the other processes end with it.
+        prefill: how the target reads prompts (`prefill.base.PREFILLS`), whatever the method: a
+            name, a dict of its name and options, or a prefill; None for the method's own. Under
+            torchrun all ranks read prompts together if it is named; then `load` returns on rank 0
+            only, and the other processes end with it.
         hosts: number of processes that read prompts together, on the CPU of this machine; they are
             started here, and the threads of torch are divided among them.
         compile: what computes decode forwards (`Engine.compile`), with the same tokens in float32:

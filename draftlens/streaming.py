@@ -108,10 +108,10 @@ def generate(
         references: texts or token ids that the answers are expected to repeat, for methods that
             draft from them (`hsd`, `lookup`): one list for each row (for a single row the list
             itself). Texts need the option `tokenizer`, the target's.
-        prefill: how the target reads the prompts (`prefill.PREFILLS`), as a name, a dict of its
-            name and options, or a prefill; None for the method's own, by default `"full"`. Under
-            torchrun all ranks read prompts together by a prefill that uses them; then this call
-            returns on rank 0 only, and the other processes end with it.
+        prefill: how the target reads the prompts (`prefill.base.PREFILLS`), as a name, a dict of
+            its name and options, or a prefill; None for the method's own, by default `"full"`.
+            Under torchrun all ranks read prompts together by a prefill that uses them; then this
+            call returns on rank 0 only, and the other processes end with it.
         hosts: number of ranks that read prompts together, for a model on the CPU; they are started
             by the first call and end with the model.
         compile: whether decode forwards run as compiled code, which is made before a kind of pass

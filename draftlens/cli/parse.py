@@ -25,7 +25,7 @@ PageTarget = Annotated[
 
 @dataclass(frozen=True)
 class PageOptions:
-    """How pages are read and answered: fields of `draftlens.documents.ParseSettings`."""
+    """How pages are read and answered: fields of `draftlens.ParseSettings`."""
 
     drafter: Annotated[
         str,

@@ -6,6 +6,9 @@ EMBEDDED = "embedded"
 READER = "reader"
 """The toy document model inside the package, trained on pages of one generator."""
 
+LAB_INSTALLATION = "pip install ./lab in a checkout of draftlens"
+"""How the package draftlens-lab is installed, for the errors where it is missing."""
+
 AUTO = "auto"
 """Selects the known draft of a target."""
 

@@ -59,7 +59,7 @@ def without_prose(regions: Sequence[Region], reading: Reading) -> list[Region]:
 
 
 def with_tables(regions: Sequence[Region], reading: Reading, by_region: bool) -> list[Region]:
-    """Regions with the tables that words form where the layout has found none.
+    """Add the tables that the layout has missed, found by the positions of the words.
 
     Args:
         regions: by the layout. Those that hold such a table are divided into what is above and
