@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from draftlens.documents.reading.blocks import lines_of
+from draftlens.documents.reading.blocks import lines_of, split_columns
 from draftlens.documents.reading.geometry import Box, around
 from draftlens.documents.reading.order import reading_order
 from draftlens.documents.reading.tables import (
@@ -33,6 +33,39 @@ def owners(pieces: Sequence[Piece], regions: Sequence[Region]) -> list[int | Non
         holding = (index for index in by_size if regions[index].box.holds(middle))
         indices.append(next(holding, None))
     return indices
+
+
+def with_whole_lines(regions: Sequence[Region], reading: Reading) -> list[Region]:
+    """Widen regions of running text by the words of their lines that lie beside them.
+
+    Layouts find the edges of a region in a picture of the page and cut off first and last words.
+    """
+    owner_of_word = dict(zip(map(id, reading.pieces), owners(reading.pieces, regions), strict=True))
+    boxes = [region.box for region in regions]
+    for line in lines_of(reading.pieces):
+        for part in split_columns(line):
+            inside = [
+                (word, owner)
+                for word in part
+                if (owner := owner_of_word[id(word)]) is not None and not _is_whole(regions[owner])
+            ]
+            for word in part:
+                if inside and owner_of_word[id(word)] is None:
+                    _, owner = min(inside, key=lambda other: _distance(word, other[0]))
+                    boxes[owner] = _widened(boxes[owner], word.box)
+    return [replace(region, box=box) for region, box in zip(regions, boxes, strict=True)]
+
+
+def _distance(word: Piece, other: Piece) -> float:
+    """Points between two words of a line."""
+    return max(word.box.left - other.box.right, other.box.left - word.box.right)
+
+
+def _widened(box: Box, word: Box) -> Box:
+    """The box with the word's width; unchanged if the word is above or below it."""
+    if not box.top <= word.middle[1] <= box.bottom:
+        return box
+    return replace(box, left=min(box.left, word.left), right=max(box.right, word.right))
 
 
 def with_texts(regions: Sequence[Region], readings: Sequence[Reading]) -> list[Region]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -63,19 +64,20 @@ class FakeOcr:
 
 
 class FakeLayout:
-    """Sees one region of text."""
+    """Sees one region."""
 
     sees = True
 
-    def __init__(self, box: Box) -> None:
+    def __init__(self, box: Box, kind: str = "text") -> None:
         self.box = box
+        self.kind = kind
 
     def missing(self) -> None:
         """Nothing."""
 
     def find(self, page: Page, pieces: Sequence[Piece]) -> list[Region]:
         """The region."""
-        return [Region(self.box, "text")]
+        return [Region(self.box, self.kind)]
 
 
 def word(text: str, left: float = 0, top: float = 0) -> Piece:
@@ -276,3 +278,48 @@ def test_rapid_layout_sees_columns(tmp_path: Path) -> None:
     regions = make_layout("rapid-layout").find(document.page(1), ())
     assert len([region for region in regions if region.kind == "text"]) == 2
     document.close()
+
+
+@pytest.mark.parametrize("box", [Box(43, 130, 260, 185), Box(25, 130, 244, 185)])
+def test_words_that_a_layout_cuts_off_stay_in_their_line(box: Box, tmp_path: Path) -> None:
+    """First words and last words, whose middles lie beside the region."""
+    path = pdfs.write(tmp_path / "a.pdf", [pdfs.paragraph])
+    with closing(open_document(path)) as document:
+        page = document.page(1)
+        cut = owners(page.text_layer().pieces, [Region(box, "text")])
+        assert None in cut
+        (region,) = StandardPipeline("text-layer", FakeLayout(box)).read(page)
+    assert region.texts[0].lines == pdfs.PARAGRAPH
+
+
+def test_rapid_layout_cuts_off_words(tmp_path: Path) -> None:
+    """As it does on real pages."""
+    pytest.importorskip("rapid_layout")
+    path = pdfs.write(tmp_path / "a.pdf", [pdfs.paragraph])
+    with closing(open_document(path)) as document:
+        page = document.page(1)
+        found = make_layout("rapid-layout").find(page, ())
+        words = page.text_layer().pieces
+        beside = [
+            word.text
+            for word, owner in zip(words, owners(words, found), strict=True)
+            if owner is None
+        ]
+        (region,) = StandardPipeline("text-layer", "rapid-layout").read(page)
+    assert beside == ["In", "for", "It"]
+    assert region.texts[0].lines == pdfs.PARAGRAPH
+
+
+@pytest.mark.parametrize("kind", ["figure", "formula", "table"])
+def test_words_beside_something_else_stay_apart(kind: str) -> None:
+    page = FakePage(word("beside"), Piece("inside", Box(40, 0, 100, 10), 0))
+    layout = FakeLayout(Box(38, 0, 101, 10), kind)
+    region, other = StandardPipeline("text-layer", layout).read(page)
+    assert {region.texts[0].text, other.texts[0].text} == {"beside", "inside"}
+
+
+def test_a_region_is_not_widened_by_what_is_above_its_line() -> None:
+    mark = Piece("2", Box(105, 0, 110, 8), 0)
+    page = FakePage(word("beside"), Piece("text", Box(40, 4, 100, 14), 0), mark)
+    texts = StandardPipeline("text-layer", FakeLayout(Box(38, 4.5, 101, 15))).read(page)
+    assert sorted(region.texts[0].text for region in texts) == ["2", "beside text"]
