@@ -23,7 +23,7 @@ from draftlens.documents.reading.pipeline import parse_readers
 from draftlens.documents.reading.readers import READERS, make_reader
 from draftlens.documents.reading.readers.rapidocr import lines_of_rapidocr
 from draftlens.documents.reading.readers.tesseract import words_of_tesseract
-from draftlens.documents.reading.trust import collapsed, fault_of
+from draftlens.documents.reading.trust import collapsed, disagreement, fault_of
 from draftlens.documents.reading.values import Piece, Reading, Region
 
 HEAD = "level\tblock_num\tpar_num\tline_num\tleft\ttop\twidth\theight\tconf\ttext\n"
@@ -323,3 +323,49 @@ def test_a_region_is_not_widened_by_what_is_above_its_line() -> None:
     page = FakePage(word("beside"), Piece("text", Box(40, 4, 100, 14), 0), mark)
     texts = StandardPipeline("text-layer", FakeLayout(Box(38, 4.5, 101, 15))).read(page)
     assert sorted(region.texts[0].text for region in texts) == ["2", "beside text"]
+
+
+PRINTED = "The mill stands by the river and grinds rye for seven villages in the valley."
+
+
+@pytest.mark.parametrize(
+    ("answer", "texts", "is_doubted"),
+    [
+        (PRINTED, [PRINTED], False),
+        ("# the MILL\n\n| stands | by |\n| the | river |", [PRINTED], False),
+        (
+            f"A figure shows a wheel.\n\n{PRINTED}\n\nBelow it is a map of the valley.",
+            [PRINTED],
+            False,
+        ),
+        ("- weveral\n- weversterstersterstrezstrezstrezsrezsrezs", [PRINTED], True),
+        ("", [PRINTED], True),
+        ("- weveral", ["no such thing is printed here, said the reader of letters", PRINTED], True),
+        (PRINTED, ["no such thing is printed here, said the reader of letters", PRINTED], False),
+        (PRINTED, ["Downloaded in 1482"], False),
+        (PRINTED * 9, ["A running head over a page which was scanned, and nothing else"], True),
+        (PRINTED, [], False),
+    ],
+    ids=[
+        "same",
+        "other format",
+        "longer",
+        "nonsense",
+        "empty",
+        "two readers",
+        "one of two agrees",
+        "little text",
+        "much text",
+        "no text",
+    ],
+)
+def test_an_answer_has_text_in_common_with_its_page(
+    answer: str, texts: list[str], is_doubted: bool
+) -> None:
+    assert (disagreement(answer, texts) is not None) == is_doubted
+
+
+def test_a_running_head_over_a_scan_is_not_compared() -> None:
+    head = "Proceedings of the society of millers, volume seven"
+    words = " ".join(f"word{number} of{number * 7}" for number in range(60))
+    assert disagreement(words, [head]) is None
