@@ -305,8 +305,8 @@ class Engine:
             readings: features of the target's prefill in addition to those that the method needs.
             observe: follows the answer (`decoding.observer.Observer`); a function receives the
                 choices of a pruner.
-            namespace: whose entries of the prompt cache the call uses and adds to. Without one it
-                uses none, or, where `load` was given a `prompt_cache`, those of the namespace "".
+            namespace: whose entries of the prompt cache the call uses and adds to. By default it is
+                "" if `load` was given a `prompt_cache`; otherwise the call uses no entries.
             options: as for `stream`.
         """
         if not isinstance(observe, Observer):

@@ -70,8 +70,8 @@ def load(
             float32 on the CPU, else the checkpoint's own.
         calibrate: whether to measure forwards, if the method chooses its trees by their costs
             (`Engine.calibrate`).
-        prefill: how the target reads prompts (`prefill.PREFILLS`), whatever the method: a name, a
-            dict of its name and options, or a prefill; None for the method's own.
+        prefill: how the target reads prompts (`prefill.base.PREFILLS`), whatever the method: a
+            name, a dict of its name and options, or a prefill; None for the method's own.
         compile: what computes decode forwards (`Engine.compile`), with the same tokens in float32:
             True for compiled code, which is kept in the user's cache folder, `"openvino"`, or
             `"auto"` for the fastest as measured. With the latter two, `draft_quantization="int8"`

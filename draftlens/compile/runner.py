@@ -13,7 +13,7 @@ class Runner:
     """Calls compiled code. Several threads may call it; it runs one call at a time.
 
     Args:
-        path: of the package that `build.build` has written.
+        path: of the package that `compile.build` has written.
         tensors: parameters and buffers by name. The code reads their memory; nothing is copied.
         device: of the model.
 

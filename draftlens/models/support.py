@@ -49,7 +49,7 @@ def model_parts(model: Any, name: str) -> tuple[Any, Any, Any]:
 
 
 def _nothing() -> None:
-    """What a decoder that is no transformers model shows as its output head."""
+    """The output head of a decoder that is not a transformers model: None."""
 
 
 def unwrapped_model(model: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Media of strangers: where they may come from, and processes that decode them."""
+"""Media that clients name or send: the allowed sources, and the processes that decode them."""
 
 from __future__ import annotations
 
