@@ -22,6 +22,7 @@ from draftlens.decoding.session import Session
 from draftlens.generate_options import GenerateOptions, check_for_model
 from draftlens.media.chat_source import ChatSource
 from draftlens.methods.base import MethodLike, Models, methods_with, resolve
+from draftlens.methods.base import plan_of as method_plan
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prepared
 from draftlens.models.prompt_checks import LONG_PROMPT, check_length, check_tokens, num_ids_of
@@ -136,7 +137,7 @@ def check_for_models(models: Models, request: Request) -> None:
 
 def plan_of(models: Models, request: Request) -> Plan:
     """The plan of the request's method, ready to read prompts."""
-    plan = resolve(request.method, models.draft is not None).plan(models)
+    plan = method_plan(resolve(request.method, models.draft is not None), models)
     meet_hosts(models.target, plan, request.extras.get(HOSTS), request.inputs)
     return plan
 

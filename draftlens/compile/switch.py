@@ -103,7 +103,10 @@ def attach(
     check_compile(compile)
     check_quantization(draft_quantization, compile)
     for backbone, quantization in zip(backbones, ("", draft_quantization or ""), strict=False):
-        if compile == "auto":
+        if backbone.plain_only:
+            if compile:
+                _log.warning("passes are not compiled: %s", backbone.plain_only)
+        elif compile == "auto":
             backbone.passes = EAGER
             _, backbone.passes = _CHOSEN[quantization].get_or_make(
                 backbone.model, partial(_measured, backbone, quantization)
