@@ -70,7 +70,7 @@ class StockFamily:
     def build(self) -> Any:
         torch.manual_seed(0)
         text = {**FOUR, **self.text}
-        kind = getattr(hf, self.name + self.kind)
+        kind: Any = getattr(hf, self.name + self.kind)
         if self.kind == "ForCausalLM":
             config = kind.config_class(**text)
         else:
@@ -219,7 +219,7 @@ STOCK_FAMILIES = (
         pixels=PIXELS,
     ),
     StockFamily(
-        "Exaone4_5",
+        "Exaone4_5_",
         SLIDES,
         text={**SLIDING, "model_type": "exaone4"},
         config=settings(
@@ -235,6 +235,23 @@ STOCK_FAMILIES = (
         tokens=4,
         pixels=PATCHES,
         fixed=GRID,
+    ),
+    StockFamily(
+        "MiniCPMV4_6",
+        RECURS,
+        text={**LINEAR, "model_type": "qwen3_5_text"},
+        config=settings(
+            vision_config=settings(
+                **VISION,
+                num_hidden_layers=2,
+                num_attention_heads=2,
+                image_size=SIDE,
+                patch_size=4,
+                insert_layer_id=1,
+            ),
+            image_token_id=PICTURE,
+            insert_layer_id=1,
+        ),
     ),
     StockFamily(
         "PaliGemma",
