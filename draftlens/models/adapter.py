@@ -109,7 +109,7 @@ class Backbone:
         if self.plain_only:
             from draftlens.models.stock_rows import StockPasses
 
-            self.passes = StockPasses(model, self.device)
+            self.passes = StockPasses(self.device)
 
     @classmethod
     def of(cls, model: Any) -> Backbone:

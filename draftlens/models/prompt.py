@@ -51,6 +51,8 @@ class Prepared:
         processors: transformers logits processors, in order, options included.
         model_kwargs: further arguments of the model's forward, vision features possibly encoded.
         notes: messages to the user about how pixels were encoded.
+        model: whose loop it is: the model, or its language model where `generate` of the model
+            calls that of the latter.
     """
 
     input_ids: Tensor
@@ -59,6 +61,7 @@ class Prepared:
     config: Any
     model_kwargs: dict[str, Any]
     notes: tuple[str, ...] = ()
+    model: Any = None
 
     @property
     def pad_token_id(self) -> int:
@@ -82,7 +85,12 @@ def capture_call(
     if cache is not None and holds_tokens(cache):
         raise InputError(PAST_REFUSAL)
     return Prepared(
-        input_ids, tuple(logits_processor), tuple(stopping_criteria), generation_config, kwargs
+        input_ids,
+        tuple(logits_processor),
+        tuple(stopping_criteria),
+        generation_config,
+        kwargs,
+        model=model,
     )
 
 

@@ -81,8 +81,7 @@ class StockRows(KVCache):
 class StockPasses(Passes):
     """The passes of a model as the loop of stock `generate` runs them."""
 
-    def __init__(self, model: Any, device: torch.device) -> None:
-        self._model = model
+    def __init__(self, device: torch.device) -> None:
         self._device = device
 
     @torch.no_grad()
@@ -92,7 +91,7 @@ class StockPasses(Passes):
         assert prompt.prepared is not None
         logits = []
         for ids, arguments in _parts(prompt.prepared):
-            loop = _Loop(self._model, ids, arguments)
+            loop = _Loop(prompt.prepared.model, ids, arguments)
             logits.append(loop.read().to(self._device))
             cache.rows += [(loop, row) for row in range(len(ids))]
         return torch.cat(logits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -18,6 +19,12 @@ from draftlens.core.tree import ROOT, Topology
 ATTENTION = ("sdpa", "eager")
 """Attention implementations that take the mask of a tree."""
 
+
+KINDS_OF_TOKENS = ("token_type_ids", "mm_token_type_ids")
+"""Arguments that mark the tokens of pictures in a prompt."""
+
+_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""What models raise on inputs that they do not take."""
 
 MEDIA = ("image", "video", "vision", "audio", "img", "boi", "eoi")
 """Prefixes of the names of token ids that a configuration has for media."""
@@ -134,22 +141,31 @@ def no_direct_calls(backbone: Any) -> str:
         difference = _difference(backbone)
     except torch.OutOfMemoryError:
         raise
-    except (
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ) as error:
+    except _ERRORS as error:
         cause = " ".join(str(error).split()) or type(error).__name__
         return f"{backbone.name} cannot read a text of four tokens by its language model ({cause})"
-    if difference is None:
-        return ""
-    return (
-        f"{backbone.name} computes other logits when its language model is called directly "
-        f"(they differ by {difference:.3g}), so its answers could not be kept the same"
-    )
+    if difference is not None:
+        return (
+            f"{backbone.name} computes other logits when its language model is called directly "
+            f"(they differ by {difference:.3g}), so its answers could not be kept the same"
+        )
+    try:
+        _encode_marked_tokens(backbone)
+    except UnsupportedModelError as error:
+        return str(error)
+    except _ERRORS:  # it takes no such text
+        pass
+    return ""
+
+
+def _encode_marked_tokens(backbone: Any) -> None:
+    """Encode a text with the kinds of its tokens, as a processor gives them: some models make
+    masks of them (`UnsupportedModelError`)."""
+    ids = torch.tensor([[1, 2, 3, 4]], device=backbone.device) % backbone.vocab_size
+    names = inspect.signature(backbone.model.forward).parameters
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    inputs |= {name: torch.zeros_like(ids) for name in KINDS_OF_TOKENS if name in names}
+    backbone.encode(backbone.prepare_prompt(inputs))
 
 
 @torch.no_grad()
