@@ -3,14 +3,11 @@ for."""
 
 from __future__ import annotations
 
-import asyncio
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from families import FAMILIES
 from stock import stock
 from stock_families import STOCK_FAMILIES, StockFamily, model_of, prompts
 from torch import Tensor
@@ -22,11 +19,6 @@ from draftlens.core.stats import Clock, Stats
 from draftlens.decoding import Session, decode
 from draftlens.methods.base import Models, from_dict
 from draftlens.models.adapter import Backbone
-from draftlens.serve.options import ServeOptions
-from draftlens.verify import run_stock
-from tests.e2e.conftest import CLIPS
-from tests.e2e.serve.running import serving
-from tests.e2e.test_families import save_pair
 
 NEW = 20
 SAMPLED = {"do_sample": True, "top_k": 40, "max_new_tokens": NEW}
@@ -115,76 +107,6 @@ def test_drafting_is_refused_with_the_cause(family: StockFamily) -> None:
         with pytest.raises(draftlens.UnsupportedModelError, match=family.cause) as caught:
             draftlens.generate(model, given, max_new_tokens=3, **options)
         assert "\n" not in str(caught.value)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint with sliding windows in one of two layers, and its processor."""
-    family = next(family for family in FAMILIES if family.name == "llava_onevision")
-    folder = tmp_path_factory.mktemp("sliding")
-    windows = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
-    return Path(save_pair(family, folder, **windows)[0])
-
-
-@pytest.fixture(scope="module")
-def engine(folder: Path) -> draftlens.Engine:
-    return draftlens.load(str(folder), device="cpu")
-
-
-def test_load_takes_plain_decoding_with_a_notice(folder: Path, engine: draftlens.Engine) -> None:
-    assert engine.method == draftlens.PlainDecoding()
-    assert "SlidingWindowLayer" in engine.notice
-    assert "'plain'" in engine.notice
-    for options in ({"method": "lookup"}, {"prefill": "ring"}):
-        with pytest.raises(draftlens.UnsupportedModelError, match="SlidingWindowLayer"):
-            draftlens.load(str(folder), device="cpu", **options)
-    with pytest.raises(draftlens.UnsupportedModelError, match="it cannot draft"):
-        draftlens.load(str(folder), str(folder), device="cpu")
-
-
-def test_answers_of_one_engine_at_once(engine: draftlens.Engine) -> None:
-    """The second joins while the first runs."""
-    asked: list[dict[str, Any]] = [{}, {"images": CLIPS / "shapes.png"}]
-
-    async def ask() -> list[draftlens.Result]:
-        answers = (engine.agenerate("what is it", max_new_tokens=NEW, **media) for media in asked)
-        return list(await asyncio.gather(*answers))
-
-    for media, result in zip(asked, asyncio.run(ask()), strict=True):
-        inputs = engine.read("what is it", **media).target
-        expected = run_stock(engine.target.backbone, inputs, max_new_tokens=NEW).tokens
-        assert result.tokens == expected
-        assert "SlidingWindowLayer" in result.notes[0]
-
-
-def test_the_second_turn_of_a_chat(engine: draftlens.Engine) -> None:
-    chat = engine.chat(images=CLIPS / "shapes.png")
-    chat.ask("what is it", max_new_tokens=9)
-    result = chat.ask("and now", max_new_tokens=NEW)
-    words = [(turn["role"], turn["content"][-1]["text"]) for turn in chat.messages[:3]]
-    messages: list[Any] = [
-        {"role": role, "content": [{"type": "text", "text": said}]} for role, said in words
-    ]
-    messages[0]["content"].insert(0, {"type": "image", "image": CLIPS / "shapes.png"})
-    inputs = engine.read(messages=messages).target
-    assert result.tokens == run_stock(engine.target.backbone, inputs, max_new_tokens=NEW).tokens
-    assert result.stats.cached_tokens == 0  # nothing of such a model is stored
-
-
-def test_the_server(engine: draftlens.Engine) -> None:
-    """Two samples of one request do not share a cache."""
-    inputs = engine.read("what is it").target
-    expected = run_stock(engine.target.backbone, inputs, max_new_tokens=NEW).tokens[0]
-    text = engine.target.processor.tokenizer.decode(expected, skip_special_tokens=True)
-    with serving(engine, ServeOptions()) as server:
-        answer = server.client().chat.completions.create(
-            model="auto",
-            messages=[{"role": "user", "content": "what is it"}],
-            max_tokens=NEW,
-            temperature=0,
-            n=2,
-        )
-    assert [choice.message.content for choice in answer.choices] == [text, text]
 
 
 def alone(family: StockFamily, given: dict[str, Any]) -> list[dict[str, Any]]:
