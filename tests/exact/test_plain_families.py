@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+import transformers as hf
+from families import VOCAB, settings
 from stock import stock
 from stock_families import STOCK_FAMILIES, StockFamily, model_of, prompts
 from torch import Tensor
@@ -43,6 +45,28 @@ def test_greedy_answers(family: StockFamily, pictures: bool) -> None:
     assert result.lossless
     assert family.cause in result.notes[0]
     assert result.stats.target_cache_bytes > 0
+
+
+def test_padded_texts_are_read_row_by_row() -> None:
+    """Kosmos-2.5 counts positions by the ids of its tokens, and stock's padded batch is not what
+    the rows are alone."""
+    text = settings(
+        vocab_size=VOCAB, embed_dim=32, layers=2, ffn_dim=64, attention_heads=2, init_std=0.3,
+        max_position_embeddings=64,
+    )  # fmt: skip
+    vision = settings(
+        hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=1, d_ff=16,
+        d_kv=16, head_dim=16, patch_embed_hidden_size=48,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    config = hf.Kosmos2_5Config(text_config=text, vision_config=vision)
+    model = hf.Kosmos2_5ForConditionalGeneration(config).eval()
+    model.generation_config.update(pad_token_id=0, eos_token_id=None)
+    family = STOCK_FAMILIES[-1]
+    given = prompts(family, (19, 12))
+    expected = [stock(model, row, max_new_tokens=NEW)[0] for row in alone(family, given)]
+    assert model.generate(**given, max_new_tokens=NEW)[1, 19:].tolist() != expected[1]
+    assert draftlens.generate(model, given, max_new_tokens=NEW).tokens == expected
 
 
 class Noise(LogitsProcessor):
