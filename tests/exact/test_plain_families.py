@@ -48,8 +48,8 @@ def test_greedy_answers(family: StockFamily, pictures: bool) -> None:
 
 
 def test_padded_texts_are_read_row_by_row() -> None:
-    """Kosmos-2.5 counts positions by the ids of its tokens, and stock's padded batch is not what
-    the rows are alone."""
+    """Kosmos-2.5 counts each id but its own padding's as a position, so that stock's batch with
+    other padding is not what the rows are alone."""
     text = settings(
         vocab_size=VOCAB, embed_dim=32, layers=2, ffn_dim=64, attention_heads=2, init_std=0.3,
         max_position_embeddings=64,
