@@ -29,7 +29,15 @@ from draftlens.inputs import Inputs, Processors, check_clips, read_conversations
 from draftlens.media import Limits
 from draftlens.media.conversation import Conversation
 from draftlens.media.given import kind_of
-from draftlens.methods.base import Method, MethodLike, Models, resolve, with_prefill
+from draftlens.methods.base import (
+    Method,
+    MethodLike,
+    Models,
+    check_drafting,
+    plan_of,
+    resolve,
+    with_prefill,
+)
 from draftlens.models.load import Loaded, as_pair
 from draftlens.models.prompt_cache import PromptCache
 from draftlens.options import (
@@ -99,6 +107,7 @@ class Engine:
         self.draft: Loaded | None = models[1]
         self.notice = notice
         self.method = with_prefill(resolve(method, self.draft is not None), prefill)
+        check_drafting(self.method, self.models)
         self.prefill = prefill
         self.processors = Processors(self.target, self.draft)
         if compile:
@@ -456,7 +465,7 @@ class Engine:
 
     def plan(self, method: MethodLike = None) -> Plan:
         """The plan of a method, by default the engine's, with the engine's models."""
-        return self._method(method).plan(self.models)
+        return plan_of(self._method(method), self.models)
 
     def _method(self, method: MethodLike, prefill: Any = None) -> Method:
         resolved = resolve(self.method if method is None else method, self.draft is not None)

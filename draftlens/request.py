@@ -19,6 +19,7 @@ from draftlens.decoding.plan import ExtraSource, Plan
 from draftlens.decoding.session import Session
 from draftlens.media.chat_source import ChatSource
 from draftlens.methods.base import MethodLike, Models, methods_with, resolve
+from draftlens.methods.base import plan_of as method_plan
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prepared
 from draftlens.models.prompt_checks import (
@@ -127,7 +128,7 @@ def check_for_models(models: Models, request: Request) -> None:
 
 def plan_of(models: Models, request: Request) -> Plan:
     """The plan of the request's method, ready to read prompts."""
-    plan = resolve(request.method, models.draft is not None).plan(models)
+    plan = method_plan(resolve(request.method, models.draft is not None), models)
     plan.prefill.prepare(models.target, request.inputs)
     return plan
 

@@ -103,7 +103,12 @@ def attach(
     check_compile(compile)
     check_quantization(draft_quantization, compile)
     for backbone, quantization in zip(backbones, ("", draft_quantization or ""), strict=False):
-        if compile == "auto":
+        if backbone.plain_only:
+            if compile:
+                _log.warning(
+                    "passes of %s are not compiled: %s", backbone.name, backbone.plain_only
+                )
+        elif compile == "auto":
             backbone.passes = EAGER
             _, backbone.passes = _CHOSEN[quantization].get_or_make(
                 backbone.model, partial(_measured, backbone, quantization)
@@ -267,6 +272,8 @@ def _library_of(backbone: Backbone) -> Library | None:
 
 def compile_refusal(backbone: Backbone) -> str:
     """Why passes of a model cannot be compiled, as far as this is known beforehand; else empty."""
+    if backbone.plain_only:
+        return backbone.plain_only
     if backbone.attention != "sdpa":
         return f"it runs {backbone.attention} attention; load it with sdpa"
     if backbone.is_spread:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from draftlens.core.errors import UnsupportedModelError
 from draftlens.core.prefill_readings import PrefillFeatures
 from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.sampling import SamplingRule, check_processors
@@ -75,6 +76,10 @@ class Admission:
         self._plan = plan
         self._observer = observer
         self._readings = plan.drafter.readings | observer.readings
+        if target.plain_only and self._readings:
+            raise UnsupportedModelError(
+                f"{target.plain_only}; its prefill cannot be measured: leave out the readings"
+            )
         self._num_added = 0
         # the rows that are being read, and their parts
         self._reading: tuple[Arrival, Iterator[Admitted | None]] | None = None
@@ -184,7 +189,8 @@ class Admission:
         sequences = arrival.sequences
         with self._observer.phase("vision"):
             prompt = self._target.encode(arrival.prepared)
-            prompt = replace(prompt, namespace=arrival.extras.get(NAMESPACE))
+            if not self._target.plain_only:
+                prompt = replace(prompt, namespace=arrival.extras.get(NAMESPACE))
         in_parts = arrival.frequencies.are_original and self._is_long(prompt)
         if batch is not None and not in_parts:
             cache = batch.new_rows(len(sequences))
@@ -220,7 +226,7 @@ class Admission:
     def _is_long(self, prompt: Prompt) -> bool:
         """Whether reading a prompt at once would delay running rows for too long."""
         size = self._size()
-        divides = self._plan.prefill.divides_prompts
+        divides = self._plan.prefill.divides_prompts and not self._target.plain_only
         return divides and size is not None and max(prompt.lengths) > size
 
     def _size(self) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from draftlens.core.result import Result
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.text import tokenizer_of
 from draftlens.hf_generate.frame import callers_arguments
-from draftlens.methods.base import MethodLike, resolve, with_prefill
+from draftlens.methods.base import MethodLike, plan_of, resolve, with_prefill
 from draftlens.models.adapter import Backbone
 from draftlens.models.cache_argument import PAST_REFUSAL
 from draftlens.models.pair import is_blind
@@ -122,7 +123,8 @@ class SpeculativeGenerate:
             model, input_ids, logits_processor, criteria, generation_config, **kwargs
         )
         models = models_of(model, self.draft, self.compile)
-        plan = self.method.plan(models)
+        plan = plan_of(self.method, models)
+        prepared = replace(prepared, notes=models.target.notes)
         plan.prefill.prepare(models.target, {"input_ids": input_ids})
         reads_words = models.draft is not None and is_blind(models.target, models.draft)
         if plan.uses_draft and self.draft_inputs is None and not reads_words:

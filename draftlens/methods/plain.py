@@ -31,6 +31,7 @@ class PlainDecoding:
     """
 
     draft_use: ClassVar[str] = "unused"
+    drafts: ClassVar[bool] = False
 
     schedule: str = "serial"
     prefill: Any = "full"

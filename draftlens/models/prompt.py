@@ -15,7 +15,13 @@ from transformers.generation.configuration_utils import GenerationMode
 
 from draftlens.core.errors import ConfigError, InputError, UnsupportedModelError
 from draftlens.core.text import tokenizer_of
-from draftlens.models.cache_argument import CACHE_ARGUMENTS, PAST_REFUSAL, cache_in, without_cache
+from draftlens.models.cache_argument import (
+    CACHE_ARGUMENTS,
+    PAST_REFUSAL,
+    cache_in,
+    holds_tokens,
+    without_cache,
+)
 from draftlens.models.visual_grid import UNKNOWN, GridLayout, cells
 
 PASSED_SEPARATELY = (
@@ -66,6 +72,8 @@ class Prepared:
         processors: transformers logits processors, in order, options included.
         model_kwargs: further arguments of the model's forward, vision features possibly encoded.
         notes: messages to the user about how pixels were encoded.
+        model: whose loop it is: the model, or its language model where `generate` of the model
+            calls that of the latter.
     """
 
     input_ids: Tensor
@@ -74,6 +82,7 @@ class Prepared:
     config: Any
     model_kwargs: dict[str, Any]
     notes: tuple[str, ...] = ()
+    model: Any = None
 
     @property
     def pad_token_id(self) -> int:
@@ -110,10 +119,15 @@ def capture_call(
     like, `InputError` for a cache that holds tokens."""
     _check_strategy(generation_config)
     cache = cache_in(kwargs)
-    if cache is not None and cache.get_seq_length() > 0:
+    if cache is not None and holds_tokens(cache):
         raise InputError(PAST_REFUSAL)
     return Prepared(
-        input_ids, tuple(logits_processor), tuple(stopping_criteria), generation_config, kwargs
+        input_ids,
+        tuple(logits_processor),
+        tuple(stopping_criteria),
+        generation_config,
+        kwargs,
+        model=model,
     )
 
 

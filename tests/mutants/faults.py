@@ -77,6 +77,8 @@ PRODUCTS = ("tests/unit/models/test_products.py",)
 GROUPED = ("tests/unit/models/attention/test_grouped.py",)
 READ_BY_OPENVINO = ("tests/exact/test_openvino.py", "-k", "prompts")
 MIXED = ("tests/exact/test_mixed.py",)
+PLAIN_FAMILIES = ("tests/exact/test_plain_families.py",)
+WITHOUT_DRAFTS = _only("tests/e2e/test_without_drafts.py", "server")
 COMPILED_PRODUCTS = ("tests/unit/compile/test_products.py",)
 BLOCKS = ("tests/unit/prefill/spava/test_blocks.py",)
 BLOCK_ROWS = ("tests/unit/prefill/spava/test_rows.py",)
@@ -2053,5 +2055,26 @@ FAULTS = (
         'rereads=hasattr(self._target.model.config, "original_max_position_embeddings"),',
         "rereads=False,",
         _only("tests/exact/test_rope.py", "reads_its_prompt_again"),
+    ),
+    Fault(
+        "plain: two samples of a request share a cache of transformers",
+        "draftlens/models/stock_rows.py",
+        "with_cache(deepcopy(cache))",
+        "with_cache(cache)",
+        WITHOUT_DRAFTS,
+    ),
+    Fault(
+        "plain: padded texts are read together",
+        "draftlens/models/stock_rows.py",
+        "if not is_text or all(",
+        "if True or all(",
+        PLAIN_FAMILIES,
+    ),
+    Fault(
+        "plain: the last row does not take the place of one that leaves",
+        "draftlens/models/stock_rows.py",
+        "        replace_by_last(self.rows, row)\n",
+        "        self.rows.pop()\n",
+        PLAIN_FAMILIES,
     ),
 )
