@@ -45,6 +45,8 @@ MOST_DIGITS = 40
 # Strict: texts and truth values are no numbers.
 Count = Annotated[int, Field(strict=True, ge=1, lt=2**31)]
 TokenId = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
+TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
+Texts = Annotated[list[str], Field(fail_fast=True)]
 Real = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
 
@@ -125,7 +127,7 @@ class GenerationRequest(BaseModel):
     top_k: int | None = Field(None, strict=True, ge=-1, lt=2**31)
     min_p: Real | None = Field(None, ge=0, le=1)
     repetition_penalty: Real | None = Field(None, ge=0.01, le=100)
-    stop: Annotated[list[str], Field(fail_fast=True)] = Field(default_factory=list, max_length=4)
+    stop: Texts = Field(default_factory=list, max_length=4)
     max_tokens: Count | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
@@ -201,7 +203,7 @@ class ChatRequest(GenerationRequest):
 
 
 class CompletionRequest(GenerationRequest):
-    prompt: str | Annotated[list[str], Field(fail_fast=True)] | Annotated[list[TokenId], Field(fail_fast=True)]
+    prompt: str | Texts | TokenIds
 
     def drop_prompt(self) -> None:
         self.prompt = ""

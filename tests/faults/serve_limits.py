@@ -4,8 +4,9 @@
 
 Starts `draftlens serve` in a process of its own with two keys. For each oversized request of the
 first key it prints the statuses, the longest time that the second key waits for `/health`, for an
-answer to a text and for one to a small picture meanwhile, and the memory of the server and its
-children: the peak that is added, and what is left two seconds afterwards. The figures are medians
+answer to a text and for one to a small picture meanwhile, the longest of these without the request
+("alone"), and the memory of the server and its children: the peak that is added, and what is left
+two seconds afterwards. The figures are medians
 of the repeats. `PYTHONPATH` decides which draftlens is measured.
 """
 
@@ -95,7 +96,7 @@ def slow_clip() -> bytes:
         stream = output.add_stream("mpeg4", Fraction(25))
         stream.width, stream.height, stream.pix_fmt = 1280, 720, "yuv420p"
         pixels = np.zeros((720, 1280, 3), np.uint8)
-        for number in range(2000):
+        for number in range(600):
             pixels[:, number % 1280] = number % 256
             output.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, "rgb24")))
         output.mux(stream.encode())
@@ -312,9 +313,10 @@ def send(server: Server, case: Case) -> Counter[str]:
 def measure(name: str, case: Case) -> dict[str, Any]:
     """One case on a new server."""
     with serving() as server:
-        calm = Watch(server)
-        time.sleep(3.0)
-        calm.end()
+        for _ in range(2):  # the first one starts the processes that decode media
+            calm = Watch(server)
+            time.sleep(3.0)
+            calm.end()
         before = server.memory
         watch = Watch(server)
         began = time.monotonic()
@@ -336,16 +338,18 @@ def measure(name: str, case: Case) -> dict[str, Any]:
 
 
 def main() -> int:
-    """The command; returns 1 if a wait is longer than `--most`."""
+    """The command; returns 1 if a wait is longer by `--most` than alone."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", default="", help="cases with this text in their names")
-    parser.add_argument("--most", type=float, default=1.0, help="longest wait, in seconds")
+    parser.add_argument(
+        "--most", type=float, default=1.0, help="longest wait, in seconds, beside that alone"
+    )
     parser.add_argument("--out", type=Path, help="file for all figures, as lines of JSON")
     args = parser.parse_args()
     failed = False
-    print("| request | statuses | health | text | picture | MiB added | MiB left |")
-    print("|---|---|---:|---:|---:|---:|---:|")
+    print("| request | statuses | health | text | picture | alone | MiB added | MiB left |")
+    print("|---|---|---:|---:|---:|---:|---:|---:|")
     for name, case in CASES.items():
         if args.only not in name:
             continue
@@ -358,9 +362,10 @@ def main() -> int:
             for kind in ("health", "text", "picture")
         ]
         added, left = (statistics.median(run[key] for run in runs) for key in ("added", "left"))
-        columns = [name, str(runs[-1]["statuses"]), *(f"{wait:.2f} s" for wait in waits)]
+        alone = statistics.median(max(run["calm"].values()) for run in runs)
+        columns = [name, str(runs[-1]["statuses"]), *(f"{wait:.2f} s" for wait in [*waits, alone])]
         print("|", " | ".join([*columns, f"{added:.0f}", f"{left:.0f}"]), "|", flush=True)
-        failed |= max(waits) > args.most
+        failed |= max(waits) > args.most + alone
     return int(failed)
 
 
