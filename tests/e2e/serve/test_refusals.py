@@ -43,7 +43,7 @@ from tests.e2e.serve.running import (
         ({"ignore_eos": True}, "ignore_eos"),
         ({"min_tokens": 5}, "min_tokens"),
         ({"continue_final_message": True}, "continue_final_message"),
-        ({"temperature": 1e-38}, None),
+        ({"temperature": 1e-38}, "temperature"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role"),
         ({"messages": said(image("http://example.com/a.png"))}, "messages.0.content.0"),
