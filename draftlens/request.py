@@ -23,6 +23,7 @@ from draftlens.generate_options import GenerateOptions, check_for_model
 from draftlens.media.chat_source import ChatSource
 from draftlens.methods.base import MethodLike, Models, methods_with, resolve
 from draftlens.models.adapter import Backbone
+from draftlens.models.media_features import remembering
 from draftlens.models.prompt import Prepared
 from draftlens.models.prompt_checks import LONG_PROMPT, check_length, check_tokens, num_ids_of
 
@@ -168,7 +169,8 @@ def prepare(target: Backbone, request: Request) -> Prepared:
     """The request as stock `generate` prepares it; raises InputError if transformers refuses it."""
     options = {name: value for name, value in request.options.items() if name != LONG_PROMPT}
     try:
-        return target.prepare(request.inputs, **options)
+        with remembering(request.extras.get(NAMESPACE)):
+            return target.prepare(request.inputs, **options)
     except DraftlensError:
         raise
     except (AttributeError, TypeError, ValueError) as error:
