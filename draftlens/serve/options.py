@@ -17,6 +17,7 @@ STRANGERS = Limits(
     max_download_bytes=256 * 2**20,
     max_download_s=30.0,
     private_addresses=False,
+    common_formats=True,
     hosts=(),
 )
 """Limits on media that clients send or name. Hosts are those of `ServeOptions.media_hosts`."""

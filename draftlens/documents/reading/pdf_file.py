@@ -9,7 +9,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import ceil
-from typing import Any
+from typing import Any, ClassVar
 
 import pypdfium2
 from PIL import Image
@@ -20,6 +20,7 @@ from draftlens.documents.reading.characters import read_characters
 from draftlens.documents.reading.damage import content_damage
 from draftlens.documents.reading.geometry import POINTS_PER_INCH, Box
 from draftlens.documents.reading.page import TextLayer
+from draftlens.documents.reading.values import Piece
 from draftlens.media.limits import Limits, check_pixels, refusal
 from draftlens.media.reader import MediaRequest
 
@@ -127,6 +128,8 @@ class PdfFile:
 class PdfQuestion(MediaRequest):
     """A call of a method of `PdfFile` for the reading process; a
     page's number is the first argument."""
+
+    kinds: ClassVar[tuple[type[Any], ...]] = (TextLayer, Piece, Box)
 
     path: str
     password: str | None = field(repr=False)

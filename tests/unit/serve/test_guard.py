@@ -99,4 +99,5 @@ def test_the_default_limits_read_public_hosts_of_a_list_only() -> None:
     limits = ServeOptions().limits
     assert limits.hosts == ()
     assert not limits.private_addresses
+    assert limits.common_formats
     assert limits.max_output_bytes < Limits().max_output_bytes
