@@ -46,7 +46,10 @@ class ServeOptions:
         media_seconds: time for each medium, in seconds, after which its decoder is killed.
         readers: processes that read media.
         max_body_bytes: size of a request.
-        hosts: names of this server in requests; empty for any name.
+        body_seconds: time in which the body of a request comes, in seconds, and one second more for
+            each 64 KiB of it.
+        hosts: names of this server in requests. Empty for any name if there are keys; without keys,
+            for its addresses and the names of this machine.
         grace: seconds in which running answers may end after SIGTERM.
         keep_alive: seconds of silence after which a stream gets a comment line.
     """
@@ -66,6 +69,7 @@ class ServeOptions:
     media_seconds: float = 30.0
     readers: int = 2
     max_body_bytes: int = 64 * 2**20
+    body_seconds: float = 30.0
     hosts: tuple[str, ...] = ()
     grace: float = 30.0
     keep_alive: float = 15.0
