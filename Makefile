@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
 
-.PHONY: demo test lmms fuzz mutants soak serve-soak faults check docs format pair reader bench clean
+.PHONY: demo test lmms fuzz mutants soak serve-soak siege faults check docs sbom format pair reader bench clean
 
 demo: $(INSTALLED)
 	$(BIN)/draftlens demo
@@ -42,6 +42,10 @@ soak: $(READY)
 serve-soak: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults.serve_soak
 
+# 300 silent connections, 100 kills of decoders, 1,000 streams and 500 odd requests at the same time.
+siege: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults.serve_soak --siege
+
 # About 1,400 malformed inputs, of which each is answered or refused in one line.
 faults: $(READY)
 	PYTHONPATH=.:tests:tests/exact OMP_NUM_THREADS=1 $(BIN)/python -W ignore tests/faults/run.py
@@ -58,6 +62,16 @@ docs: $(READY)
 	$(BIN)/python -m pip install --quiet -e ".[docs]"
 	$(BIN)/typer draftlens.cli.app utils docs --name draftlens --title "Command line" --output docs/cli.md
 	$(BIN)/sphinx-build -q -W --keep-going -c docs . build/docs
+
+# What a server needs at a release, in dist/: a lock of its requirements with hashes, and the SBOM (CycloneDX)
+# of them. The tools have an environment of their own. `pip install --require-hashes -r` takes the lock.
+LOCK := dist/requirements-serve.txt
+sbom:
+	test -x .venv-release/bin/python || $(PYTHON) -m venv .venv-release
+	.venv-release/bin/python -m pip install --quiet pip-tools cyclonedx-bom
+	mkdir -p dist
+	.venv-release/bin/pip-compile --quiet --extra serve --extra documents --generate-hashes --strip-extras --output-file $(LOCK) pyproject.toml
+	.venv-release/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --output-file dist/sbom.json $(LOCK)
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
