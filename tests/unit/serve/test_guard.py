@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import socket
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import draftlens
 from draftlens.media import Limits
 from draftlens.serve.guard import MOST_FAILED, Guard, ServerState
 from draftlens.serve.options import ServeOptions
@@ -177,3 +180,17 @@ def test_the_default_limits_read_public_hosts_of_a_list_only() -> None:
     assert not limits.private_addresses
     assert limits.common_formats
     assert limits.max_output_bytes < Limits().max_output_bytes
+
+
+def test_no_module_on_the_way_of_a_request_unpickles() -> None:
+    """But for the process that decodes, which gets its requests from the server."""
+    root = Path(draftlens.__file__).parent
+    found = [
+        (path.name, word)
+        for folder in ("serve", "media", "documents")
+        for path in sorted((root / folder).rglob("*.py"))
+        for word in re.findall(
+            r"import pickle|pickle\.load|torch\.load|marshal|shelve|\.recv\(\)", path.read_text()
+        )
+    ]
+    assert found == [("reader.py", ".recv()")]
