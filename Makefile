@@ -63,14 +63,16 @@ docs: $(READY)
 	$(BIN)/typer draftlens.cli.app utils docs --name draftlens --title "Command line" --output docs/cli.md
 	$(BIN)/sphinx-build -q -W --keep-going -c docs . build/docs
 
-# What a server needs at a release, in dist/: a lock of its requirements with hashes, and the SBOM (CycloneDX)
-# of them. The tools have an environment of their own. `pip install --require-hashes -r` takes the lock.
+# What a server needs at a release, in dist/: a lock of its requirements with the hashes of the wheels for this
+# platform, and the SBOM (CycloneDX) of them. The tools have an environment of their own.
+# `pip install --require-hashes -r` takes the lock.
 LOCK := dist/requirements-serve.txt
 sbom:
 	test -x .venv-release/bin/python || $(PYTHON) -m venv .venv-release
-	.venv-release/bin/python -m pip install --quiet pip-tools cyclonedx-bom
+	.venv-release/bin/python -m pip install --quiet cyclonedx-bom
 	mkdir -p dist
-	.venv-release/bin/pip-compile --quiet --extra serve --extra documents --generate-hashes --strip-extras --output-file $(LOCK) pyproject.toml
+	.venv-release/bin/python -m pip install --quiet --dry-run --ignore-installed --report dist/report.json ".[serve,documents]"
+	.venv-release/bin/python recipes/lock.py dist/report.json > $(LOCK)
 	.venv-release/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --output-file dist/sbom.json $(LOCK)
 
 format: $(READY)
