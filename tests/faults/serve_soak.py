@@ -65,7 +65,8 @@ NUM_SLOW = 8
 SEND_SECONDS = 5.0
 HEAD_SECONDS = 5.0
 
-NUM_SILENT, NUM_KILLS, NUM_STREAMS, NUM_ODD, NUM_NEIGHBOURS = 300, 100, 1000, 500, 4
+NUM_SILENT, NUM_STREAMS, NUM_ODD, NUM_NEIGHBOURS = 300, 1000, 500, 4
+STREAMS_A_KILL = 10
 MOST_LOG = 2_000_000
 """Bytes of the log of a siege."""
 
@@ -273,14 +274,12 @@ class Load:
             self.chance.choice(alive).kill()
             self.num_kills += 1
 
-    async def besiege(self) -> None:
+    async def besiege(self, num_streams: int) -> None:
         """All at the same time; the neighbours ask until the others have ended."""
         silent = [asyncio.create_task(self._silent()) for _ in range(NUM_SILENT)]
-        streams = asyncio.create_task(
-            self._send(self._streamed, takewhile(lambda number: number < NUM_STREAMS, count()))
-        )
+        streams = asyncio.create_task(self._send(self._streamed, iter(range(num_streams))))
         odd = asyncio.create_task(self._send_odd())
-        kills = asyncio.create_task(self._kill_often())
+        kills = asyncio.create_task(self._kill_often(num_streams // STREAMS_A_KILL))
         others = asyncio.gather(streams, odd, kills, *silent)
         async with self._client() as http:
 
@@ -317,8 +316,8 @@ class Load:
                 writer.close()
             self.kinds[f"odd: {said[9:12].decode() or 'ended'}"] += 1
 
-    async def _kill_often(self) -> None:
-        while self.num_kills < NUM_KILLS:
+    async def _kill_often(self, kills: int) -> None:
+        while self.num_kills < kills:
             await asyncio.sleep(self.chance.uniform(0.1, 0.5))
             self._kill()
 
@@ -352,7 +351,7 @@ def is_idle(server: Running) -> bool:
     return not (server.scheduler.num_rows or server.scheduler.num_waiting or server.state.num_open)
 
 
-def siege(folder: Path) -> int:
+def siege(folder: Path, num_streams: int) -> int:
     """The part of `--siege`; returns the exit status."""
     log, temporary = folder / "log", folder / "temporary"
     temporary.mkdir()
@@ -369,7 +368,7 @@ def siege(folder: Path) -> int:
         until(lambda: is_idle(server) and not server.connections, 120.0)
         before, num_files = Held.now(), len(list(temporary.iterdir()))
         began = time.monotonic()
-        asyncio.run(load.besiege())
+        asyncio.run(load.besiege(num_streams))
         took = time.monotonic() - began
         until(lambda: is_idle(server) and not server.connections, 120.0)
         asyncio.run(load.compare(load.num_compared + 20))  # starts decoders that were killed
@@ -400,12 +399,13 @@ def main() -> int:
     parser.add_argument("--compare", type=int, default=2_000, help="answers of the first part")
     parser.add_argument("--kills", type=int, default=20, help="of decoding processes")
     parser.add_argument("--siege", action="store_true", help="the other part, instead of these")
+    parser.add_argument("--streams", type=int, default=NUM_STREAMS, help="of a siege")
     args = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = folder
         if args.siege:
-            return siege(Path(folder))
+            return siege(Path(folder), args.streams)
         engine = draftlens.load(device="cpu")
         batch = SchedulerLimits(max_rows=ROWS, max_waiting=2 * CLIENTS)
         options = ServeOptions(batch=batch, prompt_cache="20MB")
