@@ -293,7 +293,10 @@ class Load:
         name = self.chance.choice(sorted(PROMPTS))
         length = 1 + number % LONGEST
         body = {"messages": PROMPTS[name], "max_tokens": length}
-        self._check("streamed", [await self._stream(http, body)], [self.expected[name][length]])
+        expected = self.expected[name][length]
+        text = await self._stream(http, body)
+        # Without a text its decoder was killed, which is status 422.
+        self._check("streamed", [text] if text or not expected else [], [expected])
 
     async def _silent(self) -> None:
         """A head that comes byte by byte until the server ends the connection."""

@@ -44,7 +44,7 @@ def faulty(path, **options):
         os.write({descriptor}, (1000).to_bytes(4, "big"))
         time.sleep(60)
     if "bloat" in path:
-        return bytearray(1 << 36)
+        return bytearray(1 << 33)
     if "hang" in path:
         time.sleep(60)
     if "crash" in path:
