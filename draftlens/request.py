@@ -21,6 +21,7 @@ from draftlens.media.chat_source import ChatSource
 from draftlens.methods.base import MethodLike, Models, methods_with, resolve
 from draftlens.methods.base import plan_of as method_plan
 from draftlens.models.adapter import Backbone
+from draftlens.models.media_features import remembering
 from draftlens.models.prompt import Prepared
 from draftlens.models.prompt_checks import (
     LONG_PROMPT,
@@ -153,7 +154,8 @@ def prepare(target: Backbone, request: Request) -> Prepared:
     """The request as stock `generate` prepares it; raises InputError if transformers refuses it."""
     options = {name: value for name, value in request.options.items() if name != LONG_PROMPT}
     try:
-        return target.prepare(request.inputs, **options)
+        with remembering(request.extras.get(NAMESPACE)):
+            return target.prepare(request.inputs, **options)
     except DraftlensError:
         raise
     except (AttributeError, TypeError, ValueError) as error:

@@ -192,6 +192,14 @@ def recursive(path: Path, num_pages: int = 1) -> Path:
     )
 
 
+def huge_picture(path: Path, side: int) -> Path:
+    """A page with a white picture of `side` times `side` pixels."""
+    entries = b"/Type/XObject/Subtype/Image/Width %d/Height %d/ColorSpace/DeviceGray" % (side, side)
+    picture = stream(b"\xff" * (side * -(-side // 8)), entries + b"/BitsPerComponent 1")
+    shown = stream(b"200 0 0 100 0 0 cm /P Do")
+    return of_objects(path, [CATALOG, ONE_PAGE, page(b"/XObject<</P 5 0 R>>"), shown, picture])
+
+
 def flate_bomb(path: Path, size: int) -> Path:
     """A page whose content is a thousand times as large as the file."""
     drawing = b"0 0 1 1 re f\n"

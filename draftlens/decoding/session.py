@@ -29,6 +29,7 @@ from draftlens.decoding.plan import Plan
 from draftlens.decoding.recorder import StatsRecorder
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
+from draftlens.models.media_features import remembering
 from draftlens.models.prompt import Prepared, Prompt
 from draftlens.models.prompt_reading import store_answer
 from draftlens.models.rope import changing_frequencies
@@ -243,9 +244,10 @@ class Session:
         while self._unread:
             rows = self._unread.pop(0)
             with self.clock.phase("draft_prefill"):
-                encoded = self.drafter.encode(rows.arrival.draft_inputs)
                 context = self._admission.context(rows)
-                self.drafter.begin(batch_of(rows.arrival.sequences), encoded, context)
+                with remembering(context.prompt.namespace):
+                    encoded = self.drafter.encode(rows.arrival.draft_inputs)
+                    self.drafter.begin(batch_of(rows.arrival.sequences), encoded, context)
 
     def propose(self) -> DraftTree:
         """Request draft tokens, at most as deep as the longest answer that may still come."""

@@ -34,13 +34,17 @@ class Limits:
         max_page_bytes: memory that each of them may take, in bytes.
         private_addresses: whether addresses of private networks and of this machine are read. A
             server sets it to False: otherwise its clients could read hosts of its own network.
+        common_formats: whether only widespread formats are read: clips in MP4, MOV, Matroska, WebM,
+            AVI, FLV, GIF or MPEG with widespread codecs, and pictures in AVIF, BMP, GIF, JPEG, PNG,
+            TIFF or WebP. A server sets it to True: rare decoders are tested less, and damaged files
+            could make use of their errors.
         hosts: names of the hosts that are read, also after a redirect, exactly, such as
             `example.com` or, for another port than that of the scheme, `example.com:8080`; None for
             all.
 
     Raises:
-        ConfigError: a limit is not a positive number, `private_addresses` is not a bool, or `hosts`
-            are no texts.
+        ConfigError: a limit is not a positive number, `private_addresses` or `common_formats` is
+            not a bool, or `hosts` are no texts.
     """
 
     max_bytes: int = 32 * 2**30
@@ -55,16 +59,15 @@ class Limits:
     max_page_s: float = 30.0
     max_page_bytes: int = 2**30
     private_addresses: bool = True
+    common_formats: bool = False
     hosts: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name == "private_addresses":
+            if field.name in ("private_addresses", "common_formats"):
                 if not isinstance(value, bool):
-                    raise ConfigError(
-                        f"Limits.private_addresses is {shown(value)}, not True or False"
-                    )
+                    raise ConfigError(f"Limits.{field.name} is {shown(value)}, not True or False")
                 continue
             if field.name == "hosts":
                 self._check_hosts()

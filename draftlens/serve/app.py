@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import logging
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -40,6 +43,9 @@ Body = TypeVar("Body", bound=GenerationRequest)
 
 SMALL_BODY = 2**16
 """Bytes of a body that takes less time to parse than a thread to start."""
+
+_LEAST_RATE = 2**16
+"""Bytes of a body in a second."""
 
 HUNG_UP = 499
 """Status in the log where the client has gone."""
@@ -83,10 +89,11 @@ def _add_pages(
 ) -> None:
     created = int(time.time())
     page = (files("draftlens.serve") / "page.html").read_text(encoding="utf-8")
+    page_headers = {"Content-Security-Policy": _policy_of(page), "Referrer-Policy": "no-referrer"}
 
     @app.get("/", response_class=HTMLResponse)
     async def index() -> HTMLResponse:
-        return HTMLResponse(page, headers={"Content-Security-Policy": _PAGE_POLICY})
+        return HTMLResponse(page, headers=page_headers)
 
     @app.get("/health")
     async def health() -> Response:
@@ -157,7 +164,7 @@ def _add_answers(
             return await responder.sent(options.keep_alive)
 
         try:
-            content = await _content_of(request, options.max_body_bytes, claim)
+            content = await _content_of(request, options, claim)
             return await _unless_gone(request, respond(content))
         except ClientDisconnect:
             return Response(status_code=HUNG_UP)
@@ -190,8 +197,10 @@ async def _disconnect_of(request: Request) -> None:
         pass
 
 
-async def _content_of(request: Request, most: int, claim: Claim) -> bytearray:
-    """The body. Raises `ApiError` for a wrong type or size, or if others leave no room for it."""
+async def _content_of(request: Request, options: ServeOptions, claim: Claim) -> bytearray:
+    """The body. Raises `ApiError` for a wrong type or size, if it is slow, or if others leave no
+    room for it."""
+    most = options.max_body_bytes
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":  # which no page of another site can send without permission
         raise ApiError(415, "the body has the type application/json")
@@ -200,11 +209,17 @@ async def _content_of(request: Request, most: int, claim: Claim) -> bytearray:
     if stated.isdigit() and int(stated) > most:
         raise too_large
     body = bytearray()
-    async for chunk in request.stream():
-        claim.take(len(chunk))
-        body += chunk
-        if len(body) > most:
-            raise too_large
+    last = asyncio.get_running_loop().time() + options.body_seconds
+    try:
+        async with asyncio.timeout_at(last) as timeout:
+            async for chunk in request.stream():
+                claim.take(len(chunk))
+                body += chunk
+                if len(body) > most:
+                    raise too_large
+                timeout.reschedule(last + len(body) / _LEAST_RATE)
+    except TimeoutError:
+        raise ApiError(408, "the body comes too slowly", code="timeout") from None
     return body
 
 
@@ -227,8 +242,15 @@ async def _http_error(request: Request, error: Exception) -> Response:
     return ApiError(status, messages.get(status, "the request is not valid")).response()
 
 
-_PAGE_POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-    "img-src data: blob:; media-src data: blob:; connect-src 'self'; frame-ancestors 'none'; "
-    "base-uri 'none'; form-action 'none'"
-)
+def _policy_of(page: str) -> str:
+    """The Content-Security-Policy of a page, which runs its own script and style only."""
+
+    def own(tag: str) -> str:
+        (content,) = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+        return base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+
+    return (
+        f"default-src 'none'; script-src 'sha256-{own('script')}'; "
+        f"style-src 'sha256-{own('style')}'; img-src data: blob:; media-src data: blob:; "
+        "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+    )

@@ -19,6 +19,7 @@ STRANGERS = Limits(
     max_download_bytes=256 * 2**20,
     max_download_s=30.0,
     private_addresses=False,
+    common_formats=True,
     hosts=(),
 )
 """Limits on media that clients send or name. Hosts are those of `ServeOptions.media_hosts`."""
@@ -58,7 +59,10 @@ class ServeOptions:
         max_stop_length: characters of a stop text.
         characters_per_token: most characters of a prompt for each token of the model's context.
         max_prediction: characters of a prediction.
-        hosts: names of this server in requests; empty for any name.
+        body_seconds: time in which the body of a request comes, in seconds, and one second more for
+            each 64 KiB of it.
+        hosts: names of this server in requests. Empty for any name if there are keys; without keys,
+            for its addresses and the names of this machine.
         grace: seconds in which running answers may end after SIGTERM.
         keep_alive: seconds of silence after which a stream gets a comment line.
     """
@@ -86,6 +90,7 @@ class ServeOptions:
     max_stop_length: int = 64
     characters_per_token: int = 8
     max_prediction: int = 65_536
+    body_seconds: float = 30.0
     hosts: tuple[str, ...] = ()
     grace: float = 30.0
     keep_alive: float = 15.0

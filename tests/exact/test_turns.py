@@ -4,6 +4,7 @@ gives on the whole of it."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from inspect import signature
 from typing import Any
@@ -244,6 +245,26 @@ def test_namespaces_share_nothing() -> None:
     ]
     length = given["input_ids"].shape[1]
     assert cached == [0, 0, 0, length - 1, 0, length - 1]
+
+
+@pytest.mark.parametrize("draft", [None, 0.05])
+def test_namespaces_share_no_features(draft: float | None) -> None:
+    """Neither of the target nor of the draft: each namespace encodes a picture once."""
+    family = BY_NAME["llava_onevision"]
+    models = models_of(family, draft, PromptCache(PLENTY))
+    given = inputs_of(family, [Conversation((Turn("i"),))], [[]], 1)
+    calls = []
+    with ExitStack() as stack:
+        for backbone in filter(None, models):
+            tower = backbone.model.base_model
+            encoder = patch.object(tower, "get_image_features", wraps=tower.get_image_features)
+            calls.append(stack.enter_context(encoder))
+            calls[-1].__signature__ = signature(tower.__class__.get_image_features)
+        counts = []
+        for space in ("a", "b", None, "a", "b", None):
+            answer(models, given, METHODS["chain"] if draft else "plain", space, max_new_tokens=2)
+            counts.append([call.call_count for call in calls])
+    assert counts == [[number] * len(calls) for number in (1, 2, 3, 3, 3, 4)]
 
 
 def test_draws_do_not_depend_on_the_cache() -> None:

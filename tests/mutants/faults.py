@@ -28,6 +28,8 @@ def _only(file: str, names: str) -> tuple[str, ...]:
     return (file, "-k", names)
 
 
+GUARD = ("tests/unit/serve/test_guard.py",)
+ADDRESSES = _only("tests/unit/media/test_addresses.py", "public_addresses")
 GREEDY_FUZZ = _only("tests/exact/test_fuzz.py", "greedy")
 OWN_DRAFT = _only("tests/exact/test_coupled.py", "always_right and onevision and chain5")
 DRAW_FUZZ = _only("tests/exact/test_fuzz.py", "draws")
@@ -1464,8 +1466,8 @@ FAULTS = (
     Fault(
         "prompt cache: all pictures have the features of the first",
         "draftlens/models/media_features.py",
-        'content_digest([("modality", modality), *sorted(arguments.items())])',
-        'content_digest([("modality", modality)])',
+        '("modality", modality), *sorted(arguments.items())]',
+        '("modality", modality)]',
         TURNS,
     ),
     Fault(
@@ -2076,5 +2078,166 @@ FAULTS = (
         "        replace_by_last(self.rows, row)\n",
         "        self.rows.pop()\n",
         PLAIN_FAMILIES,
+    ),
+    Fault(
+        "guard: features of media are shared by all keys",
+        "draftlens/models/media_features.py",
+        '("namespace", _NAMESPACE.get())',
+        '("namespace", "")',
+        _only("tests/exact/test_turns.py", "share_no_features"),
+    ),
+    Fault(
+        "guard: features are remembered without a namespace",
+        "draftlens/models/media_features.py",
+        "if _NAMESPACE.get() is None or ENCODED not in",
+        "if ENCODED not in",
+        _only("tests/exact/test_turns.py", "share_no_features"),
+    ),
+    Fault(
+        "guard: the path is that of the whole address, with the name of the server in it",
+        "draftlens/serve/guard.py",
+        'path: str = scope["path"]',
+        'path: str = __import__("starlette.requests").requests.URL(scope=scope).path',
+        _only("tests/e2e/serve/test_faults.py", "path_in_the_name"),
+    ),
+    Fault(
+        "guard: a server without keys answers to any name",
+        "draftlens/serve/guard.py",
+        'if self._keys or name in ("", *_OWN_NAMES):',
+        "if True:",
+        GUARD,
+    ),
+    Fault(
+        "guard: web sockets reach the application",
+        "draftlens/serve/guard.py",
+        'if scope["type"] == "lifespan":',
+        'if scope["type"] != "http":',
+        GUARD,
+    ),
+    Fault(
+        "guard: every refused request is a line of the log",
+        "draftlens/serve/guard.py",
+        "if self._num_failed > MOST_FAILED:",
+        "if False:",
+        GUARD,
+    ),
+    Fault(
+        "guard: forms are read",
+        "draftlens/serve/app.py",
+        'if kind != "application/json":',
+        'if kind == "text/plain":',
+        _only("tests/e2e/serve/test_refusals.py", "forms"),
+    ),
+    Fault(
+        "guard: a body may come for ever",
+        "draftlens/serve/app.py",
+        "timeout.reschedule(last + len(body) / _LEAST_RATE)",
+        "timeout.reschedule(None)",
+        _only("tests/e2e/serve/test_faults.py", "bodies_that"),
+    ),
+    Fault(
+        "guard: a head may come for ever",
+        "draftlens/serve/run.py",
+        "        self._drop_silent()\n",
+        "",
+        _only("tests/e2e/serve/test_faults.py", "heads_that"),
+    ),
+    Fault(
+        "guard: connections have no bound",
+        "draftlens/serve/run.py",
+        "if len(self.connections) > self._most:",
+        "if False:",
+        _only("tests/e2e/serve/test_faults.py", "more_connections"),
+    ),
+    Fault(
+        "guard: asyncio reports each connection that it cannot take",
+        "draftlens/serve/run.py",
+        "if not isinstance(error, OSError) or error.errno not in _SHORTAGES:",
+        "if True:",
+        _only("tests/e2e/serve/test_faults.py", "without_descriptors"),
+    ),
+    Fault(
+        "guard: a picture of one pixel fails its server",
+        "draftlens/serve/media.py",
+        "return 3 * medium.width * medium.height",
+        "return 3 * medium.width * medium.height // (medium.width - 1)",
+        _only("tests/e2e/serve/test_refusals.py", "one_pixel"),
+    ),
+    Fault(
+        "guard: an address of NAT64 is judged as it is",
+        "draftlens/media/download.py",
+        "if embedded is None and address in _NAT64:",
+        "if False:",
+        ADDRESSES,
+    ),
+    Fault(
+        "guard: every global IPv6 address is public",
+        "draftlens/media/download.py",
+        "if embedded is None and address not in _GLOBAL_UNICAST:",
+        "if False:",
+        ADDRESSES,
+    ),
+    Fault(
+        "guard: an IPv4 address in an IPv6 address is not looked at",
+        "draftlens/media/download.py",
+        "address = embedded or address",
+        "pass",
+        ADDRESSES,
+    ),
+    Fault(
+        "guard: code of every checkpoint may run",
+        "draftlens/models/loading.py",
+        '{"trust_remote_code": self.trust_remote_code}',
+        '{"trust_remote_code": True}',
+        _only("tests/unit/models/test_load.py", "keys_of_a_checkpoint"),
+    ),
+    Fault(
+        "guard: any codec is decoded",
+        "draftlens/media/header.py",
+        "if limits.common_formats and codec not in _COMMON_CODECS:",
+        "if False:",
+        _only("tests/unit/media/test_formats.py", "clips"),
+    ),
+    Fault(
+        "guard: any picture format is decoded",
+        "draftlens/media/image.py",
+        "names = _COMMON_FORMATS if limits.common_formats else _FORMATS",
+        "names = _FORMATS",
+        _only("tests/unit/media/test_formats.py", "pictures"),
+    ),
+    Fault(
+        "guard: a killed decoder leaves its copy",
+        "draftlens/media/reader.py",
+        "    process.wait()\n    shutil.rmtree(folder, ignore_errors=True)\n",
+        "    process.wait()\n",
+        _only("tests/unit/media/test_reader.py", "leaves_no_copy"),
+    ),
+    Fault(
+        "guard: answers of decoders are unpickled",
+        "draftlens/media/reader.py",
+        "value_of(json.loads(connection.recv_bytes(_MOST_TEXT)))",
+        "value_of(connection.recv())",
+        _only("tests/unit/media/test_reader.py", "not_unpickled"),
+    ),
+    Fault(
+        "guard: a decoder has no bound on its memory",
+        "draftlens/media/reader.py",
+        "_set_limit(resource.RLIMIT_AS, room)",
+        "pass",
+        _only("tests/unit/media/test_reader.py", "more_memory"),
+    ),
+    Fault(
+        "guard: a page with a huge picture is blank",
+        "draftlens/documents/reading/pdf_file.py",
+        "if width * height > self._limits.max_pixels:",
+        "if False:",
+        _only("tests/unit/documents/reading/test_hostile.py", "huge_picture"),
+    ),
+    Fault(
+        "guard: writers of one file share a name",
+        "draftlens/core/files.py",
+        "secrets.token_hex(8)",
+        "0",
+        ("tests/unit/core/test_files.py",),
     ),
 )
