@@ -6,7 +6,6 @@ import time
 from typing import Any, Unpack
 
 from draftlens.arguments import model_name
-from draftlens.compile import INT8, QUANTIZING, Compile, check_compile, check_quantization
 from draftlens.core.checks import switch
 from draftlens.engine import CALIBRATION_SECONDS, Engine
 from draftlens.methods.base import MethodLike, resolve, with_prefill
@@ -14,6 +13,7 @@ from draftlens.models.known_pairs import AUTO
 from draftlens.models.loading import LoadWords, pair_options
 from draftlens.models.prompt_cache import PromptCache
 from draftlens.open_models import open_models
+from draftlens.passes import Compile, check_compile, check_quantization, quantizations_of
 from draftlens.prefill.base import make_prefill
 
 
@@ -57,9 +57,9 @@ def load(
         hosts: number of processes that read prompts together, on the CPU of this machine; they are
             started here, and the threads of torch are divided among them.
         compile: what computes decode forwards (`Engine.compile`), with the same tokens in float32:
-            True for compiled code, which is kept in the user's cache folder, `"openvino"`, or
-            `"auto"` for the fastest as measured. With the latter two, `draft_quantization="int8"`
-            gives the draft 8-bit weights in OpenVINO's passes; they change no answer.
+            True for compiled code, which is kept in the user's cache folder, another name of
+            `passes.PASSES`, or `"auto"`. Where the engine has 8-bit weights,
+            `draft_quantization="int8"` gives them to the draft's passes; they change no answer.
         prompt_cache: a bound in bytes, such as ``"4GB"``, on what is kept of prompts (keys and
             values of both models, features of media), so that a later prompt with the same
             beginning is read from where it differs; or a `PromptCache` that engines share. None
@@ -110,13 +110,14 @@ def load(
 
 
 def pop_pass_quantization(words: dict[str, Any], compile: Compile) -> str | None:
-    """`draft_quantization`, taken out of the options of loading, if it is OpenVINO's: the model is
-    loaded in full, and its passes have 8-bit weights. Raises `ConfigError` without OpenVINO."""
-    if compile not in QUANTIZING or words.get("draft_quantization") != INT8:
+    """`draft_quantization`, taken out of the options of loading, if the engine of the passes has
+    it: the model is loaded in full. Raises `ConfigError` if the engine is not installed."""
+    quantization = words.get("draft_quantization")
+    if quantization not in quantizations_of(compile):
         return None
-    check_quantization(INT8, compile)
+    check_quantization(quantization, compile)
     words.pop("draft_quantization")
-    return INT8
+    return str(quantization)
 
 
 def calibration_seconds(loading_seconds: float) -> float:

@@ -9,7 +9,6 @@ from typing import Any, SupportsIndex
 import torch
 
 from draftlens.arguments import checked_options, names_beside_options
-from draftlens.compile import Compile, attach
 from draftlens.core.errors import ConfigError, DraftlensError, InputError
 from draftlens.core.references import GivenReferences
 from draftlens.core.sampling import as_seed, row_seeds
@@ -25,6 +24,7 @@ from draftlens.methods.base import MethodLike, Models, methods_with, resolve
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prepared
 from draftlens.models.prompt_checks import LONG_PROMPT, check_length, check_tokens, num_ids_of
+from draftlens.passes import Compile, attach
 
 HOSTS = "hosts"
 """The extra of a request that belongs to the prefill, not to the method."""

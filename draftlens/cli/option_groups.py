@@ -89,9 +89,7 @@ class DecodingOptions:
     speculative_config: opt.SpeculativeConfig = None
     prefill: opt.Prefill = None
     hosts: opt.Hosts = None
-    compile: opt.Compile = False
-    openvino: opt.OpenVino = False
-    compile_auto: opt.CompileAuto = False
+    compile: opt.Compile = "no"
 
     def parsed(self) -> Decoding:
         return Decoding(
@@ -100,7 +98,7 @@ class DecodingOptions:
             method=opt.parse_method(self.method, self.speculative_config, schedule=self.schedule),
             prefill=opt.parse_prefill(self.prefill),
             hosts=self.hosts,
-            compile=opt.parse_compile(self.compile, self.openvino, self.compile_auto),
+            compile=opt.parse_compile(self.compile),
         )
 
 

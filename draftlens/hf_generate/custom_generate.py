@@ -10,7 +10,6 @@ from torch import Tensor
 from transformers import StopStringCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from draftlens.compile import Compile, check_compile
 from draftlens.core.checks import switch
 from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.references import GivenReferences
@@ -26,6 +25,7 @@ from draftlens.models.cache_argument import PAST_REFUSAL
 from draftlens.models.pair import is_blind
 from draftlens.models.prompt import Prepared, capture_call, with_checked_mask
 from draftlens.models.prompt_checks import LONG_PROMPT, check_tokens
+from draftlens.passes import Compile, check_compile
 from draftlens.request import Request, Seed, meet_hosts, models_of, open_prepared
 from draftlens.streaming import result_of, texts_of, with_streamer
 

@@ -1,4 +1,5 @@
-"""Passes by OpenVINO, which reads the weights once for up to about eight tokens."""
+"""Passes that read a cache and return what belongs into it, for engines that cannot write the
+buffers of the caller."""
 
 from __future__ import annotations
 
@@ -6,25 +7,35 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Sequence
-from importlib.util import find_spec
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.cache_utils import Cache, CacheLayerMixin
 
-from draftlens.compile.inputs import check_pass, slots_of
-from draftlens.compile.openvino_graph import GraphFile, bind, core, quantize, traced_graph, unbind
-from draftlens.compile.skeleton import kept_by_layers, named_tensors
 from draftlens.models.adapter import Backbone
+from draftlens.models.attention.dispatch import ARGUMENT, dispatching
+from draftlens.models.cache_argument import with_cache
 from draftlens.models.forward_backend import EndsChain, Passes
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
+from draftlens.passes.structure import (
+    check_pass,
+    kept_by_layers,
+    named_tensors,
+    position_axes,
+    slots_of,
+)
 
 _log = logging.getLogger("draftlens")
 
-QUANTIZED_BOUND = 0.5
-"""Largest difference of 8-bit weights' logits, relative to the largest: more is a mistake."""
+Function = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+"""From the inputs of `SplitPass.forward`, all contiguous, to its outputs, which may be overwritten
+by the next call."""
+
+ROWS, WIDTH, CAPACITY = 2, 3, 96
+"""Sizes of the tensors that a pass is traced with. Their dimensions are variables afterwards."""
 
 PART = 256
 """Most tokens of a row that are read at once."""
@@ -39,67 +50,63 @@ SAMPLES = 8
 """Elements of each weight that are compared to notice that a model has changed."""
 
 
-def openvino_refusal(backbone: Backbone) -> str:
-    """Why OpenVINO does not run the passes of a model; empty if it does."""
-    if find_spec("openvino") is None:
-        return 'it needs OpenVINO: pip install "draftlens[openvino]"'
-    if backbone.device.type != "cpu":
-        return f"the model is on {backbone.device}, and OpenVINO runs on the CPU here"
-    if backbone.dtype != torch.float32:
-        name = str(backbone.dtype).removeprefix("torch.")
-        return f"the model is {name}, and OpenVINO's passes are checked in float32 only"
-    return ""
+class SplitPasses(Passes):
+    """Passes by an engine that makes a function of a `SplitPass`.
 
-
-class OpenVinoPasses(Passes):
-    """Runs passes of a model by OpenVINO.
-
-    Keys and values stay in the buffers of the cache: OpenVINO reads them in place and returns those
-    of the new tokens. It keeps a copy of the weights in its own layout.
+    Keys and values stay in the buffers of the cache: the function reads them in place and returns
+    those of the new tokens.
 
     Args:
-        backbone: the model, in float32 on the CPU, which is not kept alive.
-        axes: leading sizes of its positions: empty, or the axes of M-RoPE. Passes with others are
-            compiled when they first run.
-        quantization: `int8` for 8-bit weights in products, which changes logits: for drafts.
+        backbone: the model, on the CPU, which is not kept alive.
+        bound: of the logits' differences from those of the modules (`check_pass`); None for the
+            rounding of the dtype.
 
     Attributes:
-        seconds: that tracing (or reading the graph) and compiling took.
-        is_stored: whether the graph was on disk.
+        seconds: that making the functions took.
+        has_changed: whether the model's weights have changed since the start.
 
     Raises:
         UnsupportedModelError: its logits differ from those of the modules.
-        Exception: whatever tracing and conversion raise on code that they do not support.
+        Exception: whatever the engine raises on code that it does not support.
     """
 
-    def __init__(
-        self, backbone: Backbone, axes: tuple[int, ...] = (), quantization: str = ""
-    ) -> None:
-        self._model = weakref.ref(backbone.model)
-        self.quantization = quantization
+    def __init__(self, backbone: Backbone, bound: float | None = None) -> None:
         self.seconds = 0.0
-        self.is_stored = False
-        self._has_changed = False
-        self._requests: dict[tuple[int, ...], Any] = {}
+        self.has_changed = False
+        self._bound = bound
+        self._model = weakref.ref(backbone.model)
+        self._functions: dict[tuple[int, ...], Function | None] = {}
         self._layers = kept_by_layers(backbone)
         self._num_heads = backbone.text_config.num_attention_heads
         self._weights = _fingerprint(backbone.model)
         self._one_at_a_time = threading.RLock()
-        self._compile(axes)
+        self._prepare(position_axes(backbone))
 
-    @property
-    def label(self) -> str:
-        return f"openvino {self.quantization}".strip()
+    def compile(self, backbone: Backbone, axes: tuple[int, ...]) -> None:
+        """Make the function of passes whose positions have these leading sizes (empty, or the axes
+        of M-RoPE), and give it to `start`."""
+        raise NotImplementedError
+
+    def start(self, backbone: Backbone, axes: tuple[int, ...], function: Function) -> None:
+        """Use a function, if it computes the logits of the modules; raises
+        `UnsupportedModelError` otherwise. It is called by one thread at a time."""
+        try:
+            self._functions[axes] = function
+            check_pass(backbone, self.run, 2, 3, axes, self._bound)
+            check_pass(backbone, self.run, 1, 1, axes, self._bound)
+        except Exception:
+            self._functions[axes] = None  # never run what differs from the modules
+            raise
 
     def begin(self) -> None:
-        """Compile anew if the weights have changed, since the engine has a copy of them."""
+        """Compile anew if the weights have changed, since engines have a copy of them."""
         model = self._model()
         weights = self._weights if model is None else _fingerprint(model)
         with self._one_at_a_time:
             if weights != self._weights:
                 self._weights = weights
-                self._has_changed = True
-                self._requests.clear()
+                self.has_changed = True
+                self._functions.clear()
 
     def run(
         self, tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None
@@ -188,9 +195,10 @@ class OpenVinoPasses(Passes):
         if reach < states[0].shape[2]:
             cached = [layer[:, :, :reach].contiguous() for layer in states]
         with self._one_at_a_time:
-            logits, *new_states = self._infer(
-                (*(tensor.contiguous() for tensor in inputs), *cached)
-            )
+            function = self._functions[tuple(inputs[1].shape[:-2])]
+            assert function is not None
+            ready = [*(tensor.contiguous() for tensor in inputs), *cached]
+            logits, *new_states = function(ready)
             rows = torch.arange(len(slots))[:, None]
             for layer, new in zip(states, new_states, strict=True):
                 layer[rows, :, slots] = new.transpose(1, 2)
@@ -229,91 +237,99 @@ class OpenVinoPasses(Passes):
             cache.lengths = lengths
         return torch.cat(chosen, 1)
 
-    def _infer(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        import openvino
-
-        shared = [openvino.Tensor(tensor.numpy(), shared_memory=True) for tensor in inputs]
-        outputs = self._requests[tuple(inputs[1].shape[:-2])].infer(shared, share_outputs=True)
-        return [torch.from_numpy(outputs[index]) for index in range(len(outputs))]
-
     def _is_ready(self, axes: tuple[int, ...]) -> bool:
         """Whether passes whose positions have these leading sizes can run, compiled if need be.
         Where that fails in an answer, the modules go on."""
         axes = tuple(axes)
         with self._one_at_a_time:
-            if axes not in self._requests:
+            if axes not in self._functions:
                 try:
-                    self._compile(axes)
+                    self._prepare(axes)
                 except Exception as error:  # conversion raises whatever its parts raise
-                    _log.warning("passes do not run by OpenVINO: %s", error)
-            return self._requests[axes] is not None
+                    _log.warning("passes do not run by %s: %s", self.label, error)
+            return self._functions[axes] is not None
 
-    def _compile(self, axes: tuple[int, ...]) -> None:
-        """Compile the passes whose positions have these leading sizes."""
+    def _prepare(self, axes: tuple[int, ...]) -> None:
+        """Have the passes compiled whose positions have these leading sizes."""
         began = time.perf_counter()
         model = self._model()
         assert model is not None
-        backbone = Backbone.of(model)
-        self._requests[axes] = None
-        file = GraphFile.of(backbone, axes)
-        graph = None if file is None else file.read(backbone)
-        self.is_stored = graph is not None
-        if graph is not None:
-            try:
-                self._start(backbone, axes, graph, file)
-            except Exception as error:  # of any kind: it is traced again
-                _log.info("the graph of %s on disk is not used: %s", backbone.name, error)
-                graph = None
-        if graph is None:
-            self.is_stored = False
-            self._start(backbone, axes, *_new_graph(backbone, axes, file))
+        self._functions[axes] = None
+        self.compile(Backbone.of(model), axes)
         self.seconds += time.perf_counter() - began
 
-    def _start(
-        self, backbone: Backbone, axes: tuple[int, ...], graph: Any, file: GraphFile | None
-    ) -> None:
-        """Compile a graph and compare its logits with those of the modules."""
-        options = {
-            # Float32 models run in bfloat16 on processors that have it unless this is said.
-            "INFERENCE_PRECISION_HINT": "f32",
-            "INFERENCE_NUM_THREADS": torch.get_num_threads(),
-            "PERFORMANCE_HINT": "LATENCY",
-        }
-        if file is not None and not self._has_changed:
-            options |= file.blob_options(backbone)
-        if self.quantization:
-            quantize(graph)
-        compiled = core().compile_model(graph, "CPU", options)
-        bound = QUANTIZED_BOUND if self.quantization else None
-        try:
-            self._requests[axes] = compiled.create_infer_request()
-            check_pass(backbone, self.run, 2, 3, axes, bound)
-            check_pass(backbone, self.run, 1, 1, axes, bound)
-        except Exception:
-            self._requests[axes] = None  # never run what differs from the modules
-            raise
+
+class SplitPass(nn.Module):
+    """Decoder layers and output head of a model, as tensors to tensors.
+
+    The attention of a layer has two parts, over the cached tokens and over the new ones, under one
+    softmax: the cache is read where it is and never copied.
+
+    Args:
+        model: of transformers; its own modules are called.
+        divisor: of the logits (`Backbone.divisor`).
+    """
+
+    def __init__(self, model: Any, divisor: float) -> None:
+        super().__init__()
+        self.decoder = model.get_decoder()
+        self.head = model.get_output_embeddings()
+        self.divisor = divisor
+
+    def forward(
+        self,
+        embeds: Tensor,
+        position_ids: Tensor,
+        visible: Tensor,
+        readers: Tensor,
+        *cached: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """Logits after some tokens, ``[N, V]``, and the new keys and values of each layer,
+        ``[B, H, T, D]``.
+
+        Args:
+            embeds: ``[B, T, D]``.
+            position_ids: int64 ``[..., B, T]``.
+            visible: bool ``[B, 1, T, K + T]``, which of the K cached and the T new tokens each new
+                token attends to.
+            readers: int64 ``[N]``, the tokens that logits follow, counted through all rows.
+            cached: keys of each layer, then values of each layer, ``[B, H, K, D]``.
+        """
+        num_layers = len(cached) // 2
+        keys = cached[:num_layers]
+        values = cached[num_layers:]
+        layers = [_NewStates(visible.shape[-1]) for _ in keys]
+        attention = _SplitAttention(keys, values)
+        with dispatching(self.decoder):
+            output = self.decoder(
+                inputs_embeds=embeds,
+                attention_mask=visible,
+                position_ids=position_ids,
+                use_cache=True,
+                **{ARGUMENT: attention},
+                **with_cache(Cache(layers=layers)),
+            )
+        logits = self.head(output.last_hidden_state.flatten(0, 1).index_select(0, readers))
+        if self.divisor != 1:
+            logits = logits / self.divisor
+        new_keys = [layer.keys for layer in layers]
+        new_values = [layer.values for layer in layers]
+        return (logits, *new_keys, *new_values)
 
 
-def _new_graph(
-    backbone: Backbone, axes: tuple[int, ...], file: GraphFile | None
-) -> tuple[Any, GraphFile | None]:
-    """A graph that is traced and, where its weights can be left out, kept in the file; else None in
-    place of the file."""
-    graph = traced_graph(backbone, axes)
-    if file is None:
-        return graph, None
-    if unbind(graph, backbone):
-        try:
-            file.write(graph)
-        except (OSError, RuntimeError) as error:
-            _log.info("the graph of %s is not kept: %s", backbone.name, error)
-        else:
-            # As later starts read it, so that the compiled form has the same hash.
-            stored = file.read(backbone)
-            if stored is not None:
-                return stored, file
-    bind(graph, backbone)
-    return graph, None
+def example_inputs(backbone: Backbone, axes: tuple[int, ...]) -> tuple[Tensor, ...]:
+    """Inputs of `SplitPass` to trace it with."""
+    prompt = backbone.text_prompt(torch.ones(ROWS, 2, dtype=torch.long))
+    cache = backbone.new_cache(prompt, room=CAPACITY)
+    backbone.prefill(prompt, cache)
+    buffers = cache.whole_buffers(CAPACITY)
+    assert buffers is not None
+    keys, values = ([states[:, :, :CAPACITY].contiguous() for states in part] for part in buffers)
+    embeds = backbone.embed(torch.zeros(ROWS, WIDTH, dtype=torch.long))
+    positions = torch.zeros(*axes, ROWS, WIDTH, dtype=torch.long)
+    visible = torch.ones(ROWS, 1, WIDTH, CAPACITY + WIDTH, dtype=torch.bool)
+    readers = torch.arange(ROWS * WIDTH - 1)
+    return (embeds, positions, visible, readers, *keys, *values)
 
 
 def _visible(mask: Tensor | None, lengths: Sequence[int], slots: Tensor, capacity: int) -> Tensor:
@@ -346,3 +362,71 @@ def _fingerprint(model: nn.Module) -> int:
         version = 0 if tensor.is_inference() else tensor._version
         parts += [tensor.data_ptr(), version, tuple(sample.tolist())]
     return hash(tuple(parts))
+
+
+class _NewStates(CacheLayerMixin):  # type: ignore[misc]
+    """One layer of a cache that hands the new states to the attention and keeps them."""
+
+    is_compileable = True
+
+    def __init__(self, reach: int) -> None:
+        super().__init__()
+        self.reach = reach
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """There is nothing to reserve."""
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Keep ``[B, H, T, D]`` and return them."""
+        self.keys = key_states
+        self.values = value_states
+        return key_states, value_states
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Length and offset of what the mask covers."""
+        return self.reach, 0
+
+    def get_seq_length(self) -> int:
+        """Cached tokens."""
+        return self.reach
+
+    def get_max_length(self) -> int:
+        """Tokens that can be read."""
+        return self.reach
+
+
+class _SplitAttention:
+    """An `AttentionPass` over cached and new tokens; layers call it in their order."""
+
+    def __init__(self, keys: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+        self._cached = iter(zip(keys, values, strict=True))
+
+    def __call__(
+        self,
+        module: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        *,
+        scaling: float | None = None,
+        **_: Any,
+    ) -> tuple[Tensor, None]:
+        """See `AttentionPass`; `mask` is `visible`."""
+        assert mask is not None
+        cached_keys, cached_values = next(self._cached)
+        rows, heads, width, size = query.shape
+        groups = key.shape[1]
+        # The queries of a group lie one after the other, so that its keys are read once.
+        grouped = (rows, groups, heads // groups * width)
+        queries = (query * (scaling or size**-0.5)).reshape(*grouped, size)
+        scores = [queries @ states.transpose(2, 3) for states in (cached_keys, key)]
+        both = torch.cat(scores, -1).reshape(rows, heads, width, -1)
+        both = both.masked_fill(~mask, torch.finfo(both.dtype).min)
+        weights = both.softmax(-1).reshape(*grouped, -1)
+        reach = cached_keys.shape[2]
+        output = weights[..., :reach] @ cached_values + weights[..., reach:] @ value
+        return output.reshape(rows, heads, width, -1).transpose(1, 2).contiguous(), None
