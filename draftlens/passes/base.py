@@ -18,7 +18,8 @@ from draftlens.models.model_state import Slot
 
 Compile = bool | str
 """The option `compile`: what computes decode forwards. False: the model's modules; a name of
-`PASSES`; True: `DEFAULT`; `"auto"`: the first of `BY_PREFERENCE` that suits a model."""
+`PASSES`; True: `DEFAULT`; `"auto"`: the first of `BY_PREFERENCE` that suits a model. The registry
+may lack any of them but the modules."""
 
 PASSES = Registry(
     "engine of passes",
@@ -32,7 +33,7 @@ PASSES = Registry(
 
 MODULES = "modules"
 DEFAULT = "inductor"
-BY_PREFERENCE = ("openvino", "inductor")
+BY_PREFERENCE = ("inductor", "openvino")
 
 _log = logging.getLogger("draftlens")
 
@@ -142,7 +143,7 @@ def check_compile(value: Any) -> None:
 def quantizations_of(compile: Compile) -> tuple[str, ...]:
     """The values of `draft_quantization` that are those of passes."""
     if compile == AUTO:
-        return tuple(each for name in BY_PREFERENCE for each in PASSES[name].quantizations)
+        return tuple(each for name in _preferred() for each in PASSES[name].quantizations)
     return () if isinstance(compile, bool) else tuple(PASSES[compile].quantizations)
 
 
@@ -162,7 +163,7 @@ def check_quantization(quantization: Any, compile: Compile) -> None:
             f"draft_quantization={shown(quantization)} of passes needs compile={names}, and is "
             f"{values}"
         )
-    for name in BY_PREFERENCE if compile == AUTO else (_name(compile),):
+    for name in _preferred() if compile == AUTO else [_name(compile)]:
         if quantization in PASSES[name].quantizations and (missing := PASSES[name]().missing):
             raise ConfigError(f"{quantization} passes need {missing}")
 
@@ -214,7 +215,7 @@ def chosen(backbone: Backbone, quantization: str = "") -> Choice:
     before, backbone.passes = backbone.passes, EAGER
     skipped: dict[str, str] = {}
     try:
-        for name in BY_PREFERENCE:
+        for name in _preferred():
             engine = _engine(name, quantization).without_compiling()
             passes = _made(backbone, engine, automatic=True)
             if isinstance(passes, Passes):
@@ -238,6 +239,10 @@ def describe_passes(backbone: Backbone) -> dict[str, str]:
         except OSError as error:
             facts[name] = f"never: {error}"
     return facts
+
+
+def _preferred() -> list[str]:
+    return [name for name in BY_PREFERENCE if name in PASSES]
 
 
 def _name(compile: Compile) -> str:

@@ -27,6 +27,7 @@ from draftlens.passes.structure import (
     folder_of,
     named_tensors,
     tracing_refusal,
+    weight_bytes,
 )
 
 INT8 = "int8"
@@ -34,6 +35,9 @@ INT8 = "int8"
 
 QUANTIZED_BOUND = 0.5
 """Largest difference of 8-bit weights' logits, relative to the largest: more is a mistake."""
+
+LEAST = 8 * 2**20
+"""Fewest bytes of weights with which `"auto"` takes OpenVINO: else a pass is mostly its call."""
 
 MEMORY = 1.2
 """Free memory that the copy of the weights needs, in sizes of the weights."""
@@ -86,9 +90,9 @@ class OpenVinoEngine(PassEngine):
         return None
 
     def unsuited(self, backbone: Backbone) -> str | None:
-        size = _size_of(backbone)
-        if size <= SMALL_MODEL:
-            return f"it gains nothing with weights of at most {SMALL_MODEL >> 20} MiB"
+        size = weight_bytes(backbone)
+        if size < LEAST:
+            return f"it gains nothing with weights of less than {LEAST >> 20} MiB"
         free = psutil.virtual_memory().available
         if free >= MEMORY * size:
             return None
@@ -239,7 +243,7 @@ class GraphFile:
     def blob_options(self, backbone: Backbone) -> dict[str, Any]:
         """Options with which OpenVINO keeps the compiled form of a small model, weights included,
         and finds it again by a hash of graph and weights."""
-        if _size_of(backbone) > SMALL_MODEL:
+        if weight_bytes(backbone) > SMALL_MODEL:
             return {}
         blobs = sorted(private_folder(self.blobs).glob("*.blob"), key=lambda p: p.stat().st_mtime)
         for path in blobs:
@@ -342,11 +346,6 @@ def int8_weights(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """A matrix ``[out, in]`` as int8 and float32 scales ``[out, 1]``, rounded to nearest."""
     scales = matrix.abs().amax(1, keepdim=True).div(127).clamp_min(1e-12)
     return (matrix / scales).round_().to(torch.int8), scales
-
-
-def _size_of(backbone: Backbone) -> int:
-    """Bytes of the model's weights."""
-    return sum(parameter.nbytes for parameter in backbone.model.parameters())
 
 
 def _of_type(graph: Any, name: str) -> Iterator[Any]:

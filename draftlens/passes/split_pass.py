@@ -17,7 +17,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from draftlens.models.adapter import Backbone
 from draftlens.models.attention.dispatch import ARGUMENT, dispatching
 from draftlens.models.cache_argument import with_cache
-from draftlens.models.forward_backend import EndsChain, Passes
+from draftlens.models.forward_backend import Passes
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
 from draftlens.passes.structure import (
@@ -209,33 +209,6 @@ class SplitPasses(Passes):
         assert model is not None
         embeds: Tensor = model.get_input_embeddings()(tokens)
         return embeds
-
-    def run_chain(
-        self,
-        tokens: Tensor,
-        position_ids: Tensor,
-        cache: KVCache,
-        count: int,
-        vocab_size: int,
-        ends: EndsChain | None = None,
-    ) -> Tensor | None:
-        """See `Passes.run_chain`."""
-        lengths = cache.lengths
-        chosen = []
-        try:
-            for step in range(count):
-                logits = self.run(tokens, position_ids + step, cache, None)
-                if logits is None:
-                    return None
-                logits = logits[..., :vocab_size]
-                tokens = logits.argmax(-1)
-                chosen.append(tokens)
-                if ends is not None and ends(logits, tokens):
-                    break
-                cache.lengths = [length + 1 for length in cache.lengths]
-        finally:
-            cache.lengths = lengths
-        return torch.cat(chosen, 1)
 
     def _is_ready(self, axes: tuple[int, ...]) -> bool:
         """Whether passes whose positions have these leading sizes can run, compiled if need be.

@@ -285,6 +285,10 @@ def _has_hooks(module: torch.nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
+def weight_bytes(backbone: Backbone) -> int:
+    return sum(parameter.nbytes for parameter in backbone.model.parameters())
+
+
 def position_axes(backbone: Backbone) -> tuple[int, ...]:
     """Leading dimensions of the model's positions: empty, or the axes of M-RoPE."""
     ids = torch.ones(1, 2, dtype=torch.long, device=backbone.device)

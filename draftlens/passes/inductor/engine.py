@@ -15,7 +15,16 @@ from draftlens.models.model_state import Slot
 from draftlens.passes.base import PassEngine
 from draftlens.passes.inductor.compiler import Compiler
 from draftlens.passes.inductor.library import Library, Runner, inputs_of
-from draftlens.passes.structure import Skeleton, folder_of, position_axes, tracing_refusal
+from draftlens.passes.structure import (
+    Skeleton,
+    folder_of,
+    position_axes,
+    tracing_refusal,
+    weight_bytes,
+)
+
+LARGEST = 64 * 2**20
+"""Most bytes of weights with which `"auto"` takes compiled code: reading more is most of a pass."""
 
 _LIBRARY = Slot[Library]("compiled passes")
 
@@ -37,6 +46,8 @@ class InductorEngine(PassEngine):
         return tracing_refusal(backbone)
 
     def unsuited(self, backbone: Backbone) -> str | None:
+        if weight_bytes(backbone) > LARGEST:
+            return f"it gains little with weights of more than {LARGEST >> 20} MiB"
         library = _library_of(backbone)
         usual = library.usual_shapes(position_axes(backbone))
         return None if library.load(*usual) else "there is no code on disk"

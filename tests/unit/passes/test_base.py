@@ -58,7 +58,7 @@ def backbone() -> Backbone:
 
 def by_script(monkeypatch: pytest.MonkeyPatch, **engines: PassEngine) -> None:
     """Let `"auto"` choose among these, in this order."""
-    monkeypatch.setattr(base, "BY_PREFERENCE", tuple(engines))
+    monkeypatch.setattr(base, "_preferred", lambda: list(engines))
     monkeypatch.setattr(base, "_engine", lambda name, quantization: engines[name])
 
 
@@ -144,7 +144,11 @@ def test_auto_compiles_nothing_for_inductor(
 def test_auto_takes_code_that_is_on_disk(
     backbone: Backbone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Of small models: it makes their passes 1.4 to 3.0 times as fast, large ones 1.06 to 1.15."""
     monkeypatch.setattr(Library, "load", lambda *_: True)
+    monkeypatch.setattr(inductor, "LARGEST", 0)
+    assert "it gains little" in str(InductorEngine().unsuited(backbone))
+    monkeypatch.setattr(inductor, "LARGEST", 1e9)
     attach([backbone], "auto")
     assert isinstance(backbone.passes, CompiledPasses)
     assert not backbone.passes.compiles
@@ -154,8 +158,8 @@ def test_openvino_suits_models_whose_copy_fits(
     backbone: Backbone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = OpenVinoEngine()
-    assert engine.unsuited(backbone) == "it gains nothing with weights of at most 64 MiB"
-    monkeypatch.setattr(openvino, "SMALL_MODEL", 0)
+    assert engine.unsuited(backbone) == "it gains nothing with weights of less than 8 MiB"
+    monkeypatch.setattr(openvino, "LEAST", 0)
     assert engine.unsuited(backbone) is None
     monkeypatch.setattr(openvino, "MEMORY", 1e9)
     assert "GiB" in str(engine.unsuited(backbone))
