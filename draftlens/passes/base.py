@@ -128,7 +128,7 @@ def check_compile(value: Any) -> None:
     Raises:
         ConfigError: names the values, or what is to be installed for one.
     """
-    if isinstance(value, bool) or value == AUTO:
+    if isinstance(value, bool) or (isinstance(value, str) and value == AUTO):
         return
     if not isinstance(value, str) or value not in PASSES:
         names = [f'"{name}"' for name in PASSES if name not in (DEFAULT, MODULES)]
