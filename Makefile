@@ -41,6 +41,7 @@ soak: $(READY)
 # 10,000 requests of 64 clients to a server: 2,000 answers are compared, clients leave, bodies are malformed, decoders die.
 serve-soak: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults.serve_soak
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults.serve_limits
 
 # About 1,400 malformed inputs, of which each is answered or refused in one line.
 faults: $(READY)

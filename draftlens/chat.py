@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from draftlens.arguments import check_question
 from draftlens.core.checks import whole
 from draftlens.core.errors import InputError
 from draftlens.core.result import Result
 from draftlens.core.stats import Clock, Stats
+from draftlens.inputs import check_question
 from draftlens.media import Limits
 from draftlens.media.conversation import Conversation, Message, ask, read
 from draftlens.streaming import Stream
@@ -29,6 +29,7 @@ class Chat:
         system: the text of a system message, for models whose chat template takes one.
         num_frames: frames to sample from each clip that is a file.
         limits: bounds on the size of media.
+        check: raises InputError for a conversation that the processors refuse.
 
     Raises:
         InputError, MediaError: the media cannot be read.
@@ -53,10 +54,12 @@ class Chat:
         system: str | None = None,
         num_frames: int = 8,
         limits: Limits | None = None,
+        check: Callable[[Conversation], object] | None = None,
     ) -> None:
         self.num_frames = whole(1)("num_frames", num_frames)
         self.limits = limits
         self._answer = answer
+        self._check = check
         self._conversation = Conversation()
         self._waiting: list[Conversation] = []  # media of the next question
         self._last: Stream | None = None  # the answer to the last question
@@ -74,13 +77,19 @@ class Chat:
 
     def add(self, *, video: Any = None, images: Any = None, frames: Any = None) -> None:
         """Add media to the next question. `frames` are those of a clip that is still growing,
-        uint8 ``[T, H, W, 3]``: each call adds a further clip."""
+        uint8 ``[T, H, W, 3]``: each call adds a further clip. Raises InputError, and adds nothing,
+        where the processor does not take clips of different numbers of frames."""
         if frames is not None:
             if video is not None:
                 raise InputError("frames are a video: give one of both")
             video = frames
         check_question("", video, images, None, self.limits)
-        self._waiting.append(read(ask("", video, images), self.num_frames, self.limits))
+        added = read(ask("", video, images), self.num_frames, self.limits)
+        parts = [self._conversation, *self._waiting, added]
+        counts = {len(clip.frames) for part in parts for clip in part.videos}
+        if self._check is not None and added.videos and len(counts) > 1:
+            self._check(joined([self._so_far(), joined_turn([*self._waiting, added])]))
+        self._waiting.append(added)
 
     def ask(self, question: str, **options: Any) -> Result:
         """Answer a question; arguments as for `stream`."""

@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, Unpack
 
-from draftlens.arguments import check_clips
 from draftlens.async_answer import AsyncAnswer
 from draftlens.batch.map import ClipAnswer, MapOptions, map_clips
 from draftlens.chat import Chat
@@ -23,27 +22,37 @@ from draftlens.core.result import Chunk, Result
 from draftlens.core.stats import Clock, Stats
 from draftlens.decoding import Plan
 from draftlens.decoding.admission import NAMESPACE
-from draftlens.decoding.observer import Observer, ignore
+from draftlens.decoding.observer import NO_OBSERVER, Observer, ignore
 from draftlens.drafting.adaptive.cost_store import calibrate_models
-from draftlens.engine_options import (
-    EngineOptions,
-    MediaOptions,
-    PromptOptions,
-    completed_options,
-)
-from draftlens.generate_options import GenerateOptions
-from draftlens.inputs import Inputs, Processors, read_conversations
+from draftlens.inputs import Inputs, Processors, check_clips, read_conversations
 from draftlens.media import Limits
 from draftlens.media.conversation import Conversation
 from draftlens.media.given import kind_of
-from draftlens.methods.base import Method, MethodLike, Models, resolve, with_prefill
+from draftlens.methods.base import (
+    Method,
+    MethodLike,
+    Models,
+    check_drafting,
+    plan_of,
+    resolve,
+    with_prefill,
+)
 from draftlens.models.load import Loaded, as_pair
 from draftlens.models.prompt_cache import PromptCache
+from draftlens.options import (
+    CheckedOptions,
+    EngineOptions,
+    GenerateOptions,
+    MediaOptions,
+    PromptOptions,
+    completed_options,
+    split_options,
+)
 from draftlens.passes import Compile, attach, check_compile
 from draftlens.pruning import Choice
-from draftlens.request import Request, checked_request
+from draftlens.request import Request, check_for_models
 from draftlens.scheduling import Scheduler, SchedulerLimits
-from draftlens.streaming import Stream, decoded, split_options
+from draftlens.streaming import Stream, decoded
 
 CHAT_CACHE = 2 * 2**30
 """Bound in bytes on the prompt cache of an engine that gets one for a chat."""
@@ -98,6 +107,7 @@ class Engine:
         self.draft: Loaded | None = models[1]
         self.notice = notice
         self.method = with_prefill(resolve(method, self.draft is not None), prefill)
+        check_drafting(self.method, self.models)
         self.prefill = prefill
         self.processors = Processors(self.target, self.draft)
         if compile:
@@ -213,7 +223,8 @@ class Engine:
         """
         if self.target.backbone.prompt_cache is None:
             self.attach(PromptCache(CHAT_CACHE))
-        return Chat(partial(self._answer_chat, namespace), **options)
+        answer = partial(self._answer_chat, namespace)
+        return Chat(answer, check=lambda chat: self.process([chat]), **options)
 
     def _answer_chat(
         self, namespace: str, conversation: Conversation, *, clock: Clock, **options: Any
@@ -253,10 +264,10 @@ class Engine:
             MediaError, InputError, ConfigError: before any token is made.
         """
         clock = Clock(Stats())
-        media, beside, generation = self._split(options)
+        media, own, generation = self._split(options)
         with clock.phase("frames"):
             inputs = self.read(prompt, **media)
-        return self.answer(inputs, clock=clock, **beside, **generation)
+        return self._stream(self._request(inputs, None, own, generation), clock)
 
     def read(
         self,
@@ -302,32 +313,48 @@ class Engine:
             readings: features of the target's prefill in addition to those that the method needs.
             observe: follows the answer (`decoding.observer.Observer`); a function receives the
                 choices of a pruner.
-            namespace: whose entries of the prompt cache the call uses and adds to. Without one it
-                uses none, or, where `load` was given a `prompt_cache`, those of the namespace "".
+            namespace: whose entries of the prompt cache the call uses and adds to. By default it is
+                "" if `load` was given a `prompt_cache`; otherwise the call uses no entries.
             options: as for `stream`.
         """
         if not isinstance(observe, Observer):
             observe = Observer(on_choice=observe or ignore)
-        request = self.request(inputs, namespace, **options)
-        request = replace(request, observer=replace(observe, readings=observe.readings | readings))
-        draft = None if self.draft is None else self.draft.backbone
-        return Stream(self.target.backbone, draft, request, clock)
+        observer = replace(observe, readings=observe.readings | readings)
+        own, generation = self._own_options(options, EngineOptions)
+        return self._stream(self._request(inputs, namespace, own, generation, observer), clock)
+
+    def _stream(self, request: Request, clock: Clock | None = None) -> Stream:
+        return Stream(self.models.target, self.models.draft, request, clock)
 
     def request(
         self, inputs: Inputs, namespace: str | None = None, **options: Unpack[EngineOptions]
     ) -> Request:
-        """The request that `answer` answers; the arguments are the same."""
-        beside, generation = split_options(options, EngineOptions)
+        """The request that `answer` answers, for a scheduler; the arguments are the same."""
+        request = self._request(inputs, namespace, *self._own_options(options, EngineOptions))
+        check_for_models(self.models, request)
+        return request
+
+    def _request(
+        self,
+        inputs: Inputs,
+        namespace: str | None,
+        own: Mapping[str, Any],
+        generation: CheckedOptions,
+        observer: Observer = NO_OBSERVER,
+    ) -> Request:
+        """A request of an engine's own options, and those of `generate`."""
         if namespace is None and self.prompt_cache is not None:
             namespace = ""
+        extras = {name: own[name] for name in own if name not in ("method", "prefill", "seed")}
         return Request(
             inputs=inputs.target,
             draft_inputs=inputs.draft,
-            method=self._method(beside.pop("method", None), beside.pop("prefill", None)),
-            seed=beside.pop("seed", None),
-            options=self._completed(generation, beside.pop("stop", None)),
+            method=self._method(own.get("method"), own.get("prefill")),
+            seed=own.get("seed"),
+            options=generation,
+            observer=observer,
             chat=self.processors.chat_source(inputs),
-            extras={**beside, NAMESPACE: namespace},
+            extras={**extras, NAMESPACE: namespace},
         )
 
     async def agenerate(
@@ -336,7 +363,7 @@ class Engine:
         """`generate` for asyncio: concurrent calls are answered in one batch, each with the tokens
         that it would have alone. Cancelling the task ends the answer within a round.
 
-        `prefill` with several ranks and schedules other than `serial` are refused.
+        Prefills of several processes and schedules other than `serial` are refused.
 
         Example:
 
@@ -364,11 +391,12 @@ class Engine:
     async def _submit(self, prompt: Any, options: Any) -> AsyncAnswer:
         """Read media and run the processors in a thread, and let the scheduler answer."""
         began = time.perf_counter()
-        media, beside, generation = self._split(options)
+        media, own, generation = self._split(options)
 
         def request() -> Request:
-            inputs = self.read(prompt, **media)
-            return checked_request(self.models, self.request(inputs, **beside, **generation))
+            made = self._request(self.read(prompt, **media), None, own, generation)
+            check_for_models(self.models, made)
+            return made
 
         return AsyncAnswer(
             self.scheduler, await asyncio.to_thread(request), self.text_decoder, began=began
@@ -427,17 +455,16 @@ class Engine:
         if not isinstance(options, MapOptions):
             raise wrong("options", options, "MapOptions")
         completed = self._completed(generation, None)
-        if method is not None:
-            completed["method"] = method
 
         def answer(chats: list[Conversation], seed: list[int] | None) -> Result:
-            return self.answer(self.process(chats), seed=seed, **completed).run()
+            own = {"method": method, "seed": seed}
+            return self._stream(self._request(self.process(chats), None, own, completed)).run()
 
         return map_clips(answer, clips, prompt, options)
 
     def plan(self, method: MethodLike = None) -> Plan:
         """The plan of a method, by default the engine's, with the engine's models."""
-        return self._method(method).plan(self.models)
+        return plan_of(self._method(method), self.models)
 
     def _method(self, method: MethodLike, prefill: Any = None) -> Method:
         resolved = resolve(self.method if method is None else method, self.draft is not None)
@@ -455,13 +482,16 @@ class Engine:
 
     def _completed(
         self, options: Mapping[str, Any], stop: str | Sequence[str] | None
-    ) -> dict[str, Any]:
+    ) -> CheckedOptions:
         return completed_options(options, stop, self.target.processor.tokenizer)
 
-    def _split(self, options: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        """The media of a prompt, the engine's own arguments, and options of `generate`, which are
-        refused before any medium is read."""
-        beside, generation = split_options(options, PromptOptions)
-        media = {name: beside.pop(name) for name in MediaOptions.__annotations__ if name in beside}
-        self._completed(generation, beside.get("stop"))
-        return media, beside, generation
+    def _split(self, options: Any) -> tuple[dict[str, Any], dict[str, Any], CheckedOptions]:
+        """The media of a prompt, and `_own_options`, refused before any medium is read."""
+        own, generation = self._own_options(options, PromptOptions)
+        media = {name: own.pop(name) for name in MediaOptions.__annotations__ if name in own}
+        return media, own, generation
+
+    def _own_options(self, options: Any, kind: Any) -> tuple[dict[str, Any], CheckedOptions]:
+        """The arguments of a `TypedDict` that are the engine's own, and options of `generate`."""
+        own, generation = split_options(options, kind)
+        return own, self._completed(generation, own.pop("stop", None))

@@ -3,18 +3,38 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any, Unpack
 
-from draftlens.arguments import model_name
 from draftlens.core.checks import switch
+from draftlens.decoding.observer import ignore
 from draftlens.engine import CALIBRATION_SECONDS, Engine
 from draftlens.methods.base import MethodLike, resolve, with_prefill
 from draftlens.models.known_pairs import AUTO
 from draftlens.models.loading import LoadWords, pair_options
 from draftlens.models.prompt_cache import PromptCache
-from draftlens.open_models import open_models
+from draftlens.open_models import model_name, open_models
 from draftlens.passes import Compile, check_compile, check_quantization, quantizations_of
 from draftlens.prefill.base import make_prefill
+
+
+def _unmarked(description: str) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+@dataclass(frozen=True)
+class LoadProgress:
+    """Follows `load`.
+
+    Args:
+        stage: entered around each stage, with its description.
+        loaded: receives the target's model before forwards are measured or processes are started.
+    """
+
+    stage: Callable[[str], AbstractContextManager[None]] = _unmarked
+    loaded: Callable[[Any], None] = ignore
 
 
 def load(
@@ -25,9 +45,9 @@ def load(
     dtype: Any = None,
     calibrate: bool = True,
     prefill: Any = None,
-    hosts: int | None = None,
     compile: Compile = False,
     prompt_cache: PromptCache | int | str | None = None,
+    progress: LoadProgress | None = None,
     **options: Unpack[LoadWords],
 ) -> Engine:
     """Load a target and its draft, and check that they can work together.
@@ -50,12 +70,8 @@ def load(
             float32 on the CPU, else the checkpoint's own.
         calibrate: whether to measure forwards, if the method chooses its trees by their costs
             (`Engine.calibrate`).
-        prefill: how the target reads prompts (`prefill.PREFILLS`), whatever the method: a name, a
-            dict of its name and options, or a prefill; None for the method's own. Under torchrun
-            all ranks read prompts together if it is named; then `load` returns on rank 0 only,
-            and the other processes end with it.
-        hosts: number of processes that read prompts together, on the CPU of this machine; they are
-            started here, and the threads of torch are divided among them.
+        prefill: how the target reads prompts (`prefill.base.PREFILLS`), whatever the method: a
+            name, a dict of its name and options, or a prefill; None for the method's own.
         compile: what computes decode forwards (`Engine.compile`), with the same tokens in float32:
             True for compiled code, which is kept in the user's cache folder, another name of
             `passes.PASSES`, or `"auto"`. Where the engine has 8-bit weights,
@@ -64,6 +80,7 @@ def load(
             values of both models, features of media), so that a later prompt with the same
             beginning is read from where it differs; or a `PromptCache` that engines share. None
             keeps nothing. `Engine.chat` has a cache of its own in that case.
+        progress: follows the stages of loading.
         options: further options of loading, such as `revision`, `trust_remote_code`,
             `quantization`, `attn_implementation`, `device_map` and `cache_dir`
             (`models.loading.LoadOptions`); with the prefix `draft_` they are those of the draft.
@@ -84,28 +101,31 @@ def load(
     # Refuses a bad method before minutes of loading.
     with_prefill(resolve(method, has_draft=True), prefill)
     reads = make_prefill("full" if prefill is None else prefill)
-    reads.check_hosts(hosts)
     check_compile(compile)
     prompt_cache = PromptCache.of(prompt_cache)
-    device = reads.own_device(device)
-    words = {"device": device, "dtype": dtype, **options}
+    progress = progress or LoadProgress()
+    words = {"device": reads.device(device), "dtype": dtype, **options}
     draft_quantization = pop_pass_quantization(words, compile)
     began = time.perf_counter()
-    opened = open_models(target, draft, method, pair_options(words))
-    engine = Engine(
-        opened.target,
-        opened.draft,
-        opened.method,
-        prefill=prefill,
-        notice=opened.notice,
-        prompt_cache=prompt_cache,
-    )
-    reads.meet(engine.target.backbone, hosts)
+    with progress.stage(f"loading {target}"):
+        opened = open_models(target, draft, method, pair_options(words))
+        engine = Engine(
+            opened.target,
+            opened.draft,
+            opened.method,
+            prefill=prefill,
+            notice=opened.notice,
+            prompt_cache=prompt_cache,
+        )
+        progress.loaded(engine.target.backbone.model)
+        reads.prepare(engine.target.backbone)
     loading_seconds = time.perf_counter() - began
     if compile:
-        engine.compile(compile, draft_quantization)
+        with progress.stage("preparing passes"):
+            engine.compile(compile, draft_quantization)
     if calibrate:
-        engine.calibrate(calibration_seconds(loading_seconds))
+        with progress.stage("measuring forwards"):
+            engine.calibrate(max(CALIBRATION_SECONDS, loading_seconds / 10))
     return engine
 
 
@@ -118,8 +138,3 @@ def pop_pass_quantization(words: dict[str, Any], compile: Compile) -> str | None
     check_quantization(quantization, compile)
     words.pop("draft_quantization")
     return str(quantization)
-
-
-def calibration_seconds(loading_seconds: float) -> float:
-    """The longest calibration after a given loading time, in seconds."""
-    return max(CALIBRATION_SECONDS, loading_seconds / 10)

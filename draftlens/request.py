@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, SupportsIndex
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
-from draftlens.arguments import checked_options, names_beside_options
 from draftlens.core.errors import ConfigError, DraftlensError, InputError
-from draftlens.core.references import GivenReferences
 from draftlens.core.sampling import as_seed, row_seeds
 from draftlens.core.sequence import Sequence as AnswerSequence
 from draftlens.core.stats import Clock, Stats
@@ -18,30 +16,26 @@ from draftlens.decoding.admission import NAMESPACE
 from draftlens.decoding.observer import NO_OBSERVER, Observer
 from draftlens.decoding.plan import ExtraSource, Plan
 from draftlens.decoding.session import Session
-from draftlens.generate_options import GenerateOptions, check_for_model
 from draftlens.media.chat_source import ChatSource
 from draftlens.methods.base import MethodLike, Models, methods_with, resolve
+from draftlens.methods.base import plan_of as method_plan
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prepared
-from draftlens.models.prompt_checks import LONG_PROMPT, check_length, check_tokens, num_ids_of
+from draftlens.models.prompt_checks import (
+    LONG_PROMPT,
+    check_length,
+    check_padding,
+    check_tokens,
+    num_ids_of,
+)
+from draftlens.options import (
+    CallOptions,
+    Seed,
+    check_for_model,
+    checked_options,
+    names_beside_options,
+)
 from draftlens.passes import Compile, attach
-
-HOSTS = "hosts"
-"""The extra of a request that belongs to the prefill, not to the method."""
-
-Seed = SupportsIndex | Sequence[SupportsIndex] | None
-"""A seed for all rows of a call, one for each row, or None to draw one."""
-
-
-class CallOptions(GenerateOptions, total=False):
-    draft: Any
-    draft_inputs: Mapping[str, Any] | None
-    method: MethodLike
-    seed: Seed
-    references: GivenReferences | None
-    prefill: Any
-    hosts: int | None
-    compile: Compile
 
 
 @dataclass(frozen=True)
@@ -55,13 +49,12 @@ class Request:
         method: how to decode; None for the default.
         seed: seed of the sampling noise. One seed is extended to different seeds of the rows; None
             draws one from torch's global generator.
-        options: options of `generate` (`GenerateOptions`).
+        options: options of `generate` (`GenerateOptions`); they are checked here, once.
         compile: whether decode forwards run as compiled code; None leaves the models as they are.
         observer: is notified of events.
         chat: the messages of the prompts, if known.
         extras: further inputs of the method (`Plan.extras`), by name, such as `references`; and
-            `hosts`, the number of ranks that read the prompts together, and `namespace`, whose
-            entries of the prompt cache the call uses.
+            `namespace`, whose entries of the prompt cache the call uses.
     """
 
     inputs: Mapping[str, Any]
@@ -73,6 +66,14 @@ class Request:
     observer: Observer = NO_OBSERVER
     chat: ChatSource | None = None
     extras: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError and InputError, which name the option or the argument."""
+        further = names_beside_options(CallOptions)
+        checked = checked_options(self.options, further, self.inputs)
+        object.__setattr__(self, "options", checked)
+        if self.draft_inputs is not None:
+            check_tokens("draft_inputs", self.draft_inputs)
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,6 @@ def open_call(
             token is made.
     """
     clock = clock or Clock(Stats())
-    request = _checked(request)
     models = models_of(target_model, draft_model, request.compile)
     check_for_models(models, request)
     plan = plan_of(models, request)
@@ -119,14 +119,6 @@ def open_prepared(
     return Call(plan, session, sequences, models.target.dtype)
 
 
-def checked_request(models: Models, request: Request) -> Request:
-    """The request with its options checked, before anything is computed. Raises ConfigError and
-    InputError."""
-    request = _checked(request)
-    check_for_models(models, request)
-    return request
-
-
 def check_for_models(models: Models, request: Request) -> None:
     """Raise ConfigError or InputError for tokens and options that the target does not have."""
     check_tokens("inputs", request.inputs, num_ids_of(models.target))
@@ -136,8 +128,8 @@ def check_for_models(models: Models, request: Request) -> None:
 
 def plan_of(models: Models, request: Request) -> Plan:
     """The plan of the request's method, ready to read prompts."""
-    plan = resolve(request.method, models.draft is not None).plan(models)
-    meet_hosts(models.target, plan, request.extras.get(HOSTS), request.inputs)
+    plan = method_plan(resolve(request.method, models.draft is not None), models)
+    plan.prefill.prepare(models.target, request.inputs)
     return plan
 
 
@@ -146,6 +138,7 @@ def add_rows(
 ) -> list[AnswerSequence]:
     """Let the rows of a request join a session of the plan of its method."""
     check_length(session.target, prepared, bool(request.options.get(LONG_PROMPT)))
+    check_padding(session.target, prepared)
     num_rows = len(prepared.input_ids)
     raw_extras, draft_inputs = _split_extras(plan, request)
     draft_inputs = _draft_inputs(plan, prepared, request.inputs, draft_inputs)
@@ -154,14 +147,6 @@ def add_rows(
     extras = read_extras(plan, raw_extras, source)
     extras[NAMESPACE] = request.extras.get(NAMESPACE)
     return session.add(prepared, seeds_of(request.seed, prepared), draft_inputs, extras)
-
-
-def _checked(request: Request) -> Request:
-    check_tokens("inputs", request.inputs)
-    if request.draft_inputs is not None:
-        check_tokens("draft_inputs", request.draft_inputs)
-    further = names_beside_options(CallOptions)
-    return replace(request, options=checked_options(request.options, further, request.inputs))
 
 
 def prepare(target: Backbone, request: Request) -> Prepared:
@@ -174,16 +159,6 @@ def prepare(target: Backbone, request: Request) -> Prepared:
     except (AttributeError, TypeError, ValueError) as error:
         cause = " ".join(str(error).split())
         raise InputError(f"transformers refuses the call: {cause}") from error
-
-
-def meet_hosts(target: Backbone, plan: Plan, hosts: int | None, inputs: Mapping[str, Any]) -> None:
-    """Let several ranks read the prompts of a call, if its prefill uses them and there are any.
-
-    Under torchrun it returns on rank 0 only. Raises ConfigError, InputError and HostError as
-    `Prefill.check_hosts` and `Prefill.meet`.
-    """
-    plan.prefill.check_hosts(hosts)
-    plan.prefill.meet(target, hosts, inputs)
 
 
 def models_of(target_model: Any, draft_model: Any, compile: Compile | None = None) -> Models:
@@ -216,8 +191,7 @@ def _says_nothing(value: Any) -> bool:
 
 def _split_extras(plan: Plan, request: Request) -> tuple[dict[str, Any], Mapping[str, Any] | None]:
     """The extras of a request, and its draft inputs without those among them."""
-    beside = (HOSTS, NAMESPACE)
-    raw_extras = {name: value for name, value in request.extras.items() if name not in beside}
+    raw_extras = {name: value for name, value in request.extras.items() if name != NAMESPACE}
     if request.draft_inputs is None:
         return raw_extras, None
     draft_inputs: dict[str, Any] = {}

@@ -9,14 +9,14 @@ from typing import Any, Unpack
 
 import torch
 
-from draftlens.arguments import names_beside_options
 from draftlens.core.result import Chunk, Result
 from draftlens.core.stats import Clock
 from draftlens.core.text import TextDecoder, tokenizer_of
 from draftlens.decoding.plan import Plan
 from draftlens.decoding.session import Session
 from draftlens.methods.base import resolve, with_prefill
-from draftlens.request import Call, CallOptions, Request, open_call
+from draftlens.options import CallOptions, split_options
+from draftlens.request import Call, Request, open_call
 
 
 class Stream:
@@ -108,12 +108,8 @@ def generate(
         references: texts or token ids that the answers are expected to repeat, for methods that
             draft from them (`hsd`, `lookup`): one list for each row (for a single row the list
             itself). Texts need the option `tokenizer`, the target's.
-        prefill: how the target reads the prompts (`prefill.PREFILLS`), as a name, a dict of its
-            name and options, or a prefill; None for the method's own, by default `"full"`. Under
-            torchrun all ranks read prompts together by a prefill that uses them; then this call
-            returns on rank 0 only, and the other processes end with it.
-        hosts: number of ranks that read prompts together, for a model on the CPU; they are started
-            by the first call and end with the model.
+        prefill: how the target reads the prompts (`prefill.base.PREFILLS`), as a name, a dict of
+            its name and options, or a prefill; None for the method's own, by default `"full"`.
         compile: whether decode forwards run as compiled code, which is made before a kind of pass
             first runs and kept on disk.
         options: options of `generate`, such as `max_new_tokens`, `do_sample`, `temperature`,
@@ -150,27 +146,19 @@ def stream(target_model: Any, inputs: Mapping[str, Any], **options: Unpack[CallO
         >>> len(chunk.tokens), chunk.row
         (1, 0)
     """
-    beside, generation = split_options(options, CallOptions)
-    draft = beside.pop("draft", None)
-    method = resolve(beside.pop("method", None), draft is not None)
+    own, generation = split_options(options, CallOptions)
+    draft = own.pop("draft", None)
+    method = resolve(own.pop("method", None), draft is not None)
     request = Request(
         inputs,
-        draft_inputs=beside.pop("draft_inputs", None),
-        method=with_prefill(method, beside.pop("prefill", None)),
-        seed=beside.pop("seed", None),
+        draft_inputs=own.pop("draft_inputs", None),
+        method=with_prefill(method, own.pop("prefill", None)),
+        seed=own.pop("seed", None),
         options=generation,
-        compile=beside.pop("compile", False),
-        extras=beside,
+        compile=own.pop("compile", False),
+        extras=own,
     )
     return Stream(target_model, draft, request)
-
-
-def split_options(options: Any, kind: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arguments of a `TypedDict` that are no options of `generate`, and the rest."""
-    names = names_beside_options(kind)
-    beside = {name: value for name, value in options.items() if name in names}
-    rest = {name: value for name, value in options.items() if name not in names}
-    return beside, rest
 
 
 def with_streamer(chunks: Iterator[Chunk], streamer: Any) -> Iterator[Chunk]:

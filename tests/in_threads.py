@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from draftlens.core.process_group import Alone
+from draftlens.prefill.spava.hosts import Alone
 
 Result = TypeVar("Result")
 

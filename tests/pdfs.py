@@ -59,6 +59,21 @@ def columns(canvas: Canvas) -> None:
     lines(canvas, 165, 80, RIGHT)
 
 
+PARAGRAPH = (
+    "In one year the mill grinds rye for seven villages and oats",
+    "for three. The sacks were carried over the old bridge, as a",
+    "letter of 1482 says, and in spring the river took it away.",
+    "It was built again in stone.",
+)
+
+
+def paragraph(canvas: Canvas) -> None:
+    """Four lines, of which rapid-layout cuts off first words."""
+    canvas.setFont("Times-Roman", 10)
+    for number, line in enumerate(PARAGRAPH):
+        canvas.drawString(30, HEIGHT - 140 - number * 11, line)
+
+
 def rotated(degrees: int) -> Callable[[Canvas], None]:
     """The same page with /Rotate."""
 

@@ -27,9 +27,9 @@ from shared import (
 )
 
 from draftlens import load
-from draftlens.core.process_group import ALONE, Hosts
 from draftlens.engine import Engine
 from draftlens.inputs import Inputs
+from draftlens.prefill.spava.hosts import ALONE, Hosts, set_hosts
 from draftlens.prefill.spava.processes.launch import start
 from spava_parts.asked import FRAMES
 
@@ -51,7 +51,7 @@ def main() -> None:
     engine = load(device="cpu", calibrate=False)
     target, _ = backbones(engine)
     hosts = start(target, 2, args.threads)
-    target.hosts = ALONE
+    set_hosts(target, ALONE)
     file = args.out.with_suffix(".json")
     rows = json.loads(file.read_text())["rows"] if file.exists() else []
     rows = [row for row in rows if row["length"] not in args.lengths]
@@ -98,11 +98,11 @@ def _with_hosts(engine: Engine, hosts: Hosts, answer: Answerer) -> Answerer:
     target, _ = backbones(engine)
 
     def answer_with_hosts(inputs: Inputs, options: dict[str, Any]) -> Run:
-        target.hosts = hosts
+        set_hosts(target, hosts)
         try:
             return answer(inputs, options)
         finally:
-            target.hosts = ALONE
+            set_hosts(target, ALONE)
 
     return answer_with_hosts
 

@@ -13,12 +13,12 @@ from draftlens_lab.measure.tables import markdown_table
 from shared import argument_parser, configure, environment, environment_line, save
 
 from draftlens import load
-from draftlens.core.process_group import ALONE, Hosts
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prompt
 from draftlens.prefill.base import Prefill
 from draftlens.prefill.full import FullPrefill
 from draftlens.prefill.spava.config import SpavaPrefill
+from draftlens.prefill.spava.hosts import ALONE, Hosts, set_hosts
 from draftlens.prefill.spava.processes.launch import start
 from draftlens.prefill.spava.ring import RingPrefill
 from spava_parts import loads
@@ -87,7 +87,7 @@ def main() -> None:
     checks: list[dict[str, Any]] = []
     for processes in args.processes:
         hosts = start(engine.target.backbone, processes, args.threads)
-        engine.target.backbone.hosts = ALONE
+        set_hosts(engine.target.backbone, ALONE)
         checks += checked(rates, engine.target.backbone, hosts, prompts, args)
         hosts.end()
     shape = shape_of(engine.target.backbone, prompts[4097])

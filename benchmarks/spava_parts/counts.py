@@ -12,9 +12,9 @@ from draftlens_lab.measure.tables import markdown_table
 from shared import argument_parser, configure, environment, environment_line, save
 from torch import Tensor
 
-from draftlens.core.process_group import Alone, Arriving
 from draftlens.prefill.spava.blocks import Share, divide
 from draftlens.prefill.spava.flops import Work
+from draftlens.prefill.spava.hosts import Alone, Arriving
 from draftlens.prefill.spava.rank_attention import ShardAttention
 from draftlens.prefill.spava.ring_attention import Chunks, RingAttention
 from spava_parts.formulas import (

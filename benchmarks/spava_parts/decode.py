@@ -24,11 +24,11 @@ from shared import (
 )
 
 from draftlens import load
-from draftlens.core.process_group import ALONE, Hosts
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prompt
 from draftlens.prefill.base import make_prefill
 from draftlens.prefill.reading import PrefillReading
+from draftlens.prefill.spava.hosts import ALONE, Hosts, set_hosts
 from draftlens.prefill.spava.processes.launch import start
 from spava_parts.asked import FRAMES
 
@@ -57,12 +57,12 @@ def by_two(decode: str) -> Reader:
     prefill = make_prefill({"name": "spava", "decode": decode})
 
     def read(backbone: Backbone, prompt: Prompt, hosts: Hosts) -> PrefilledPrompt:
-        backbone.hosts = hosts
+        set_hosts(backbone, hosts)
         try:
             cache = prefill.new_cache(backbone, prompt, 60)
             prefill.run(backbone, PrefillReading(prompt, cache))
         finally:
-            backbone.hosts = ALONE
+            set_hosts(backbone, ALONE)
         return PrefilledPrompt(backbone, prompt, cache)
 
     return read
@@ -83,7 +83,7 @@ def main() -> None:
     engine = load(device="cpu", method="plain", calibrate=False)
     target, _ = backbones(engine)
     hosts = start(target, 2, args.threads)
-    target.hosts = ALONE
+    set_hosts(target, ALONE)
     file = args.out.with_suffix(".json")
     rows = json.loads(file.read_text())["rows"] if file.exists() else []
     rows = [row for row in rows if row["length"] not in args.lengths]

@@ -20,10 +20,10 @@ from shared import argument_parser, configure, digest, environment, save
 from torch import Tensor
 
 from draftlens import load
-from draftlens.core.process_group import ALONE, Hosts
 from draftlens.engine import Engine
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prompt
+from draftlens.prefill.spava.hosts import ALONE, Hosts, set_hosts
 from draftlens.prefill.spava.processes.launch import start
 from spava_parts.asked import FRAMES, Cell, right
 from spava_parts.fidelity_page import page, summaries
@@ -102,7 +102,7 @@ def main() -> None:
         ends_at = time.monotonic() + 60 * args.minutes
         with args.rows.open("a") as file:
             hosts = start(engine.target.backbone, 2, args.threads) if args.ring else ALONE
-            engine.target.backbone.hosts = ALONE
+            set_hosts(engine.target.backbone, ALONE)
             prompts = todo(rows, chosen, args.lengths, args.rounds)
             for row in measured(engine, prompts, ends_at, hosts):
                 row["weights"] = weights

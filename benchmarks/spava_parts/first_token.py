@@ -28,12 +28,12 @@ from shared import (
 )
 
 from draftlens import load
-from draftlens.core.process_group import ALONE
 from draftlens.engine import Engine
 from draftlens.inputs import Inputs
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prompt
 from draftlens.prefill.spava.config import SpavaPrefill
+from draftlens.prefill.spava.hosts import ALONE, set_hosts
 from draftlens.prefill.spava.processes.launch import start
 from spava_parts import promised
 from spava_parts.asked import FRAMES
@@ -136,7 +136,7 @@ def main() -> None:
     engine = load(device="cpu", method="plain", calibrate=False)
     target, _ = backbones(engine)
     hosts = TimedHosts(start(target, 2, 1))
-    target.hosts = ALONE
+    set_hosts(target, ALONE)
     rows = kept_rows(args.out, args.lengths, args.cases)
     report = {"environment": environment(args), "prediction": PREDICTION, "rows": rows}
     for length in args.lengths:
@@ -193,7 +193,7 @@ def kept_rows(out: Path, lengths: Sequence[int], cases: Sequence[str]) -> list[d
 def first_token(engine: Engine, inputs: Inputs, case: Case, hosts: TimedHosts) -> dict[str, float]:
     """Seconds to the first token, and of its phases."""
     target = engine.target.backbone
-    target.hosts = hosts if case.processes > 1 else ALONE
+    set_hosts(target, hosts if case.processes > 1 else ALONE)
     torch.set_num_threads(case.threads)
     hosts.reset()
     began = time.process_time()
@@ -202,7 +202,7 @@ def first_token(engine: Engine, inputs: Inputs, case: Case, hosts: TimedHosts) -
         return {**phases, **hosts.seconds, "processor": time.process_time() - began}
     finally:
         torch.set_num_threads(1)
-        target.hosts = ALONE
+        set_hosts(target, ALONE)
 
 
 def processor_seconds(call: Callable[[], Any]) -> float:

@@ -16,12 +16,12 @@ import torch
 from numpy.typing import NDArray
 from shared import caption_sample, encoded_prompt, rotated, sample_inputs
 
-from draftlens.core.process_group import ALONE, Hosts
 from draftlens.engine import Engine
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prompt
 from draftlens.prefill.base import Prefill
 from draftlens.prefill.reading import PrefillReading
+from draftlens.prefill.spava.hosts import ALONE, Hosts, set_hosts
 from draftlens.prefill.spava.processes.heartbeat import Signs
 from draftlens.prefill.spava.processes.jobs import ALLOWED
 from draftlens.prefill.spava.processes.process_group import PATIENCE_SECONDS, GroupRanks
@@ -40,7 +40,7 @@ ROUNDS = 30
 """Exchanges of each size, of which the fastest counts."""
 
 KINDS = ("gather", "all_gather", "pass_on")
-"""Exchanges of a group (`core.process_group.Hosts`)."""
+"""Exchanges of a group (`prefill.spava.hosts.Hosts`)."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def seconds_of(
     """Seconds of prefills, interleaved, behind one round that is not counted."""
     walls: dict[str, list[float]] = {name: [] for name in cases}
     processors: dict[str, list[float]] = {name: [] for name in cases}
-    target.hosts = hosts
+    set_hosts(target, hosts)
     try:
         for repeat in range(-1, repeats):
             for name, (prompt, prefill) in rotated(list(cases.items()), repeat + 1):
@@ -125,7 +125,7 @@ def seconds_of(
                     processors[name].append(time.process_time() - spent)
                     walls[name].append(time.perf_counter() - began)
     finally:
-        target.hosts = ALONE
+        set_hosts(target, ALONE)
     found = {}
     for name in cases:
         wall = statistics.median(walls[name])

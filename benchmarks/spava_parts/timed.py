@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from draftlens.core.process_group import Arriving, Encoded, Hosts
+from draftlens.models.prompt import Encoded
+from draftlens.prefill.spava.hosts import Arriving, Hosts
 from draftlens.prefill.spava.vision import encode_by_ranks
 
 

@@ -11,13 +11,13 @@ from draftlens_lab.bench.lossy.fastv import FastV
 from draftlens_lab.plugins.spava_ablation import SpavaAblation
 from draftlens_lab.plugins.star import StarPrefill
 
-from draftlens.core.process_group import Hosts
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prepared, Prompt
 from draftlens.prefill.base import make_prefill
 from draftlens.prefill.reading import PrefillReading
 from draftlens.prefill.spava.blocks import Share
 from draftlens.prefill.spava.config import SpavaPrefill
+from draftlens.prefill.spava.hosts import Hosts, hosts_of, set_hosts
 from spava_parts.baselines.masked import MaskedAttention, Rule
 from spava_parts.baselines.slowfast import SlowFast
 from spava_parts.baselines.sparge import Sparge
@@ -77,12 +77,12 @@ def by_hosts(way: Way, hosts: Hosts) -> Way:
     """The same way by several processes."""
 
     def read(backbone: Backbone, prompt: Prompt) -> Costed:
-        before = backbone.hosts
-        backbone.hosts = hosts
+        before = hosts_of(backbone)
+        set_hosts(backbone, hosts)
         try:
             return way(backbone, prompt)
         finally:
-            backbone.hosts = before
+            set_hosts(backbone, before)
 
     return read
 

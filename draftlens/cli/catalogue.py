@@ -89,8 +89,7 @@ def _rows(registry: Registry) -> list[dict[str, Any]]:
 
 
 def _options(registry: Registry, entry: Entry) -> dict[str, Any]:
-    """The options with the values that an object without options has, such as the tree that is
-    chosen where none is named."""
+    """The options and their default values."""
     from draftlens.methods.base import described, parts_of
 
     kind = registry[entry.name]

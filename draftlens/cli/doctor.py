@@ -75,6 +75,9 @@ def _environment() -> dict[str, Any]:
 
 def _models(target: str, draft: str, loading: Loading) -> dict[str, Any]:
     target_model, draft_model = load_models(target, draft, loading, quiet=True)
+    if target_model.backbone.plain_only:
+        cause = target_model.backbone.plain_only
+        return {"target": _model(target_model), "drafting": f"none: {cause}"}
     facts = {
         "target": _model(target_model),
         **_passes("target", target_model.backbone),

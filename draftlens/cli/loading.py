@@ -6,9 +6,7 @@ Media are read before models are loaded, so that a wrong path is reported at onc
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +19,12 @@ from draftlens.cli.progress import count_bar, is_hidden, spinner
 from draftlens.cli.threads import settle_threads
 from draftlens.core.errors import ConfigError
 from draftlens.engine import Engine
-from draftlens.load_engine import calibration_seconds, load, pop_pass_quantization
+from draftlens.load_engine import LoadProgress, load
 from draftlens.media import Limits
 from draftlens.media.conversation import Conversation, ask, read
 from draftlens.models.known_pairs import AUTO, EMBEDDED
 from draftlens.models.load import Loaded, known_draft, load_pair
 from draftlens.models.loading import pair_options
-from draftlens.prefill.base import make_prefill
 
 __all__ = [
     "engine_of",
@@ -79,51 +76,22 @@ def engine_of(decoding: Decoding, loading: Loading, quiet: bool, calibrate: bool
         decoding.method,
         loading,
         quiet,
-        calibrate,
-        decoding.prefill,
-        decoding.hosts,
-        decoding.compile,
+        calibrate=calibrate,
+        prefill=decoding.prefill,
+        compile=decoding.compile,
     )
 
 
 def load_engine(
-    target: str,
-    draft: str,
-    method: Any,
-    loading: Loading,
-    quiet: bool,
-    calibrate: bool = True,
-    prefill: Any = None,
-    hosts: int | None = None,
-    compile: Any = False,
+    target: str, draft: str, method: Any, loading: Loading, quiet: bool, **options: Any
 ) -> Engine:
-    """Load a target and its draft while a spinner is shown; the draft `none` is no draft."""
-    reads = make_prefill("full" if prefill is None else prefill)
-    reads.check_hosts(hosts)
-    words = dict(loading)
-    draft_quantization = pop_pass_quantization(words, compile)
-    began = time.perf_counter()
-    with _loading(target, quiet):
-        engine = load(
-            target,
-            _draft_name(draft),
-            method,
-            calibrate=False,
-            prefill=prefill,
-            **words,  # type: ignore[arg-type]
-        )
-        loading_seconds = time.perf_counter() - began
-        # The number of threads decides what forwards cost.
-        settle_threads(engine.target.backbone.model)
-        if engine.target.backbone.hosts.size == 1:
-            reads.meet(engine.target.backbone, hosts)
-    if compile:
-        with spinner("preparing passes", quiet):
-            engine.compile(compile, draft_quantization)
-    if calibrate:
-        with spinner("measuring forwards", quiet):
-            engine.calibrate(calibration_seconds(loading_seconds))
-    return engine
+    """`draftlens.load`, with a spinner for each stage; the draft `none` is no draft.
+
+    The number of threads, which decides what forwards cost, is settled before they are measured.
+    """
+    _hide_bars(target, quiet)
+    progress = LoadProgress(lambda stage: spinner(stage, quiet), settle_threads)
+    return load(target, _draft_name(draft), method, progress=progress, **loading, **options)
 
 
 def load_models(
@@ -135,7 +103,8 @@ def load_models(
     """
     options = pair_options(loading)
     name = _draft_name(draft)
-    with _loading(target, quiet):
+    _hide_bars(target, quiet)
+    with spinner(f"loading {target}", quiet):
         if name == AUTO:
             name = known_draft(target, options.target)
             if name is None:
@@ -149,13 +118,11 @@ def _draft_name(draft: str) -> str | None:
     return None if draft == NO_DRAFT else draft
 
 
-@contextmanager
-def _loading(target: str, quiet: bool) -> Iterator[None]:
+def _hide_bars(target: str, quiet: bool) -> None:
+    """Hide the progress bars of transformers for the models in the package, or on request."""
     transformers_logging.set_verbosity_error()
     if target == EMBEDDED or is_hidden(quiet):
         transformers_logging.disable_progress_bar()
-    with spinner(f"loading {target}", quiet):
-        yield
 
 
 def make_folder(folder: Path) -> None:

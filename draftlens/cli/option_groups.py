@@ -66,7 +66,6 @@ class Decoding:
         target, draft: names of models; the draft may be `auto` or `none`.
         method: a method or its name; None for the default.
         prefill: how the target reads prompts; None for the method's way.
-        hosts: processes that read prompts together; None for this one alone.
         compile: as for `draftlens.load`.
     """
 
@@ -74,7 +73,6 @@ class Decoding:
     draft: str
     method: Method | str | None
     prefill: Any
-    hosts: int | None
     compile: Any
 
 
@@ -88,7 +86,6 @@ class DecodingOptions:
     schedule: opt.ScheduleName = None
     speculative_config: opt.SpeculativeConfig = None
     prefill: opt.Prefill = None
-    hosts: opt.Hosts = None
     compile: opt.Compile = "no"
 
     def parsed(self) -> Decoding:
@@ -97,7 +94,6 @@ class DecodingOptions:
             draft=self.draft,
             method=opt.parse_method(self.method, self.speculative_config, schedule=self.schedule),
             prefill=opt.parse_prefill(self.prefill),
-            hosts=self.hosts,
             compile=opt.parse_compile(self.compile),
         )
 

@@ -105,20 +105,11 @@ ScheduleName = Annotated[
 Prefill = Annotated[
     str | None,
     typer.Option(
-        help="How the target reads prompts: `full`, `ring`, `spava` or `star`, or JSON such as "
-        '\'{"name": "spava", "blocks": 8}\'. `spava` and `star` read long videos faster and '
-        "approximately, with any method.",
+        help="How the target reads prompts: a name, or JSON with its options, such as "
+        '\'{"name": "full"}\'. `draftlens methods` lists them; those for long videos are faster, '
+        "and most are approximate.",
         rich_help_panel=MODELS,
         autocompletion=completes(lambda: catalogue.names("prefills")),
-    ),
-]
-Hosts = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Number of processes that read prompts together with `--prefill ring` or `spava`, on "
-        "the CPU of this machine. Elsewhere start draftlens with torchrun.",
-        rich_help_panel=MODELS,
     ),
 ]
 Frames = Annotated[
@@ -396,7 +387,7 @@ def sampling_options(
         generation = {"do_sample": True, **sampling}
     if repetition_penalty is not None:
         generation["repetition_penalty"] = repetition_penalty
-    from draftlens.arguments import checked_options
+    from draftlens.options import checked_options
 
     checked_options(generation)  # before anything is read or loaded
     return generation

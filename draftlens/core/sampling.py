@@ -67,6 +67,9 @@ ROW_BLIND = (
 )
 """Processors that read histories but treat all rows alike: one call for all nodes of one length."""
 
+LEAST_TEMPERATURE = 1e-30
+"""Below it the scores of a token may not fit float32."""
+
 STATEFUL = (
     "UnbatchedClassifierFreeGuidanceLogitsProcessor",
     "SynthIDTextWatermarkLogitsProcessor",
@@ -81,6 +84,14 @@ def check_processors(processors: Sequence[LogitsProcessor]) -> None:
         if name in STATEFUL:
             raise ConfigError(
                 f"{name} keeps state from token to token, so draft tokens cannot be checked with it"
+            )
+        if (
+            isinstance(processor, hf.TemperatureLogitsWarper)
+            and processor.temperature < LEAST_TEMPERATURE
+        ):
+            raise ConfigError(
+                f"temperature {processor.temperature} is too small to sample with: decode greedily "
+                f"(do_sample=False, temperature 0 of a server), or use {LEAST_TEMPERATURE} or more"
             )
 
 

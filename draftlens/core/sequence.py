@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,6 +28,8 @@ class Sequence:
         number: the number of the sequence in its session, in order of arrival.
         from_draft: for each token, whether the draft supplied it.
         drafted: draft tokens that were verified for it.
+        accepted_by_reference: accepted draft tokens by the index of their reference; -1 stands for
+            the prompt and the answer itself.
         cached_tokens: tokens of the prompt that came from the prompt cache.
         in_parts: whether the prompt was read in several passes, now or for the prompt cache.
         call: all rows of the call, in order.
@@ -42,6 +45,7 @@ class Sequence:
     tokens: list[int] = field(default_factory=list)
     from_draft: list[bool] = field(default_factory=list)
     drafted: int = 0
+    accepted_by_reference: Counter[int] = field(default_factory=Counter)
     cached_tokens: int = 0
     in_parts: bool = False
     finished: bool = False

@@ -91,7 +91,7 @@ class Stats:
         worker_lost: why the draft worker was lost during the call; None if it was not.
         accepted_by_depth: number of passes by the length of their accepted path.
         accepted_by_reference: accepted draft tokens by the row of the call and the index of their
-            reference; -1 stands for the prompt and the answer itself. Method `hsd` counts them.
+            reference; -1 stands for the prompt and the answer itself.
         phases: seconds by phase (`PHASES`). `render`, `layout`, `read` and `regions` are those of
             documents: the pipeline, which may overlap the answer of the page before, and the crops.
         e2e: seconds from the call to the last token, everything included.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,17 +17,17 @@ from draftlens.core.references import GivenReferences
 from draftlens.core.result import Result
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.text import tokenizer_of
-from draftlens.generate_options import check_config
-from draftlens.generate_options import tokenizer as check_tokenizer
 from draftlens.hf_generate.frame import callers_arguments
-from draftlens.methods.base import MethodLike, resolve, with_prefill
+from draftlens.methods.base import MethodLike, plan_of, resolve, with_prefill
 from draftlens.models.adapter import Backbone
 from draftlens.models.cache_argument import PAST_REFUSAL
 from draftlens.models.pair import is_blind
 from draftlens.models.prompt import Prepared, capture_call, with_checked_mask
 from draftlens.models.prompt_checks import LONG_PROMPT, check_tokens
+from draftlens.options import Seed, check_config
+from draftlens.options import tokenizer as check_tokenizer
 from draftlens.passes import Compile, check_compile
-from draftlens.request import Request, Seed, meet_hosts, models_of, open_prepared
+from draftlens.request import Request, models_of, open_prepared
 from draftlens.streaming import result_of, texts_of, with_streamer
 
 
@@ -46,7 +47,6 @@ class SpeculativeGenerate:
             the target's encoded features. Further views of the prompt as for `draftlens.generate`;
             where the target drafts for itself, only these views are read.
         method, seed, references, prefill, compile: as for `draftlens.generate`.
-        hosts: as for `draftlens.generate`, but `generate` itself encodes pixels, on one rank.
         tokenizer: of the target, for references that are texts, for `stop_strings`, and for the
             texts of `last`.
         allow_long_prompt: whether a prompt of more positions than the target was made for is
@@ -73,7 +73,6 @@ class SpeculativeGenerate:
         references: GivenReferences | None = None,
         tokenizer: Any = None,
         prefill: Any = None,
-        hosts: int | None = None,
         compile: Compile = False,
         allow_long_prompt: bool = False,
     ) -> None:
@@ -87,7 +86,6 @@ class SpeculativeGenerate:
         self.seed = seed
         self.references = references
         self.tokenizer = tokenizer
-        self.hosts = hosts
         self.compile = compile
         self.allow_long_prompt = switch(LONG_PROMPT, allow_long_prompt)
         self.method = with_prefill(resolve(method, draft is not None), prefill)
@@ -125,8 +123,9 @@ class SpeculativeGenerate:
             model, input_ids, logits_processor, criteria, generation_config, **kwargs
         )
         models = models_of(model, self.draft, self.compile)
-        plan = self.method.plan(models)
-        meet_hosts(models.target, plan, self.hosts, {"input_ids": input_ids})
+        plan = plan_of(self.method, models)
+        prepared = replace(prepared, notes=models.target.notes)
+        plan.prefill.prepare(models.target, {"input_ids": input_ids})
         reads_words = models.draft is not None and is_blind(models.target, models.draft)
         if plan.uses_draft and self.draft_inputs is None and not reads_words:
             _check_pixels(prepared)

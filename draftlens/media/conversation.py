@@ -157,7 +157,14 @@ def process(processor: Any, conversations: Sequence[Conversation]) -> dict[str, 
     try:
         return dict(processor(text=texts, return_tensors="pt", **options))
     except (TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"{type(processor).__name__} refused the input: {error}") from error
+        name = type(processor).__name__
+        counts = sorted({len(video.frames) for chat in conversations for video in chat.videos})
+        if len(counts) > 1:
+            raise InputError(
+                f"{name} refused clips of {' and '.join(map(str, counts))} frames together: give "
+                "each clip the same number of frames"
+            ) from error
+        raise InputError(f"{name} refused the input: {error}") from error
 
 
 def _processor_options(conversations: Sequence[Conversation]) -> dict[str, Any]:

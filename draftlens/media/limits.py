@@ -20,6 +20,9 @@ class Limits:
     Attributes:
         max_bytes: size of the file on disk, in bytes.
         max_pixels: width times height of an image or of one frame, in pixels.
+        max_side: width or height of an image or of one frame, in pixels.
+        max_ratio: the longer side of it, as a multiple of the shorter one. Processors may pad, or
+            cut into tiles, by the sides.
         max_duration_s: length of a clip, in seconds.
         max_frames: frames in a clip, counted where its header or a decoding pass counts them,
             estimated otherwise.
@@ -42,6 +45,8 @@ class Limits:
 
     max_bytes: int = 32 * 2**30
     max_pixels: int = 100_000_000
+    max_side: int = 1_000_000
+    max_ratio: float = 100_000.0
     max_duration_s: float = 24 * 3600.0
     max_frames: int = 10_000_000
     max_output_bytes: int = 8 * 2**30
@@ -95,6 +100,13 @@ def check_pixels(name: str, width: int, height: int, limits: Limits) -> None:
     if width * height > limits.max_pixels:
         figure = f"it has {width}x{height} = {width * height} pixels"
         raise over_limit(name, figure, str(limits.max_pixels), "max_pixels")
+    longer, shorter = max(width, height), max(min(width, height), 1)
+    if longer > limits.max_side:
+        figure = f"its longer side has {longer} pixels"
+        raise over_limit(name, figure, str(limits.max_side), "max_side")
+    if longer > limits.max_ratio * shorter:
+        figure = f"its longer side is {longer / shorter:.0f} times the shorter one"
+        raise over_limit(name, figure, f"{limits.max_ratio:g}", "max_ratio")
 
 
 def format_bytes(count: int) -> str:

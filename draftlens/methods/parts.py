@@ -20,8 +20,6 @@ from draftlens.methods.base import Models
 from draftlens.models.adapter import Backbone
 from draftlens.models.pair import check_modalities, check_vocabularies, is_blind
 from draftlens.models.prompt_checks import max_positions
-from draftlens.prefill.base import make_prefill
-from draftlens.pruning import make_pruner
 
 Tree = str | Sequence[Sequence[int]] | None
 
@@ -41,22 +39,6 @@ PARALLEL_DRAFTERS = Registry(
 
 # Hint appended when a draft is refused because of pictures.
 TEXT_DRAFT_HINT = "; method 'tabed' takes it with the view 'text'"
-
-
-def resolve_parts(method: Any, *, pruner: bool = False) -> None:
-    """Replace the names of a method's nested parts by the parts, when the method is made.
-
-    Raises:
-        ConfigError: a name or option is unknown.
-    """
-    if method.schedule == "lockstep":
-        raise ConfigError(
-            "schedule 'lockstep' is schedule 'parallel' with num_speculative_tokens: use that"
-        )
-    make_schedule(method.schedule)
-    object.__setattr__(method, "prefill", make_prefill(method.prefill))
-    if pruner:
-        object.__setattr__(method, "pruner", make_pruner(method.pruner))
 
 
 def check_choice(option: str, value: Any, choices: Sequence[str]) -> None:

@@ -9,8 +9,7 @@ from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError
 from draftlens.decoding.drafter import NoDraft
 from draftlens.decoding.plan import Plan, make_schedule
-from draftlens.methods.base import Models
-from draftlens.methods.parts import resolve_parts
+from draftlens.methods.base import Models, resolve_parts
 
 
 @dataclass(frozen=True)
@@ -19,7 +18,7 @@ class PlainDecoding:
 
     Args:
         schedule: `"serial"`.
-        prefill: how the target reads prompts (`prefill.PREFILLS`).
+        prefill: how the target reads prompts (`prefill.base.PREFILLS`).
 
     Raises:
         ConfigError: a name is unknown, or the schedule is another one.
@@ -32,6 +31,7 @@ class PlainDecoding:
     """
 
     draft_use: ClassVar[str] = "unused"
+    drafts: ClassVar[bool] = False
 
     schedule: str = "serial"
     prefill: Any = "full"

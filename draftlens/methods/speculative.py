@@ -13,7 +13,7 @@ from draftlens.drafting.disagreement import Disagreement
 from draftlens.drafting.draft_prompt import DraftPromptBuilder
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.drafting.retokenized import RetokenizedDrafter
-from draftlens.methods.base import Models, name_of
+from draftlens.methods.base import Models, name_of, resolve_parts
 from draftlens.methods.parts import (
     DEFAULT_LENGTH,
     Tree,
@@ -21,7 +21,6 @@ from draftlens.methods.parts import (
     draft_prompts,
     drafting_plan,
     resolve_drafting,
-    resolve_parts,
     topology_of,
 )
 from draftlens.models.adapter import Backbone
@@ -42,8 +41,8 @@ class SpeculativeDecoding:
         sampling_rule: `"coupled"` (the tokens of plain sampling with the same seed) or
             `"rejection"` (the papers' rule: same distribution, other tokens, accepts a little
             more).
-        schedule: the order of drafting and verifying (`decode.SCHEDULES`).
-        prefill: how the target reads prompts (`prefill.PREFILLS`).
+        schedule: the order of drafting and verifying (`decoding.plan.SCHEDULES`).
+        prefill: how the target reads prompts (`prefill.base.PREFILLS`).
 
     Raises:
         ConfigError: a value makes no sense.

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from draftlens.core import tree as trees
 from draftlens.core.errors import UnsupportedModelError
-from draftlens.core.process_group import ALONE, Hosts
 from draftlens.models.attention.dispatch import ARGUMENT, AttentionPass, dispatching
 from draftlens.models.cache_argument import with_cache, without_cache
 from draftlens.models.capture import capture_arguments, layers_of, watched_layers
@@ -30,6 +29,7 @@ from draftlens.models.model_lock import lock_of
 from draftlens.models.model_state import Slot
 from draftlens.models.products import ModelProducts
 from draftlens.models.prompt import (
+    PixelEncoder,
     Prepared,
     Prompt,
     build_prompt,
@@ -37,25 +37,27 @@ from draftlens.models.prompt import (
     checked_inputs,
     neutral_config,
     prompt_options,
+    unencoded,
     with_config,
 )
 from draftlens.models.prompt_cache import PromptCache
 from draftlens.models.retokenizer import Retokenizer
+from draftlens.models.rope import changing_frequencies, dynamic_modules, restarted
 from draftlens.models.support import (
     additive,
     check_attention,
-    check_direct_calls,
-    check_rollback,
     execution_device,
     has_groups,
     media_ids,
     model_parts,
+    no_direct_calls,
+    no_rollback,
     represents,
     unwrapped_model,
 )
 from draftlens.models.visual_grid import read_layout
 
-_CHECKED = Slot[bool]("passed check_direct_calls")
+_DIRECT_CALLS = Slot[str]("result of no_direct_calls")
 
 
 class Backbone:
@@ -66,12 +68,15 @@ class Backbone:
             quantized or not.
 
     Attributes:
-        hosts: processes with copies of the model that read prompts together with this one.
+        encode_pixels: makes features of pixels before `generate` gets them; by default `generate`
+            makes them itself.
         prompt_cache: features and prompts that were read before; None for none.
         retokenizer: of a draft whose tokenizer is not that of its target; else None.
         passes: computes decode forwards; the model's modules do unless `compile` sets it.
         products: the libraries that multiply matrices while the modules run.
         divisor: of the logits after the output head.
+        plain_only: why draft tokens cannot be verified, so that the model answers by the steps of
+            stock `generate` alone (`models.stock_rows`); empty if they can.
 
     Raises:
         UnsupportedModelError: the model does not fit; the message names what is missing.
@@ -81,30 +86,38 @@ class Backbone:
         model = unwrapped_model(model)
         self.model = model
         self.name = type(model).__name__
-        self.hosts: Hosts = ALONE
+        self.encode_pixels: PixelEncoder = unencoded
         self.prompt_cache: PromptCache | None = None
         self.retokenizer: Retokenizer | None = None
         self.passes: Passes = EAGER
         self._lock = lock_of(model)
-        self.decoder, self.head, self.embed = model_parts(model, self.name)
+        self.decoder, self.head, self.embed, missing = model_parts(model, self.name)
         self.text_config = model.config.get_text_config(decoder=True)
         # Granite models divide the logits after their head.
         self.divisor = float(getattr(self.text_config, "logits_scaling", None) or 1.0)
         self.has_groups = has_groups(self.text_config)
-        check_rollback(self.name, self.text_config)
         with self._lock.exclusive():
-            self.attention = self.decoder.config._attn_implementation
+            self.attention = getattr(self.decoder, "config", model.config)._attn_implementation
         check_attention(self.name, self.attention)
+        # Passes of frequencies that are set anew in each of them must not run side by side.
+        self._shares_passes = self.attention == "sdpa" and not changing_frequencies(
+            self.text_config
+        )
+        self._dynamic = dynamic_modules(self.decoder)
         self.device = execution_device(self.embed)
         self.products = ModelProducts(model, self.decoder, self.head, self.device)
         self.vocab_size: int = getattr(self.head, "out_features", None) or (
             self.text_config.vocab_size
         )
         self._check_mode()
-        with self._lock.exclusive():
-            if not _CHECKED.get(model):
-                check_direct_calls(self)
-                _CHECKED.set(model, True)
+        self.plain_only = missing or no_rollback(self.name, self.text_config)
+        if not self.plain_only:
+            with self._lock.exclusive():
+                self.plain_only = _DIRECT_CALLS.get_or_make(model, lambda: no_direct_calls(self))
+        if self.plain_only:
+            from draftlens.models.stock_rows import StockPasses
+
+            self.passes = StockPasses(self.device)
 
     @classmethod
     def of(cls, model: Any) -> Backbone:
@@ -130,9 +143,14 @@ class Backbone:
             return torch.get_autocast_dtype(self.device.type)
         return self.model.dtype  # type: ignore[no-any-return]
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """For the user, on every answer of the model as a target."""
+        return (f"{self.plain_only}: nothing was drafted",) if self.plain_only else ()
+
     def prepare(self, inputs: Mapping[str, Any], **options: Any) -> Prepared:
         """Run stock `generate` up to the start of its own loop, so that every option keeps its
-        meaning. Pixels are encoded there, or by all processes of the model (`hosts`).
+        meaning. Pixels are encoded there, or by `encode_pixels`.
 
         Args:
             inputs: the processor's output, `input_ids` int64 ``[B, L]`` padded on either side.
@@ -164,12 +182,12 @@ class Backbone:
         if self.prompt_cache is not None:
             with self._passing(), self.products.of_pixels(checked):
                 checked = with_features(self.prompt_cache, self.model, checked)
-        encoded = self.hosts.encode(self.model, checked)
+        encoded = self.encode_pixels(self.model, checked)
         with self._passing(), self.products.of_pixels(encoded.inputs):
             prepared: Prepared = model.generate(
                 **encoded.inputs, **options, custom_generate=capture_call
             )
-        return replace(prepared, notes=encoded.notes)
+        return replace(prepared, notes=(*self.notes, *encoded.notes))
 
     @torch.no_grad()
     def encode(self, prepared: Prepared) -> Prompt:
@@ -179,6 +197,10 @@ class Backbone:
         pictures = represents(self.model.config, "image", prepared.input_ids)
         videos = represents(self.model.config, "video", prepared.input_ids)
         visual = pictures | videos
+        if self.plain_only:
+            from draftlens.models.stock_rows import stock_prompt
+
+            return stock_prompt(prepared, visual)
         with self._lock.exclusive():
             inputs = self.model.prepare_inputs_for_generation(
                 prepared.input_ids, is_first_iteration=True, **kwargs
@@ -199,6 +221,10 @@ class Backbone:
     def new_cache(self, prompt: Prompt, room: int) -> KVCache:
         """An empty cache for the prompt and `room` further tokens of each row, of which at most
         `BLOCK` are reserved at once."""
+        if self.plain_only:
+            from draftlens.models.stock_rows import StockRows
+
+            return StockRows(len(prompt.lengths))
         capacity = max(prompt.lengths) + min(room, BLOCK)
         num_layers = self.text_config.num_hidden_layers
         # The layers of a block lie on one device.
@@ -233,7 +259,7 @@ class Backbone:
         logits = self._read_by_passes(prompt, cache, attention, num_logits)
         if logits is not None:
             return logits
-        with self._running(attention), self.products.of_prompt(prompt):
+        with self.running(attention), self.products.of_prompt(prompt):
             output = self.decoder(
                 inputs_embeds=prompt.embeds,
                 attention_mask=None,
@@ -262,7 +288,7 @@ class Backbone:
         length = part.embeds.shape[1]
         window = torch.ones(length, length, dtype=torch.bool, device=part.embeds.device).tril()
         mask = trees.attention_mask(cache.lengths, window)
-        with self._running(attention), self.products.of_prompt(part):
+        with self.running(attention), self.products.of_prompt(part):
             output = self.decoder(
                 inputs_embeds=part.embeds,
                 attention_mask=self._attention_mask(mask),
@@ -280,7 +306,12 @@ class Backbone:
     ) -> Tensor | None:
         """Append a prompt or a part of one by `passes`; its logits, or None to let the modules read
         it."""
-        if attention is not None or not part.is_plain or cache.spread or self._lock.is_watching():
+        if (
+            attention is not None
+            or not part.is_plain
+            or not cache.is_local
+            or self._lock.is_watching()
+        ):
             return None
         with self._passing():
             logits = self.passes.read(part, cache, num_logits)
@@ -304,7 +335,7 @@ class Backbone:
         Returns:
             logits ``[B, T, V]`` in the model's dtype, on the device of the embeddings.
         """
-        with cache.directing(tokens, position_ids, mask) as attention, self._running(attention):
+        with cache.directing(tokens, position_ids, mask) as attention, self.running(attention):
             logits = None
             if attention is None and not self._lock.is_watching():
                 logits = self.passes.run(tokens, position_ids, cache, mask)
@@ -337,7 +368,7 @@ class Backbone:
             The likeliest token after each of the T appended ones, int64 ``[B, T]``; the last is not
             in the cache. None, with nothing appended, if only `forward` can compute it.
         """
-        if cache.spread or self._lock.is_watching():
+        if not cache.is_local or self._lock.is_watching():
             return None
         with self._passing():
             next_tokens = self.passes.run_chain(
@@ -368,18 +399,6 @@ class Backbone:
                 **_directed(attention),
             )
             return self._logits(output.last_hidden_state)
-
-    @torch.inference_mode()
-    def forward_along(self, tokens: Tensor, position_ids: Tensor, attention: AttentionPass) -> None:
-        """`forward` by a rank whose `attention` sends its results to rank 0."""
-        with self._dispatching():
-            self.decoder(
-                inputs_embeds=self.embed(tokens),
-                attention_mask=None,
-                position_ids=position_ids,
-                use_cache=False,
-                **_directed(attention),
-            )
 
     @contextmanager
     def watching(
@@ -429,15 +448,17 @@ class Backbone:
 
     def _passing(self) -> AbstractContextManager[None]:
         """Passes of eager models run alone: the dispatching attention would change them."""
-        return self._lock.shared() if self.attention == "sdpa" else self._lock.exclusive()
+        return self._lock.shared() if self._shares_passes else self._lock.exclusive()
 
     def _grouping(self) -> AbstractContextManager[None]:
         if self.has_groups and self.attention == "sdpa":
             return dispatching(self.decoder)
         return nullcontext()
 
-    def _running(self, attention: AttentionPass | None) -> AbstractContextManager[None]:
-        return self._passing() if attention is None else self._dispatching()
+    def running(self, attention: AttentionPass | None) -> AbstractContextManager[None]:
+        """Entered around one pass; `attention` computes the attention of its layers."""
+        passing = self._passing() if attention is None else self._dispatching()
+        return restarted(self._dynamic, passing) if self._dynamic else passing
 
     @contextmanager
     def _dispatching(self) -> Iterator[None]:

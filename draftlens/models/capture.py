@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from threading import get_ident
-from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor, nn
 
 from draftlens.core.errors import ConfigError, UnsupportedModelError
 from draftlens.models.model_lock import PassLock
-
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def capture_arguments(
@@ -70,26 +66,15 @@ def watched_layers(
         yield
 
 
-# These hooks hand hidden states to `receive` in passes of the thread that makes them. Passes of
-# other threads go on while one is set and removed. Those may call it at any time, and without
-# `kwargs`, which torch passes on only while the hook is wholly registered.
-
-
 def _before_layer(layer: int, receive: Callable[[int, Tensor], None]) -> Callable[..., None]:
-    thread = get_ident()
-
-    def hook(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] = _NOTHING) -> None:
-        if get_ident() == thread:
-            receive(layer, args[0] if args else kwargs["hidden_states"])
+    def hook(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        receive(layer, args[0] if args else kwargs["hidden_states"])
 
     return hook
 
 
 def _after_layer(layer: int, receive: Callable[[int, Tensor], None]) -> Callable[..., None]:
-    thread = get_ident()
-
     def hook(module: Any, args: tuple[Any, ...], output: Any) -> None:
-        if get_ident() == thread:
-            receive(layer, output[0] if isinstance(output, tuple) else output)
+        receive(layer, output[0] if isinstance(output, tuple) else output)
 
     return hook

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,7 +19,6 @@ from draftlens.core.rows import replace_by_last
 from draftlens.models.attention.dispatch import AttentionPass
 from draftlens.models.held_tokens import HeldTokens
 from draftlens.models.kv_buffers import LAYERS_PER_BLOCK, LayerBuffers, make_buffers
-from draftlens.models.sharded_rows import SpreadRow
 
 LayerStates = tuple[Tensor, Tensor]
 """Keys and values of one layer and row, each ``[H, n, D]``."""
@@ -49,11 +48,11 @@ class KVCache(Cache):  # type: ignore[misc]
     Attributes:
         lengths: tokens that each row holds.
         held: by row the first of its tokens as a prompt cache knows them; None where it does not.
-        spread: where each row's tokens are if several ranks hold them
-            (`prefill.spava.sharded_cache`); empty if this process holds all.
+        is_local: whether this process holds all tokens; a pass of a cache that is not local needs
+            `directing`.
     """
 
-    spread: Sequence[SpreadRow] = ()
+    is_local: ClassVar[bool] = True
     _whole: _Whole | None = None
 
     def __init__(

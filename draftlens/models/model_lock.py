@@ -20,8 +20,8 @@ class PassLock:
     Plain forwards share a model. A pass that sets hooks for all threads, or changes the attention
     of the model, is exclusive: it waits for running passes and blocks others. A thread that holds
     the lock exclusively may take it again. Two threads that hold it shared must not both request it
-    exclusively, which would deadlock. The lock `hooks` is held while a shared holder sets or
-    removes hooks that ignore the passes of other threads.
+    exclusively, which would deadlock, but for `between_passes`. The lock `hooks` is held while a
+    shared holder sets or removes hooks that ignore the passes of other threads.
     """
 
     def __init__(self) -> None:
@@ -42,6 +42,21 @@ class PassLock:
         return self._exclusive
 
     @contextmanager
+    def between_passes(self) -> Iterator[None]:
+        """Hold the lock exclusively, and nothing shared meanwhile: for a thread whose pass has not
+        begun to compute, since passes of other threads come in between."""
+        thread = get_ident()
+        with self._changed:
+            count = self._holders.pop(thread, 0)
+            self._changed.notify_all()
+        try:
+            with self._exclusive:
+                yield
+        finally:
+            for _ in range(count):
+                self.take_shared()
+
+    @contextmanager
     def watching(self) -> Iterator[None]:
         """While this thread has hooks that its own passes must call, they run the modules."""
         thread = get_ident()
@@ -55,17 +70,24 @@ class PassLock:
 
     @contextmanager
     def hooked(self, module: nn.Module, function: Callable[..., Any], after: bool) -> Iterator[Any]:
-        """Call a function before or `after` each forward of a module; its signature is that of
-        `register_forward_pre_hook` with `with_kwargs`, or `register_forward_hook`. A fork by
-        another thread drops it."""
-        hook = Hook(module, function)
+        """Call a function before or `after` each forward of a module by this thread; its signature
+        is that of `register_forward_pre_hook` with `with_kwargs`, or `register_forward_hook`. A
+        fork by another thread drops it."""
+        thread = get_ident()
+
+        def in_this_thread(*given: Any) -> Any:
+            # Forwards of other threads go on, also those of the caller, and torch may call it
+            # without keywords in them until it is wholly registered.
+            return function(*given) if get_ident() == thread else None
+
+        hook = Hook(module, in_this_thread)
         self._hooks.append(hook)  # before it is set, since a fork may come between
         try:
             with self.hooks:
                 if after:
-                    module.register_forward_hook(function)
+                    module.register_forward_hook(in_this_thread)
                 else:
-                    module.register_forward_pre_hook(function, with_kwargs=True)
+                    module.register_forward_pre_hook(in_this_thread, with_kwargs=True)
             yield
         finally:
             with self.hooks:

@@ -20,6 +20,9 @@ factor. Others (`llama3`, `longrope`) state the positions with the factor."""
 UNBOUNDED = ("dynamic",)
 """Kinds of RoPE that adapt to a prompt of any length."""
 
+ATTENDS_TO_PADDING = ("git",)
+"""Model types whose `generate` shifts the mask of padded rows (transformers 5.24)."""
+
 LONG_PROMPT = "allow_long_prompt"
 """The option that lets a prompt have more positions than the model was made for."""
 
@@ -90,7 +93,7 @@ def check_length(backbone: Backbone, prepared: Prepared, allowed: bool) -> None:
     limit = max_positions(backbone.text_config)
     if allowed or limit is None:
         return
-    needed = _positions_of(prepared)
+    needed = min(prepared.input_ids.shape[1], max(prepared.prompt_positions))
     if needed > limit:
         raise InputError(
             f"the prompt has {needed} positions and {backbone.name} is made for {limit}: use fewer "
@@ -98,17 +101,16 @@ def check_length(backbone: Backbone, prepared: Prepared, allowed: bool) -> None:
         )
 
 
-def _positions_of(prepared: Prepared) -> int:
-    """The positions of the longest row, padding not counted."""
+def check_padding(backbone: Backbone, prepared: Prepared) -> None:
+    """Raise `InputError` for padded rows of a model whose own `generate` answers them wrongly, so
+    that there is no answer to be equal to."""
     mask = prepared.model_kwargs.get("attention_mask")
-    length = prepared.input_ids.shape[1]
-    if isinstance(mask, Tensor) and mask.ndim == 2:
-        length = int((mask != 0).sum(-1).max())
-    positions = prepared.model_kwargs.get("position_ids")
-    if isinstance(positions, Tensor) and positions.ndim == 3:  # M-RoPE
-        axes = positions[1:] if len(positions) == 4 else positions  # the first of 4 counts tokens
-        return min(length, int(axes.max()) + 1)
-    return length
+    is_padded = isinstance(mask, Tensor) and mask.ndim == 2 and bool((mask == 0).any())
+    if is_padded and backbone.model.config.model_type in ATTENDS_TO_PADDING:
+        raise InputError(
+            f"{backbone.name} of transformers attends to the padding of a batch, which changes its "
+            "answers: give prompts of one length, or each prompt in a call of its own"
+        )
 
 
 def max_positions(text_config: Any) -> int | None:

@@ -93,10 +93,12 @@ def _select(prompt: Prompt, kept_indices: Sequence[Tensor]) -> _Selection:
 
 
 def _gather_argument(name: str, value: Any, selection: _Selection) -> Any:
-    """One further argument of the language model: tensors and sequences of tensors are selected,
-    other values stay. Raises `UnsupportedModelError` for any other tensor."""
+    """One further argument of the language model: tensors, also in sequences and dicts, are
+    selected, other values stay. Raises `UnsupportedModelError` for any other tensor."""
     if _is_tensor_sequence(value):
         return [_gather_argument(name, part, selection) for part in value]
+    if isinstance(value, dict):
+        return {key: _gather_argument(name, part, selection) for key, part in value.items()}
     if not isinstance(value, Tensor) or value.ndim == 0:
         return value
     if value.shape[:2] == selection.visual.shape:

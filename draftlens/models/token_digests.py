@@ -58,6 +58,7 @@ def _visual_features(prompt: Prompt, row: int) -> list[Tensor]:
     row_slice = slice(before, before + int(prompt.visual[row].sum()))
     features: list[Tensor] = []
     for value in prompt.extra.values():
+        value = list(value.values()) if isinstance(value, dict) else value
         if isinstance(value, (list, tuple)):
             features += [part[row_slice] for part in value if isinstance(part, Tensor)]
     return features

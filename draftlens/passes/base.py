@@ -185,7 +185,12 @@ def attach(
     check_compile(compile)
     check_quantization(draft_quantization, compile)
     for backbone, quantization in zip(backbones, ("", draft_quantization or ""), strict=False):
-        if compile == AUTO:
+        if backbone.plain_only:  # its passes are not those of the modules
+            if compile:
+                name, reason = _name(compile), backbone.plain_only
+                text = f"passes of {backbone.name} do not run by {name}: {reason}"
+                _say_once(backbone, logging.WARNING, text)
+        elif compile == AUTO:
             choice = chosen(backbone, quantization)
             backbone.passes = choice.passes
             _say_once(backbone, logging.INFO, f"passes of {backbone.name} run by {choice}")
@@ -266,7 +271,7 @@ def _made(backbone: Backbone, engine: PassEngine, automatic: bool = False) -> Pa
     if engine in made.failures:
         return made.failures[engine]
     try:
-        reason = engine.refusal(backbone)
+        reason = backbone.plain_only or engine.refusal(backbone)
         if reason is None and automatic:
             reason = engine.unsuited(backbone)
         if reason is not None:

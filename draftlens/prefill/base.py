@@ -9,8 +9,6 @@ from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
-from draftlens.core.checks import shown
-from draftlens.core.errors import ConfigError
 from draftlens.core.options import make
 from draftlens.core.prefill_readings import PrefillFeatures
 from draftlens.core.registry import Registry
@@ -51,37 +49,20 @@ class Prefill(Protocol):
         """What differs from the model's own prefill, in words for the user; empty if exact."""
         ...
 
-    def check_hosts(self, hosts: Any) -> None:
-        """Refuse a number of processes before a model is loaded.
-
-        Args:
-            hosts: number of processes that read prompts together; None for those of torchrun, or
-                this one alone.
-
-        Raises:
-            ConfigError: it is no number of at least 1, or this prefill cannot use it.
-        """
+    def device(self, device: str | None) -> str | None:
+        """The device of this process's model, before it is loaded; `device` is as for
+        `draftlens.load`."""
         ...
 
-    def own_device(self, device: str | None) -> str | None:
-        """The device of this process's model, where several processes of a machine have one each;
-        `device` is as for `draftlens.load`."""
-        ...
-
-    def meet(
-        self, backbone: Backbone, hosts: int | None = None, inputs: Mapping[str, Any] = NO_INPUTS
-    ) -> None:
-        """Let a model read its prompts together with other processes, if there are any.
+    def prepare(self, backbone: Backbone, inputs: Mapping[str, Any] = NO_INPUTS) -> None:
+        """Get ready to read prompts of a model, once it is loaded and before each request.
 
         Args:
             backbone: of the model.
-            hosts: as for `check_hosts`.
-            inputs: of the request in this process; empty if there is none yet.
+            inputs: of the request; empty if there is none yet.
 
         Raises:
-            ConfigError: the model reads its prompts with another number of processes already.
-            InputError: the inputs differ between processes of torchrun.
-            HostError: the other processes did not start.
+            ConfigError, InputError, HostError: this prefill cannot read them.
         """
         ...
 
@@ -115,36 +96,19 @@ class Prefill(Protocol):
 
 
 class AtOnce:
-    """`Prefill.run_parts` of a prefill that does not divide prompts."""
+    """The members of `Prefill` for one that reads whole prompts and needs no preparation."""
 
     divides_prompts: ClassVar[bool] = False
+
+    def device(self, device: str | None) -> str | None:
+        return device
+
+    def prepare(self, backbone: Backbone, inputs: Mapping[str, Any] = NO_INPUTS) -> None: ...
 
     def run_parts(
         self: Prefill, backbone: Backbone, reading: PrefillReading, size: Callable[[], int | None]
     ) -> Iterator[PrefillOutput | None]:
         yield self.run(backbone, reading)
-
-
-class OneProcess(AtOnce):
-    """The parts of `Prefill` about several processes, for a prefill that one process runs."""
-
-    def check_hosts(self, hosts: Any) -> None:
-        check_is_number_of_hosts(hosts)
-        if hosts is not None and hosts > 1:
-            raise ConfigError("several hosts read prompts by prefill 'ring' or 'spava': name one")
-
-    def own_device(self, device: str | None) -> str | None:
-        return device
-
-    def meet(
-        self, backbone: Backbone, hosts: int | None = None, inputs: Mapping[str, Any] = NO_INPUTS
-    ) -> None: ...
-
-
-def check_is_number_of_hosts(hosts: Any) -> None:
-    """Raise `ConfigError` unless `hosts` is None or a whole number of at least 1."""
-    if hosts is not None and (type(hosts) is not int or hosts < 1):
-        raise ConfigError(f"hosts must be a whole number of at least 1, not {shown(hosts)}")
 
 
 PREFILLS = Registry(

@@ -13,13 +13,13 @@ from draftlens.models.attention.scores import AttentionProbe
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
 from draftlens.models.prompt_reading import PromptReading
-from draftlens.prefill.base import OneProcess, PrefillOutput
+from draftlens.prefill.base import AtOnce, PrefillOutput
 from draftlens.prefill.collector import FeatureCollector
 from draftlens.prefill.reading import PrefillReading
 
 
 @dataclass(frozen=True)
-class FullPrefill(OneProcess):
+class FullPrefill(AtOnce):
     """One causal pass over the whole prompt; exact."""
 
     divides_prompts: ClassVar[bool] = True

@@ -5,10 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence as Seq
 from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
 from draftlens.core.result import Chunk
-from draftlens.core.sampling import row_seeds
+from draftlens.core.sampling import HISTORY_FREE, ROW_BLIND, STATEFUL, row_seeds
 from draftlens.core.stats import Clock, Stats
+from draftlens.core.stopping import ROW_WISE
 from draftlens.decoding.plan import Plan
 from draftlens.decoding.session import Session
 from draftlens.drafting.adaptive.history import costs_of
@@ -38,6 +44,7 @@ class Batch:
 
     def add(self, job: Job, prepared: Prepared) -> None:
         """Let the rows of all samples of a job be read, one sample after the other."""
+        prepared = _guarded(job, prepared)
         self.jobs[job] = None
         self.reading = job
         for request in _samples(job, seeds_of(job.request.seed, prepared)):
@@ -46,7 +53,7 @@ class Batch:
                 job.sequences.append(sequence)
 
     def read(self) -> list[Chunk]:
-        """Read the prompt of `reading`; beside running rows a part of it."""
+        """Read the prompt of `reading`, or one part of it if other rows are running."""
         chunks = self.session.start()
         if not self.session.waiting:
             self.reading = None
@@ -118,3 +125,39 @@ def _samples(job: Job, seeds: list[int]) -> list[Request]:
     if job.samples == 1:
         return [replace(job.request, seed=seeds)]
     return [replace(job.request, seed=[seed]) for seed in row_seeds(seeds[0], job.samples)]
+
+
+class _Guarded:
+    """A logits processor or criterion of the caller whose error ends its own job only: from then on
+    scores stay as they are, and every row meets the criterion."""
+
+    def __init__(self, job: Job, called: Any) -> None:
+        self._job = job
+        self._called = called
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._called, name)
+
+    def __call__(self, ids: Tensor, scores: Tensor | None) -> Any:
+        if self._job.failure is None:
+            try:
+                result = torch.as_tensor(self._called(ids, scores))
+                return result if scores is None else result.expand_as(scores)
+            except Exception as error:
+                self._job.failure = error
+        return True if scores is None else scores
+
+
+def _guarded(job: Job, prepared: Prepared) -> Prepared:
+    """A call whose own processors and criteria cannot end a round with an error."""
+    processors = tuple(
+        each
+        if type(each) in (*HISTORY_FREE, *ROW_BLIND) or type(each).__name__ in STATEFUL
+        else _Guarded(job, each)
+        for each in prepared.processors
+    )
+    library = (EosTokenCriteria, MaxLengthCriteria, *ROW_WISE)
+    criteria = tuple(
+        each if isinstance(each, library) else _Guarded(job, each) for each in prepared.criteria
+    )
+    return replace(prepared, processors=processors, criteria=criteria)

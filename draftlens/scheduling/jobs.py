@@ -1,4 +1,4 @@
-"""What a scheduler is given, and what it tells of it."""
+"""The jobs of a scheduler, their updates, limits and counters."""
 
 from __future__ import annotations
 
@@ -58,6 +58,7 @@ class Job:
 
     Attributes:
         sequences: the rows of all samples, once they are admitted.
+        failure: the error of a logits processor or criterion of the request.
         lossless, approximate, notes: as in `Result`, at the end.
         arrived, admitted, read: seconds of `time.perf_counter`; 0 before. `admitted` is when the
             target began to read the prompt, and `read` when it had read it for all samples.
@@ -72,6 +73,7 @@ class Job:
     samples: int = 1
     client: str = ""
     sequences: list[Sequence] = field(default_factory=list)
+    failure: Exception | None = None
     approximate: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     arrived: float = field(default_factory=time.perf_counter)

@@ -7,6 +7,8 @@ import time
 from typing import Any
 
 import pytest
+import torch
+from transformers.generation.streamers import BaseStreamer
 
 import draftlens
 from draftlens import ConfigError, MediaError
@@ -86,6 +88,58 @@ def test_a_cancelled_task_frees_its_row(engine: draftlens.Engine) -> None:
             await asyncio.sleep(0.01)
 
     asyncio.run(cancelled())
+
+
+class Recorder(BaseStreamer):
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.ends = 0
+
+    def put(self, value: torch.Tensor) -> None:
+        assert not self.ends
+        self.ids += value.flatten().tolist()
+
+    def end(self) -> None:
+        self.ends += 1
+
+
+def test_streamers_are_told_what_generate_tells_them(engine: draftlens.Engine) -> None:
+    told, streamed, cancelled = [Recorder(), Recorder()], Recorder(), Recorder()
+    heard = [Recorder(), Recorder()]
+    calls = CALLS[:2]
+    for call, streamer in zip(calls, told, strict=True):
+        engine.generate(**call, streamer=streamer)
+
+    async def answers() -> None:
+        await asyncio.gather(
+            *(
+                engine.agenerate(**call, streamer=streamer)
+                for call, streamer in zip(calls, heard, strict=True)
+            )
+        )
+        async for _ in engine.astream(**calls[0], streamer=streamed):
+            pass
+        stream = engine.astream(**calls[0], streamer=cancelled)
+        await anext(stream)
+        await stream.aclose()  # type: ignore[attr-defined]
+        long = {**calls[0], "max_new_tokens": 2000, "repetition_penalty": 1.3}
+        with pytest.raises(ValueError, match="the caller's own"):
+            await engine.agenerate(**long, streamer=Failing())
+
+    class Failing(Recorder):
+        def put(self, value: torch.Tensor) -> None:
+            super().put(value)
+            if len(self.ids) > len(told[0].ids):
+                raise ValueError("the caller's own")
+
+    asyncio.run(answers())
+    assert [one.ids for one in heard] == [one.ids for one in told]
+    assert streamed.ids == told[0].ids
+    assert cancelled.ids == told[0].ids[: len(cancelled.ids)]
+    for streamer in (*told, *heard, streamed, cancelled):
+        assert streamer.ends == 1
 
 
 def test_refusals(engine: draftlens.Engine) -> None:

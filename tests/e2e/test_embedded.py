@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 import draftlens
+from draftlens.core.errors import InputError
 from draftlens.methods.base import MethodLike
 from draftlens.verify import run_stock
 from tests.e2e.conftest import CLIPS
@@ -180,6 +181,27 @@ def test_bfloat16_is_never_called_lossless_with_a_draft() -> None:
     )
     assert first.lossless
     assert second.approximate == ("near-ties in bfloat16",)
+
+
+def test_frames_that_do_not_go_with_an_earlier_clip_are_refused_where_they_are_added(
+    engine: draftlens.Engine,
+) -> None:
+    """The processor of LLaVA-OneVision stacks clips; the chat goes on without these."""
+    chat = engine.chat()
+    chat.add(frames=np.full([4, 32, 32, 3], 90, np.uint8))
+    chat.ask("What is this?", max_new_tokens=4)
+    with pytest.raises(InputError, match="4 and 6 frames together: give each") as refused:
+        chat.add(frames=np.full([6, 32, 32, 3], 20, np.uint8))
+    assert "\n" not in str(refused.value)
+    assert len(chat.ask("And now?", max_new_tokens=4).tokens[0]) == 4
+    chat.add(frames=np.full([4, 48, 32, 3], 20, np.uint8))
+    with pytest.raises(InputError, match="4 and 5 frames"):
+        chat.add(frames=np.full([5, 32, 32, 3], 20, np.uint8))
+    with pytest.raises(InputError, match="3 and 4 frames"):
+        chat.ask("What is this?", video=np.full([3, 32, 32, 3], 20, np.uint8))
+    assert len(chat.ask("And now?", max_new_tokens=4).tokens[0]) == 4
+    kinds = [[item["type"] for item in message["content"]] for message in chat.messages[::2]]
+    assert kinds == [["video", "text"], ["text"], ["video", "text"]]
 
 
 def test_what_is_wrong_is_told_before_any_token(engine: draftlens.Engine) -> None:

@@ -43,6 +43,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 ASK_GPUS = """
 import draftlens
+from draftlens.prefill.spava.hosts import hosts_of
 ring = {"name": "ring", "decode": "sharded"}
 engine = draftlens.load(method="plain", dtype="float32", prefill=ring, calibrate=False)
 clip = "draftlens/embedded/clips/drift.mp4"
@@ -50,7 +51,7 @@ tokens = []
 for prefill in (ring, "full"):
     result = engine.generate("Describe the video.", video=clip, prefill=prefill, max_new_tokens=16)
     tokens.append(result.tokens)
-hosts = engine.target.backbone.hosts
+hosts = hosts_of(engine.target.backbone)
 wire = hosts._wire_of(engine.target.backbone.device)
 print(type(wire).__name__, tokens[0] == tokens[1])
 """
@@ -58,11 +59,12 @@ print(type(wire).__name__, tokens[0] == tokens[1])
 
 
 def test_hosts_change_nothing(command: Any) -> None:
-    """`--hosts 2` gives the answer of one process, and leaves no process."""
+    """Two hosts give the answer of one process, and leave no process."""
     before = set(psutil.Process().children())
     answers = []
-    for more in ([], ["--hosts", "2"]):
-        status, out, err = command(*WORDS, "--prefill", BLOCKS, *more)
+    for more in ({}, {"hosts": 2}):
+        prefill = json.dumps({**json.loads(BLOCKS), **more})
+        status, out, err = command(*WORDS, "--prefill", prefill)
         assert status == 0, err
         answers.append(json.loads(out))
     assert answers[0]["tokens"] == answers[1]["tokens"]
@@ -91,7 +93,7 @@ def test_verify_compares_on_the_same_prefill(command: Any) -> None:
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        (["--hosts", "2"], "several hosts read prompts by prefill 'ring' or 'spava': name one"),
+        (["--prefill", '{"name": "full", "hosts": 2}'], "prefill 'full' has no option 'hosts'"),
         (["--prefill", "sapva"], "unknown prefill 'sapva'; known: full, ring, spava"),
         (["--prefill", '{"name": "spava", "blocks": 0}'], "blocks must be a whole number"),
     ],

@@ -17,6 +17,7 @@ import pytest
 import typer
 
 from draftlens.cli.app import app
+from draftlens.cli.plugins import LAB_COMMANDS
 from tests.e2e.conftest import CLIPS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,6 +63,14 @@ def test_the_readme_prints_commands() -> None:
     assert len(printed(ROOT / "README.md")) > 10
 
 
+def test_the_readme_keeps_the_commands_of_the_package_and_of_the_lab_apart() -> None:
+    section = (ROOT / "README.md").read_text().split("## Command line\n")[1].split("\n## ")[0]
+    package, lab = re.findall(r"```bash\n(.*?)```", section, re.DOTALL)
+    assert set(re.findall(r"^draftlens ([\w-]+)", lab, re.MULTILINE)) == set(LAB_COMMANDS)
+    assert not set(re.findall(r"^draftlens ([\w-]+)", package, re.MULTILINE)) & set(LAB_COMMANDS)
+    assert "pip install ./lab" in section
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the files that the README names."""
@@ -75,7 +84,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def quick_commands() -> list[list[str]]:
     commands = printed(ROOT / "README.md")
-    return [words for words in commands if words[0] in QUICK and "--hosts" not in words]
+    quick = [words for words in commands if words[0] in QUICK]
+    return [words for words in quick if not any("hosts" in word for word in words)]
 
 
 @pytest.mark.parametrize("words", quick_commands(), ids=lambda words: "-".join(words)[:40])

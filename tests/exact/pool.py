@@ -24,8 +24,8 @@ from stock import target
 from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
 
 import draftlens
-from draftlens.core.process_group import ALONE
 from draftlens.models.adapter import Backbone
+from draftlens.prefill.spava.hosts import ALONE, hosts_of, set_hosts
 from draftlens.prefill.spava.processes.jobs import ALLOWED
 from draftlens.prefill.spava.processes.launch import start
 from draftlens.prefill.spava.processes.process_group import GlooRanks
@@ -129,11 +129,11 @@ class Pool:
             self.pids.append(self._ask(order))
         store = PrefixStore(prefix, self._store)
         hosts = GlooRanks(store, 0, size, patience, gloo_device())
-        backbone.hosts = hosts
+        set_hosts(backbone, hosts)
         try:
             yield backbone
         finally:
-            backbone.hosts = ALONE
+            set_hosts(backbone, ALONE)
             hosts.end()
 
     def errors_of(self, rank: int) -> Path:
@@ -161,7 +161,7 @@ class Pool:
 
     def num_kept(self, backbone: Backbone) -> int:
         """How many rows rank 1 keeps of those that several hosts hold."""
-        hosts = backbone.hosts
+        hosts = hosts_of(backbone)
         with hosts.answering():
             hosts.give([CountKept()] * (hosts.size - 1))
             arrived = hosts.gather(torch.tensor([0]), [1] * hosts.size).wait()

@@ -21,14 +21,13 @@ from families import FAMILIES, TEXT, VOCAB, Family, inputs
 from stock import draft, target
 
 import draftlens
-from draftlens.arguments import checked_options
 from draftlens.batch.map import MapOptions
 from draftlens.cli.option_groups import AnswerOptions
 from draftlens.core.checks import MOST_SHOWN, shown
-from draftlens.generate_options import OPTIONS
 from draftlens.media import Limits
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt_checks import max_positions
+from draftlens.options import OPTIONS, checked_options
 
 LLAVA: Family = FAMILIES[0]
 VIDEO: Family = next(family for family in FAMILIES if family.name == "qwen2_5_vl")
@@ -428,9 +427,9 @@ CALLS: list[tuple[str, Any]] = [
     *(("seed", value) for value in ("5", 1.5, [1, 2])),
     *(("references", value) for value in (5, "x", True)),
     *(("prefill", value) for value in (5, "magic")),
-    *(("hosts", value) for value in (0, -1, "2", 1.5, True)),
+    *(("prefill", {"name": "ring", "hosts": value}) for value in (0, -1, "2", 1.5, True)),
     *(("compile", value) for value in (5, "always", "a" * 10_000)),
-    ("hosts", "a" * 10_000),
+    ("prefill", {"name": "ring", "hosts": "a" * 10_000}),
     ("references", "a" * 10_000),
 ]
 
@@ -471,7 +470,8 @@ LOADING: list[tuple[str, Any]] = [
     ("target", None),
     *(("dtype", value) for value in (5, "float3", [])),
     *(("calibrate", value) for value in ("x", 5, None)),
-    *(("hosts", value) for value in (0, "2", 1.5, True, HUGE)),
+    *(("prefill", {"name": "ring", "hosts": value}) for value in (0, "2", 1.5, True, HUGE)),
+    ("hosts", 2),
     *(("compile", value) for value in (5, "always", None)),
     *(("prefill", value) for value in (5, "magic")),
     *(("method", value) for value in (5, "magic")),
@@ -485,9 +485,9 @@ LOADING: list[tuple[str, Any]] = [
 @pytest.mark.parametrize(("name", "value"), LOADING, ids=named)
 def test_wrong_arguments_of_load(name: str, value: Any) -> None:
     """Before anything is loaded: there is no such folder."""
-    prefill = {"prefill": "ring"} if name == "hosts" else {}
-    arguments = {"target": "/no/such/folder", **prefill, name: value}
-    sentence = refused(lambda: draftlens.load(**arguments), name.replace("_", " ")[:4])
+    arguments = {"target": "/no/such/folder", name: value}
+    word = "hosts" if isinstance(value, dict) and "hosts" in value else name
+    sentence = refused(lambda: draftlens.load(**arguments), word.replace("_", " ")[:4])
     assert "no such folder" not in sentence
 
 

@@ -25,6 +25,7 @@ from draftlens.core.prefill_readings import FeatureSpec, Similarity
 from draftlens.models.adapter import Backbone
 from draftlens.prefill.base import PrefillOutput, make_prefill
 from draftlens.prefill.reading import PrefillReading
+from draftlens.prefill.spava.hosts import hosts_of
 from draftlens.request import Request, open_call
 
 pytestmark = [pytest.mark.dist]
@@ -260,7 +261,7 @@ def test_a_host_hangs(pool: Pool) -> None:
 def test_a_host_fails(pool: Pool) -> None:
     """All hosts end with what it says."""
     with pool.reading(2, 2, patience=20) as backbone:
-        hosts: Any = backbone.hosts
+        hosts: Any = hosts_of(backbone)
         hosts._send_bytes(memoryview(bytearray(b"no job")), 1)
         with pytest.raises(HostError, match="host 1 failed: ValueError: what it was sent"):
             hosts.gather(torch.zeros(1), [1, 1]).wait()

@@ -22,6 +22,7 @@ from stock import LONG, reference, target
 import draftlens
 from draftlens.core.errors import HostError
 from draftlens.models.adapter import Backbone
+from draftlens.prefill.spava.hosts import hosts_of
 from draftlens.prefill.spava.processes.launch import LocalRanks, _Child, start
 from draftlens.prefill.spava.processes.sockets import SocketLinks
 
@@ -72,12 +73,13 @@ def backbone() -> Iterator[Backbone]:
     made = Backbone.of(target(FAMILY))
     start(made, 3, patience=60)
     yield made
-    hosts_of(made).end()
+    local_hosts(made).end()
 
 
-def hosts_of(backbone: Backbone) -> LocalRanks:
-    assert isinstance(backbone.hosts, LocalRanks)
-    return backbone.hosts
+def local_hosts(backbone: Backbone) -> LocalRanks:
+    hosts = hosts_of(backbone)
+    assert isinstance(hosts, LocalRanks)
+    return hosts
 
 
 def streaming(backbone: Backbone) -> draftlens.Stream:
@@ -102,21 +104,21 @@ def test_a_stranger_achieves_nothing(backbone: Backbone, tmp_path: Path) -> None
     before = listening((os.getpid(),))
     stream = streaming(backbone)
     next(stream)
-    hosts = hosts_of(backbone)
+    hosts = local_hosts(backbone)
     ports = [port for port in listening((os.getpid(), *hosts.processes)) if port not in before]
     mark = tmp_path / "was_run"
     words = [sys.executable, "-c", ATTACK, str(mark), *map(str, ports)]
     subprocess.run(words, check=True, timeout=120)
     assert stream.run().tokens == reference(FAMILY, FAMILY.richest, LONG)
     check_answer(backbone)
-    assert backbone.hosts is hosts
+    assert hosts_of(backbone) is hosts
     assert not mark.exists()
     assert ports == []
 
 
 def test_a_fork_has_no_part_in_the_group(backbone: Backbone) -> None:
     """Its calls would answer into those of its parent."""
-    hosts = hosts_of(backbone)
+    hosts = local_hosts(backbone)
     fork = os.fork()
     if not fork:
         is_refused = not hosts.is_usable
@@ -128,12 +130,12 @@ def test_a_fork_has_no_part_in_the_group(backbone: Backbone) -> None:
     _, status = os.waitpid(fork, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     check_answer(backbone)
-    assert backbone.hosts is hosts
+    assert hosts_of(backbone) is hosts
 
 
 def test_the_next_call_meets_others(backbone: Backbone) -> None:
     """After an answer that has lost a rank while it was decoded, and said which."""
-    hosts = hosts_of(backbone)
+    hosts = local_hosts(backbone)
     stream = streaming(backbone)
     next(stream)
     os.kill(hosts.processes[1], signal.SIGKILL)
@@ -142,12 +144,12 @@ def test_the_next_call_meets_others(backbone: Backbone) -> None:
     for pid in hosts.processes:
         assert not psutil.pid_exists(pid)
     check_answer(backbone)
-    assert backbone.hosts is not hosts
+    assert hosts_of(backbone) is not hosts
 
 
 def test_a_rank_unpickles_nothing_and_says_why_it_ends(backbone: Backbone, tmp_path: Path) -> None:
     """A job is data; what else a rank is sent ends the group."""
-    hosts = hosts_of(backbone)
+    hosts = local_hosts(backbone)
     hostile = Hostile(tmp_path / "was_run")
     hosts.give([hostile, hostile])
     arriving = hosts.gather(torch.zeros(1), [1, 1, 1])

@@ -111,6 +111,23 @@ def test_texts_that_are_right_in_part(family: Family, proposed: list[DraftTree])
     assert stats.drafted <= sum(len(topology) for tree in proposed for topology in tree.topologies)
 
 
+def test_accepted_tokens_are_counted_by_their_reference() -> None:
+    family = FAMILIES[0]
+    answer = reference(family, "image", LONG)[0]
+    texts = [[[(token + 1) % 90 for token in answer], answer]]
+    result = draftlens.generate(
+        target(family),
+        inputs(family, "image", (0,)),
+        method=told(),
+        references=texts,
+        max_new_tokens=LONG,
+    )
+    assert result.tokens == [answer]
+    counts = result.stats.accepted_by_reference[0]
+    assert counts[1] > LONG // 2
+    assert sum(counts.values()) == sum(result.from_draft[0])
+
+
 @every_family
 def test_endings_inside_an_accepted_run(family: Family) -> None:
     """Rows end at different moments while the texts go on."""

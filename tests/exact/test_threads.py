@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from concurrent.futures import ThreadPoolExecutor
+from threading import Thread, get_ident
 from typing import Any
 
 import pytest
@@ -45,3 +46,28 @@ def test_answers_made_side_by_side(name: str) -> None:
         assert used.get_decoder().config._attn_implementation == "sdpa"
         assert not used.get_decoder()._forward_pre_hooks
         assert not any(layer._forward_pre_hooks for layer in used.get_decoder().layers)
+
+
+@pytest.mark.parametrize("name", ["qwen3_vl", "llava_onevision"])
+def test_the_callers_own_generate_while_a_prompt_is_read(name: str) -> None:
+    """The hook that ends the forward of one thread leaves those of other threads alone."""
+    family: Family = next(family for family in FAMILIES if family.name == name)
+    given, model = inputs(family, family.richest), copy.deepcopy(target(family))
+    draftlens.generate(model, given, max_new_tokens=1)  # which checks the model once
+    stock_tokens = list[list[int]]()
+
+    def generate_by_stock() -> None:
+        ids = model.generate(**given, do_sample=False, max_new_tokens=LONG)
+        stock_tokens.extend(ids[:, given["input_ids"].shape[1] :].tolist())
+
+    def before_forward(*_: Any) -> None:
+        if get_ident() == main and not stock_tokens:
+            thread = Thread(target=generate_by_stock)
+            thread.start()
+            thread.join()
+
+    main = get_ident()
+    with model.register_forward_pre_hook(before_forward):
+        tokens = draftlens.generate(model, given, max_new_tokens=LONG).tokens
+    assert tokens == reference(family, family.richest, LONG)
+    assert stock_tokens == tokens

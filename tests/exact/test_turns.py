@@ -3,6 +3,7 @@ gives on the whole of it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from inspect import signature
 from typing import Any
@@ -23,7 +24,8 @@ from conversations import (
 from families import FAMILIES, Family
 from hypothesis import given as drawn
 from hypothesis import strategies as st
-from stock import target
+from rotary import NAMES as ROTARY_NAMES
+from stock import stock, target
 from test_fuzz import share
 
 from draftlens.core.stats import Clock, Stats
@@ -37,6 +39,7 @@ from draftlens.models.prompt_cache import PromptCache
 from draftlens.models.prompt_reading import READERS, PromptReading
 
 PLENTY = 1 << 28
+NAMES = sorted(family.name for family in FAMILIES)
 
 METHODS: dict[str, dict[str, Any]] = {
     "plain": {"method": "plain"},
@@ -207,6 +210,30 @@ def test_tokens_whose_attention_guides_a_pruner_are_read_again() -> None:
     torch.testing.assert_close(probe.result(), expected.result(), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("method", ["chain", "eagle"])
+def test_answers_with_ids_that_the_draft_lacks(method: str) -> None:
+    """They are stored as the draft reads them, and found again in the next turn."""
+    family, new = BY_NAME["llava"], 25
+    drafting = Backbone(family.build(seed=7, vocab_size=200))
+    models = models_of(family, None, PromptCache(PLENTY))[0], drafting
+    drafting.prompt_cache = models[0].prompt_cache
+    given = inputs_of(family, [Conversation((Turn("i", 5),))], [[]], 1)
+    options: dict[str, Any] = {"suppress_tokens": list(range(190)), "max_new_tokens": new}
+    result = answer(models, given, METHODS[method], **options)
+    assert result.tokens == stock(target(family), given, **options)
+    tokens = result.tokens[0]
+    assert any(token >= drafting.vocab_size for token in tokens[:-5])
+    rest = torch.tensor([[*tokens, 5, 6]])
+    longer = dict(given)
+    longer["input_ids"] = torch.cat([given["input_ids"], rest], 1)
+    longer["attention_mask"] = torch.cat([given["attention_mask"], torch.ones_like(rest)], 1)
+    prompt = named(drafting.encode(drafting.prepare_prompt(longer)), "")
+    reading = PromptReading(drafting, prompt, drafting.new_cache(prompt, 1))
+    assert reading.cached[0] > given["input_ids"].shape[1] + new - 6
+    result = answer(models, longer, METHODS[method], **options)
+    assert result.tokens == stock(target(family), longer, **options)
+
+
 def test_namespaces_share_nothing() -> None:
     cache = PromptCache(PLENTY)
     models = models_of(FAMILIES[0], None, cache)
@@ -243,8 +270,8 @@ def test_a_bound_holds_and_counts_what_is_held() -> None:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> TurnsCase:
-    family = BY_NAME[draw(st.sampled_from(sorted(BY_NAME)))]
+def cases(draw: st.DrawFn, families: Sequence[str] = NAMES) -> TurnsCase:
+    family = BY_NAME[draw(st.sampled_from(families))]
     kinds = ["", "", "i", "ii"] + (["v", "iv"] if "mixed" in family.kinds else [])
     count = draw(st.integers(2, 5))
     turn = st.builds(Turn, st.sampled_from(kinds), st.integers(1, 24))
@@ -267,4 +294,10 @@ def cases(draw: st.DrawFn) -> TurnsCase:
 @share(0.3)
 @drawn(cases())
 def test_random_conversations(case: TurnsCase) -> None:
+    check_turns(case)
+
+
+@share(0.2)
+@drawn(cases(ROTARY_NAMES))
+def test_random_conversations_of_rotary_frequencies_that_change(case: TurnsCase) -> None:
     check_turns(case)

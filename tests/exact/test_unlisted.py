@@ -124,7 +124,9 @@ def test_it_is_refused_with_the_reason(name: str) -> None:
     """Before anything is generated."""
     options, reason = REFUSED[name]
     with pytest.raises(draftlens.UnsupportedModelError, match=reason):
-        draftlens.generate(build(name, **options), {"input_ids": IDS}, max_new_tokens=3)
+        draftlens.generate(
+            build(name, **options), {"input_ids": IDS}, method="lookup", max_new_tokens=3
+        )
 
 
 def test_logits_that_are_scaled_behind_the_head_are_found_out() -> None:
@@ -133,7 +135,7 @@ def test_logits_that_are_scaled_behind_the_head_are_found_out() -> None:
     with pytest.raises(
         draftlens.UnsupportedModelError, match="CohereForCausalLM computes other logits"
     ):
-        draftlens.generate(model, {"input_ids": IDS}, max_new_tokens=3)
+        draftlens.generate(model, {"input_ids": IDS}, method="lookup", max_new_tokens=3)
 
 
 def test_granites_divided_logits_are_known() -> None:
@@ -145,3 +147,44 @@ def test_granites_divided_logits_are_known() -> None:
     )
     stock = model.generate(IDS, max_new_tokens=12, do_sample=False)
     assert result.tokens == stock[:, IDS.shape[1] :].tolist()
+
+
+def test_git_answers_rows_of_one_length_only() -> None:
+    """Stock `generate` answers a padded row otherwise than the same row alone."""
+    torch.manual_seed(0)
+    git = {key: value for key, value in TEXT.items() if "head" not in key or "attention" in key}
+    model = hf.GitForCausalLM(hf.GitConfig(vision_config=VISION, **git)).eval()
+    model.generation_config.pad_token_id = 0
+    ids = torch.arange(5, 23).view(2, 9)
+    options: dict[str, Any] = {"do_sample": False, "max_new_tokens": 12}
+    method = {"method": "lookup", "num_speculative_tokens": 3}
+    expected = model.generate(ids, **options)[:, 9:].tolist()
+    assert (
+        draftlens.generate(model, {"input_ids": ids}, method=method, **options).tokens == expected
+    )
+    mask = torch.ones_like(ids)
+    mask[0, :3] = 0
+    padded = {"input_ids": ids, "attention_mask": mask}
+    alone = model.generate(ids[:1, 3:], **options)[:, 6:]
+    assert not torch.equal(model.generate(**padded, **options)[:1, 9:], alone)
+    shown = draftlens.generate(model, {"input_ids": ids[:1, 3:]}, method=method, **options)
+    assert shown.tokens == alone.tolist()
+    with pytest.raises(draftlens.InputError, match="each prompt in a call of its own"):
+        draftlens.generate(model, padded, method=method, **options)
+    ids = ids.clone()
+    ids[0, :3] = 0  # `generate` takes these for padding
+    with pytest.raises(draftlens.InputError, match="each prompt in a call of its own"):
+        draftlens.generate(model, {"input_ids": ids}, method=method, **options)
+
+
+def test_llama_4_is_refused_with_a_remedy() -> None:
+    vision = {"vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32}
+    text = {"num_local_experts": 2, "num_experts_per_tok": 1, "num_hidden_layers": 4}
+    model = build("Llama4", text={**text, "intermediate_size_mlp": 48}, vision=vision)
+    language = hf.Llama4ForCausalLM(model.config.text_config).eval()
+    for refused in (model, language):
+        with pytest.raises(
+            draftlens.UnsupportedModelError, match="load a model with full"
+        ) as error:
+            draftlens.generate(refused, {"input_ids": torch.tensor([[5, 6]])}, max_new_tokens=3)
+        assert "within chunks of a prompt" in str(error.value)

@@ -35,7 +35,6 @@ from reportlab.lib.utils import ImageReader
 from servers import Server, redirect
 
 import draftlens
-from draftlens.arguments import names_beside_options
 from draftlens.batch.map import MapOptions
 from draftlens.cli.app import app
 from draftlens.cli.entry import main
@@ -44,11 +43,9 @@ from draftlens.core.files import cache_folder, write_json
 from draftlens.documents.settings import ParseSettings
 from draftlens.drafting.adaptive.cost_curve import CostCurve
 from draftlens.drafting.adaptive.cost_store import cost_file
-from draftlens.engine_options import ARGUMENTS
-from draftlens.generate_options import OPTIONS
 from draftlens.media import Limits, load_image, load_video
 from draftlens.models.adapter import Backbone
-from draftlens.request import CallOptions
+from draftlens.options import ARGUMENTS, OPTIONS, CallOptions, names_beside_options
 
 COUNTS: Mapping[str, int] = {
     "images": 200,

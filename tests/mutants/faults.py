@@ -71,6 +71,7 @@ TABLE_CELLS = ("tests/unit/documents/reading/test_tables.py",)
 EARLIER_PAGES = ("tests/unit/documents/test_earlier.py",)
 DOCUMENT = ("tests/unit/methods/hsd/test_document.py",)
 REFERENCES = ("tests/exact/test_references.py",)
+ROTARY = ("tests/exact/test_rope.py",)
 COMPILED = ("tests/exact/test_compiled.py",)
 PRODUCTS = ("tests/unit/models/test_products.py",)
 GROUPED = ("tests/unit/models/attention/test_grouped.py",)
@@ -78,6 +79,8 @@ READ_BY_OPENVINO = ("tests/exact/test_openvino.py", "-k", "prompts")
 MIXED = ("tests/exact/test_mixed.py",)
 PASS_ENGINES = ("tests/unit/passes/test_base.py",)
 COMPILED_PRODUCTS = _only("tests/unit/passes/inductor/test_compiler.py", "onednn")
+PLAIN_FAMILIES = ("tests/exact/test_plain_families.py",)
+WITHOUT_DRAFTS = _only("tests/e2e/test_without_drafts.py", "server")
 BLOCKS = ("tests/unit/prefill/spava/test_blocks.py",)
 BLOCK_ROWS = ("tests/unit/prefill/spava/test_rows.py",)
 MERGE = ("tests/unit/prefill/spava/test_merge.py",)
@@ -700,9 +703,9 @@ FAULTS = (
     ),
     Fault(
         "hooks: passes of other threads are read",
-        "draftlens/models/capture.py",
-        "if get_ident() == thread:\n            receive(layer, args[0]",
-        "if thread:\n            receive(layer, args[0]",
+        "draftlens/models/model_lock.py",
+        "function(*given) if get_ident() == thread else None",
+        "function(*given) if thread else None",
         _only("tests/unit/models/attention/test_similarity.py", "other_threads"),
     ),
     Fault(
@@ -1237,7 +1240,7 @@ FAULTS = (
     ),
     Fault(
         "hosts: what others hold of a row that has left is not forgotten",
-        "draftlens/models/sharded_rows.py",
+        "draftlens/prefill/spava/sharded_cache.py",
         "        weakref.finalize(self, hosts.forget, self.number)\n",
         "",
         SHARDED,
@@ -1301,8 +1304,8 @@ FAULTS = (
     Fault(
         "prefill: that of a call is not used",
         "draftlens/streaming.py",
-        'with_prefill(method, beside.pop("prefill", None))',
-        'with_prefill(method, beside.pop("prefill", None) and None)',
+        'with_prefill(method, own.pop("prefill", None))',
+        'with_prefill(method, own.pop("prefill", None) and None)',
         IN_BLOCKS,
     ),
     Fault(
@@ -1672,8 +1675,8 @@ FAULTS = (
     Fault(
         "scheduler: a request gets the method of another one",
         "draftlens/scheduling/scheduler.py",
-        "if batch.method == request.method:",
-        "if True:",
+        "[batch for batch in self._batches if batch.method == request.method]",
+        "list(self._batches)",
         SCHEDULER,
     ),
     Fault(
@@ -1882,8 +1885,8 @@ FAULTS = (
     Fault(
         "OpenVINO: features between layers are left out of a prompt",
         "draftlens/models/adapter.py",
-        "if attention is not None or not part.is_plain or",
-        "if attention is not None or",
+        "            or not part.is_plain\n",
+        "",
         READ_BY_OPENVINO,
     ),
     Fault(
@@ -1997,5 +2000,103 @@ FAULTS = (
         "self.emitted += sum(tokens) / max(len(tokens), 1)",
         "pass",
         ("tests/unit/drafting/adaptive/test_controller.py",),
+    ),
+    Fault(
+        "rotary: the prompt cache has parts of prompts beyond the limit",
+        "draftlens/models/prompt_reading.py",
+        "            and _may_be_divided(backbone, prompt)\n",
+        "",
+        _only("tests/exact/test_rope.py", "later_turns"),
+    ),
+    Fault(
+        "rotary: the limit of what may be divided is one token further",
+        "draftlens/models/prompt_reading.py",
+        "int(prompt.position_ids.max()) + 1)",
+        "int(prompt.position_ids.max()))",
+        _only("tests/exact/test_rope.py", "at_the_limit"),
+    ),
+    Fault(
+        "rotary: rows of other frequencies join",
+        "draftlens/decoding/admission.py",
+        "return not self.waiting[0].frequencies.allow_passes_with(self._frequencies)",
+        "return False",
+        _only("tests/exact/test_rope.py", "rows_that_join"),
+    ),
+    Fault(
+        "rotary: rows whose frequencies change share passes",
+        "draftlens/models/rope.py",
+        "return self.beyond is not None and self.beyond == other.beyond",
+        "return self.beyond == other.beyond",
+        _only("tests/exact/test_rope.py", "rows_that_join"),
+    ),
+    Fault(
+        "rotary: long prompts beyond the limit are read in parts",
+        "draftlens/decoding/admission.py",
+        "in_parts = arrival.frequencies.are_original and self._is_long(prompt)",
+        "in_parts = self._is_long(prompt)",
+        _only("tests/exact/test_rope.py", "rows_that_join"),
+    ),
+    Fault(
+        "rotary: draft tokens of a row exceed its own answer",
+        "draftlens/decoding/session.py",
+        "self._cuts_all = bool(changing_frequencies(target.text_config))",
+        "self._cuts_all = False",
+        _only("tests/exact/test_rope.py", "draft_tokens_end"),
+    ),
+    Fault(
+        "rotary: rows of a call change each other's frequencies",
+        "draftlens/models/rope.py",
+        "        if min(prompts) != max(prompts):\n",
+        "        if False:\n",
+        _only("tests/exact/test_rope.py", "change_each_other"),
+    ),
+    Fault(
+        "rotary: a call has the frequencies of an earlier one",
+        "draftlens/models/adapter.py",
+        "return restarted(self._dynamic, passing) if self._dynamic else passing",
+        "return passing",
+        _only("tests/exact/test_rope.py", "after_a_longer"),
+    ),
+    Fault(
+        "rotary: a request waits in the batch of others",
+        "draftlens/scheduling/scheduler.py",
+        "(batch for batch in batches if batch.session.admits(prepared))",
+        "(batch for batch in batches)",
+        _only("tests/exact/test_rope.py", "of_a_scheduler"),
+    ),
+    Fault(
+        "rotary: no request is admitted while one waits",
+        "draftlens/scheduling/scheduler.py",
+        "batch.reading and not batch.session.holds_back for",
+        "batch.reading for",
+        _only("tests/exact/test_rope.py", "of_a_scheduler"),
+    ),
+    Fault(
+        "rotary: Phi models answer beyond the limit",
+        "draftlens/decoding/admission.py",
+        'rereads=hasattr(self._target.model.config, "original_max_position_embeddings"),',
+        "rereads=False,",
+        _only("tests/exact/test_rope.py", "reads_its_prompt_again"),
+    ),
+    Fault(
+        "plain: two samples of a request share a cache of transformers",
+        "draftlens/models/stock_rows.py",
+        "with_cache(deepcopy(cache))",
+        "with_cache(cache)",
+        WITHOUT_DRAFTS,
+    ),
+    Fault(
+        "plain: padded texts are read together",
+        "draftlens/models/stock_rows.py",
+        "if not is_text or all(",
+        "if True or all(",
+        PLAIN_FAMILIES,
+    ),
+    Fault(
+        "plain: the last row does not take the place of one that leaves",
+        "draftlens/models/stock_rows.py",
+        "        replace_by_last(self.rows, row)\n",
+        "        self.rows.pop()\n",
+        PLAIN_FAMILIES,
     ),
 )

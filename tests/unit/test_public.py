@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import tomllib
+from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 import draftlens
 
@@ -75,3 +78,11 @@ def test_a_star_import_gives_what_all_names() -> None:
 
 def test_version() -> None:
     assert draftlens.__version__.count(".") == 2
+
+
+def test_ray_is_recent_enough_for_the_router_of_the_server() -> None:
+    """`ConsistentHashRouter` is in Ray 2.56 and later (`draftlens.serve.ray`)."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    (ray,) = map(Requirement, project["project"]["optional-dependencies"]["ray"])
+    assert not ray.specifier.contains("2.55.1")
+    assert ray.specifier.contains("2.56.0")

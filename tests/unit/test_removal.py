@@ -149,3 +149,27 @@ def test_a_paper_can_be_removed(folder: str, places: dict[str, Path]) -> None:
 def test_an_engine_of_passes_can_be_removed(engine: str, places: dict[str, Path]) -> None:
     printed = (places[engine] / "out").read_text()
     assert printed, (places[engine] / "err").read_text()[-2000:]
+
+
+LEFTOVERS = {
+    "prefill/spava": r"spava(?!-ablation)|\bring\b|\bhosts\b|torchrun|sharded|process_group",
+}
+"""Words that belong to a paper; `spava-ablation` is a prefill of the laboratory."""
+
+OTHER_HOSTS = ("media/", "serve/", "cli/serve.py")
+"""Where hosts are those of addresses."""
+
+
+@pytest.mark.parametrize("folder", LEFTOVERS)
+def test_nothing_of_a_removed_paper_is_left(folder: str, tmp_path: Path) -> None:
+    """Outside of its folder a paper has its lines in registries and the exceptions of the public
+    tree, and nothing else."""
+    copy = without(folder, tmp_path) / "draftlens"
+    found = [
+        f"{path.relative_to(copy)}:{number}: {line.strip()}"
+        for path in sorted(copy.rglob("*.py"))
+        if not str(path.relative_to(copy)).startswith(OTHER_HOSTS)
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if re.search(LEFTOVERS[folder], line, re.IGNORECASE)
+    ]
+    assert found == []

@@ -12,7 +12,7 @@ from draftlens.core.references import References
 from draftlens.decoding.acceptance import Acceptance
 from draftlens.decoding.plan import ExtraSource, Plan, make_schedule
 from draftlens.drafting.adaptive.history import costs_of
-from draftlens.methods.base import Models
+from draftlens.methods.base import Models, resolve_parts
 from draftlens.methods.hsd.drafter import DocumentDrafter, DocumentOptions
 from draftlens.methods.hsd.pictures import read_pictures
 from draftlens.methods.lookup.acceptance import DraftBudget
@@ -25,7 +25,6 @@ from draftlens.methods.parts import (
     check_choice,
     check_number,
     check_switch,
-    resolve_parts,
 )
 from draftlens.models.adapter import Backbone
 
@@ -64,7 +63,7 @@ class HSD:
         sampling_rule: `"coupled"` (the tokens of plain sampling with the same seed) or
             `"rejection"`, as for `Lookup`.
         schedule: `"serial"`.
-        prefill: how the target reads prompts (`prefill.PREFILLS`).
+        prefill: how the target reads prompts (`prefill.base.PREFILLS`).
 
     Raises:
         ConfigError: a value is out of range.

@@ -89,6 +89,7 @@ class Matcher:
     Args:
         context: tokens before the answer, such as the prompt.
         decoder: decodes the answer, for references that compare texts.
+        given: further references, those of the caller.
     """
 
     def __init__(
@@ -98,11 +99,14 @@ class Matcher:
         context: Sequence[int] = (),
         longest_window: int = LONGEST_WINDOW,
         decoder: PieceDecoder | None = None,
+        given: Sequence[TokenSource] = (),
     ) -> None:
         self.window = window
         self.answer = TokenIndex(window)
         # the answer itself comes first
-        self.references: list[TokenSource] = [Reference(self.answer, repeats=True), *references]
+        own = Reference(self.answer, repeats=True)
+        self.references: list[TokenSource] = [own, *references, *given]
+        self._given = given
         self.tail = AnswerTail(max(longest_window, window), decoder)
         self.tail.extend(context[-self.tail.size :])
         self._candidates: list[Candidate] = []
@@ -117,7 +121,8 @@ class Matcher:
 
     def number_of(self, source: TokenSource) -> int:
         """Index of the caller's reference that a text is a variant of, or `NO_REFERENCE`."""
-        return NO_REFERENCE
+        numbers = (number for number, given in enumerate(self._given) if given is source)
+        return next(numbers, NO_REFERENCE)
 
     def candidates(self, most: int, length: int) -> list[Candidate]:
         """At most `most` candidates, best first; none is a prefix of an earlier one."""

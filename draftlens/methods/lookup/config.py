@@ -12,7 +12,7 @@ from draftlens.core.tree import chain
 from draftlens.decoding.acceptance import Acceptance
 from draftlens.decoding.plan import ExtraSource, Plan, make_schedule
 from draftlens.drafting.adaptive.history import costs_of
-from draftlens.methods.base import Models
+from draftlens.methods.base import Models, resolve_parts
 from draftlens.methods.lookup.acceptance import DraftBudget
 from draftlens.methods.lookup.drafter import REFERENCES, LookupDrafter
 from draftlens.methods.lookup.ngram_index import Vocabulary
@@ -22,7 +22,6 @@ from draftlens.methods.parts import (
     check_choice,
     check_number,
     check_room,
-    resolve_parts,
 )
 from draftlens.models.adapter import Backbone
 
@@ -48,7 +47,7 @@ class Lookup:
             `"rejection"`. Draft tokens have no probabilities here, so `"rejection"` draws from the
             target's distribution and accepts draft tokens as long as they equal the drawn ones.
         schedule: `"serial"`.
-        prefill: how the target reads prompts (`prefill.PREFILLS`).
+        prefill: how the target reads prompts (`prefill.base.PREFILLS`).
 
     Raises:
         ConfigError: a value is out of range.

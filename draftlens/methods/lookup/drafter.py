@@ -128,11 +128,12 @@ class LookupDrafter:
 
     def _matcher(self, prompt: Sequence[int], context: TargetContext, row: int) -> Matcher:
         """`prompt` has `BREAK` for tokens not to be proposed; `row` counts the joining rows."""
-        references: list[TokenSource] = [Reference(TokenIndex(self.window, prompt))]
+        references: list[TokenSource] = []
         for text in all_ids(context.extras.get(REFERENCES, NO_REFERENCES), row):
             index = TokenIndex(self.window, self.vocabulary.with_breaks(text))
             references.append(Reference(index, cursor=0))
-        return Matcher(references, self.window, context=prompt)
+        own = Reference(TokenIndex(self.window, prompt))
+        return Matcher([own], self.window, context=prompt, given=references)
 
     def propose(self, batch: Batch, budget: int) -> DraftTree:
         """The tree of each row's candidates; empty where nothing matches."""

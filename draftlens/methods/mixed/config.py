@@ -10,9 +10,9 @@ from draftlens.core.errors import ConfigError, IncompatiblePairError
 from draftlens.core.options import make
 from draftlens.core.registry import Registry
 from draftlens.decoding.plan import Plan
-from draftlens.methods.base import METHODS, Models, draft_use, mixes_as, name_of
+from draftlens.methods.base import METHODS, Models, draft_use, mixes_as, name_of, resolve_parts
 from draftlens.methods.mixed.drafter import MixedDrafter
-from draftlens.methods.parts import check_choice, resolve_parts
+from draftlens.methods.parts import check_choice
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Mixed:
         sampling_rule: `"coupled"`. Which drafter proposes depends on measured times, and with
             `"rejection"` so would the tokens.
         schedule: `"serial"`.
-        prefill: how the target reads prompts (`prefill.PREFILLS`).
+        prefill: how the target reads prompts (`prefill.base.PREFILLS`).
 
     Raises:
         ConfigError: a value makes no sense.

@@ -16,7 +16,7 @@ from draftlens.drafting.disagreement import Disagreement
 from draftlens.drafting.draft_prompt import DraftPromptBuilder, PromptBuilder, SelfPromptBuilder
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.drafting.pruning import Pruning
-from draftlens.methods.base import Models, name_of
+from draftlens.methods.base import Models, name_of, resolve_parts
 from draftlens.methods.parts import (
     Tree,
     check_choice,
@@ -25,7 +25,6 @@ from draftlens.methods.parts import (
     draft_use_of,
     drafting_plan,
     resolve_drafting,
-    resolve_parts,
     settings_of,
     topology_of,
 )
@@ -41,7 +40,7 @@ class SpecVLM:
         num_speculative_tokens, tree, sampling_rule, schedule, prefill: as for
             `SpeculativeDecoding`. The paper's tree is `"eagle"`.
         prune_ratio: r, the share of visual tokens that the draft does not read.
-        pruner: which tokens these are: a name of `prune.PRUNERS`, a mapping of a name and options
+        pruner: which tokens these are: a name of `pruning.PRUNERS`, a mapping of a name and options
             such as ``{"name": "specvlm", "attention_mass": 0.2}``, or a pruner. `"uv"` is that of
             ParallelVLM.
         draft: `"model"` for a draft model, `"self"` for the target's own weights, which go on from

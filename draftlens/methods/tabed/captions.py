@@ -111,7 +111,7 @@ def captions_of(options: Captioning, models: Models) -> Captions:
 
 
 def captioned(captions: Captions, source: ChatSource) -> Mapping[str, Any]:
-    """The draft's inputs with captions in place of pictures and clips (for `Plan.views`).
+    """The draft's inputs with captions in place of pictures and clips.
 
     Raises:
         CaptionError: as `GivenCaptions.of`.

@@ -16,7 +16,7 @@ from draftlens.decoding.acceptance import Acceptance
 from draftlens.decoding.plan import Plan, make_schedule
 from draftlens.media.chat_source import ChatSource
 from draftlens.media.rewriting import without_media
-from draftlens.methods.base import Models, name_of
+from draftlens.methods.base import Models, name_of, resolve_parts
 from draftlens.methods.parts import (
     DEFAULT_LENGTH,
     Tree,
@@ -26,7 +26,6 @@ from draftlens.methods.parts import (
     draft_of,
     draft_use_of,
     resolve_drafting,
-    resolve_parts,
     timed_models,
     topology_of,
 )
@@ -46,6 +45,7 @@ _log = logging.getLogger("draftlens")
 @dataclass(frozen=True)
 class TABED:
     """The draft reads the prompt in several views; their distributions are mixed by weights that
+    are fixed or follow the tokens of the target.
 
     Args:
         views: the ways to read the prompt: names of `methods.tabed.views.VIEWS` (`"multimodal"`:
@@ -62,7 +62,7 @@ class TABED:
         draft: `"model"` for a draft model, which may be a language model if no view needs pictures,
             `"self"` for the target's own weights, `"auto"` for the draft model if there is one.
         schedule: `"serial"`.
-        prefill: how the target reads prompts (`prefill.PREFILLS`).
+        prefill: how the target reads prompts (`prefill.base.PREFILLS`).
 
     Raises:
         ConfigError: a value makes no sense.

@@ -84,6 +84,8 @@ def _per_visual_token(value: Any, number: int, averaged: Callable[[Tensor], Tens
     the batch (`models.prompt_subset` refuses tensors of other shapes)."""
     if isinstance(value, (list, tuple)):
         return [_per_visual_token(part, number, averaged) for part in value]
+    if isinstance(value, dict):
+        return {key: _per_visual_token(part, number, averaged) for key, part in value.items()}
     is_feature = isinstance(value, Tensor) and value.ndim == 2 and value.is_floating_point()
     return averaged(value) if is_feature and value.shape[0] == number else value
 

@@ -91,7 +91,7 @@ class View(Protocol):
         ...
 
     rewriting: str
-    """How the view's inputs are made of messages (`Plan.views`): `text` or `caption`; empty for
+    """How the view's inputs are made of messages: `text` or `caption`; empty for
     views that are made of the draft's own inputs."""
 
     same_without_media: bool

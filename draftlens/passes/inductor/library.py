@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from draftlens.core.errors import UnsupportedModelError
 from draftlens.core.files import check_private
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
+from draftlens.models.model_lock import lock_of
 from draftlens.passes.inductor.compiler import Built, Compiler, Order
 from draftlens.passes.inductor.static_pass import ANY, PassShape, pass_of
 from draftlens.passes.structure import Skeleton, check_pass, named_tensors, slots_of
@@ -80,7 +82,7 @@ class Library:
             return
         with self._compiling:
             # Another thread may have had some of them compiled meanwhile.
-            left = self._unsettled(shapes)
+            left = [s for s in self._unsettled(shapes) if not self.path_of(s).exists()]
             orders = [Order(self.skeleton, shape, self.path_of(shape)) for shape in left]
             if orders:
                 names = ", ".join(shape.name for shape in left)
@@ -91,6 +93,7 @@ class Library:
                 )
             for shape, built in zip(left, self.compiler.build(orders), strict=True):
                 self._receive(shape, built)
+        self.load(*shapes)  # whose lock may be held by a thread that waits for `_compiling`
 
     def _unsettled(self, shapes: Sequence[PassShape]) -> list[PassShape]:
         """Those with neither code nor a recorded failure."""
@@ -118,12 +121,16 @@ class Library:
             self._fail(shape, built.failure)
         else:
             _log.info("pass %s of %s compiled in %.1f s", shape.name, self.name, built.seconds)
-            self._load(shape)
 
     def _load(self, shape: PassShape) -> None:
         model = self._model()
         if model is None:
             return
+        with lock_of(model).between_passes():  # the pass of this thread waits for the code
+            if self._unsettled([shape]):
+                self._load_alone(shape, model)
+
+    def _load_alone(self, shape: PassShape, model: Any) -> None:
         try:
             # Code that another user could have written is not loaded.
             check_private(self.folder)

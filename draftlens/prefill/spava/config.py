@@ -49,6 +49,10 @@ class SpavaPrefill(SeveralProcesses):
         decode: where keys and values are while the answer is decoded, with several processes:
             `"gathered"` on rank 0, `"sharded"` with those that read them, `"auto"` wherever there
             is memory and it is faster. It changes no token.
+        hosts: number of processes that read prompts together, on the CPU of this machine; they are
+            started with the model, or by its first request, end with it, and share the threads of
+            torch. None: this process alone, or those of torchrun, where rank 0 answers and the
+            other processes end with it.
 
     Raises:
         ConfigError: a value makes no sense.
@@ -67,9 +71,11 @@ class SpavaPrefill(SeveralProcesses):
     query_tokens: int | None = None
     zigzag: bool = True
     decode: str = "auto"
+    hosts: int | None = None
 
     def __post_init__(self) -> None:
         check_decode(self.decode)
+        self.check_hosts()
         if self.query_tokens is not None:
             check_whole("query_tokens", self.query_tokens)
         check_ring_length("anchor", self.anchor)

@@ -10,11 +10,11 @@ import psutil
 import torch
 
 from draftlens.core.errors import ConfigError
-from draftlens.core.process_group import Hosts
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import BLOCK, KVCache
 from draftlens.models.model_state import Slot
 from draftlens.models.prompt import Prompt
+from draftlens.prefill.spava.hosts import Hosts, hosts_of
 from draftlens.prefill.spava.kernels import attend
 from draftlens.prefill.spava.sharded_cache import ShardedCache
 
@@ -41,7 +41,7 @@ def check_decode(decode: object) -> None:
 
 def new_cache(backbone: Backbone, prompt: Prompt, room: int, decode: str) -> KVCache:
     """An empty cache for a prompt that several ranks may read; `decode` is one of `DECODES`."""
-    hosts = backbone.hosts
+    hosts = hosts_of(backbone)
     if hosts.size == 1 or not is_sharded(backbone, prompt, room, decode):
         return backbone.new_cache(prompt, room)
     num_layers = backbone.text_config.num_hidden_layers
@@ -118,7 +118,7 @@ _COSTS = Slot[KeepingCosts]("costs of decoding with several ranks")
 def placement_costs(backbone: Backbone, shape: CacheShape) -> KeepingCosts:
     """The costs of a model's group, measured on first use. Raises `HostError`."""
     costs = _COSTS.get(backbone.model)
-    if costs is None or costs.size != backbone.hosts.size:
+    if costs is None or costs.size != hosts_of(backbone).size:
         costs = _measured(backbone, shape)
         _COSTS.set(backbone.model, costs)
     return costs
@@ -143,7 +143,7 @@ class Exchanges:
 
 
 def _measured(backbone: Backbone, shape: CacheShape) -> KeepingCosts:
-    hosts = backbone.hosts
+    hosts = hosts_of(backbone)
     small = torch.zeros(MESSAGE, device=backbone.device)
     bulk = torch.zeros(BULK, device=backbone.device)
     with hosts.answering():

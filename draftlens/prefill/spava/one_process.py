@@ -17,6 +17,7 @@ from draftlens.prefill.collector import FeatureCollector
 from draftlens.prefill.full import FullPrefill
 from draftlens.prefill.reading import PrefillReading
 from draftlens.prefill.spava.blocks import Share
+from draftlens.prefill.spava.hosts import hosts_of
 from draftlens.prefill.spava.one_process_attention import BlockAttention
 from draftlens.prefill.spava.passing_keys import Choose, keys_by_query
 from draftlens.prefill.spava.rank_attention import InShards
@@ -49,10 +50,10 @@ def read_in_blocks(
     if len(notes) == len(rows):
         output = FullPrefill().run(backbone, reading)
         return PrefillOutput(output.logits, output.readings, notes=notes)
-    if backbone.hosts.size > 1:
-        size = backbone.hosts.size
+    if hosts_of(backbone).size > 1:
+        size = hosts_of(backbone).size
         hands = [_hand(prompt, rows, size, rank, zigzag) for rank in range(size)]
-        output = read_by_ranks(backbone, backbone.hosts, reading, hands)
+        output = read_by_ranks(backbone, hosts_of(backbone), reading, hands)
         return PrefillOutput(output.logits, output.readings, approximate, notes)
     num_layers = backbone.text_config.num_hidden_layers
     collector = FeatureCollector(reading.spec, prompt, num_layers, reading.early)

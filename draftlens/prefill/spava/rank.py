@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from draftlens.core.errors import UnsupportedModelError
-from draftlens.core.process_group import Hosts
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
+from draftlens.prefill.spava.hosts import Hosts
 from draftlens.prefill.spava.rank_attention import InShards, ShardAttention
 from draftlens.prefill.spava.ring_attention import InRing, RingAttention
 from draftlens.prefill.spava.sharded_attention import HeldRow

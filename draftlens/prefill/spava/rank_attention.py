@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from draftlens.core.process_group import Arriving, Hosts
 from draftlens.prefill.spava.blocks import Share
 from draftlens.prefill.spava.flops import Attend, Work
+from draftlens.prefill.spava.hosts import Arriving, Hosts
 from draftlens.prefill.spava.lse_merge import Part, merge_parts, merge_running
 from draftlens.prefill.spava.one_process_attention import scaling_of, taken
 from draftlens.prefill.spava.passing_keys import keys_by_query

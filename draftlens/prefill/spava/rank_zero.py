@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from draftlens.core.prefill_readings import PrefillFeatures
-from draftlens.core.process_group import Hosts
 from draftlens.models.adapter import Backbone
 from draftlens.models.attention.scores import AttentionProbe
 from draftlens.models.prompt import Prompt
@@ -19,9 +18,11 @@ from draftlens.prefill.base import PrefillOutput
 from draftlens.prefill.collector import FeatureCollector
 from draftlens.prefill.reading import PrefillReading
 from draftlens.prefill.spava.blocks import Share
+from draftlens.prefill.spava.hosts import Hosts
 from draftlens.prefill.spava.rank import Outcome, Shard, read_shard
 from draftlens.prefill.spava.rank_attention import InShards
 from draftlens.prefill.spava.ring_attention import Chunks, InRing
+from draftlens.prefill.spava.sharded_cache import spread_rows
 from draftlens.prefill.spava.sharded_scores import Readers
 
 
@@ -70,7 +71,7 @@ def read_by_ranks(
     places = [_places(hand) for hand in hands]
     readers = () if probe is None else _readers(probe, places)
     layers = tuple(collector.layers)
-    numbers = tuple(row.number for row in reading.cache.spread)
+    numbers = tuple(row.number for row in spread_rows(reading.cache))
     shards = [_shard(prompt, hand, readers, layers, numbers) for hand in hands]
     with hosts.answering():
         hosts.give(shards[1:])
@@ -157,7 +158,7 @@ class _Collected:
                 values[row, :, : lengths[row]] = pair[1]
             cache.layers[number].update(keys, values)
         cache.truncate(lengths)
-        for row, spread in enumerate(cache.spread):
+        for row, spread in enumerate(spread_rows(cache)):
             spread.places = tuple(of_rank[row] for of_rank in self._places)
 
     @torch.inference_mode()

@@ -11,6 +11,7 @@ from draftlens.models.prompt import Prompt
 from draftlens.prefill.base import PrefillOutput
 from draftlens.prefill.full import FullPrefill
 from draftlens.prefill.reading import PrefillReading
+from draftlens.prefill.spava.hosts import hosts_of
 from draftlens.prefill.spava.kv_placement import check_decode, new_cache
 from draftlens.prefill.spava.one_process import check_directed
 from draftlens.prefill.spava.rank_zero import Hand, OnRankZero, RowPart, read_by_ranks
@@ -28,9 +29,13 @@ class RingPrefill(SeveralProcesses):
         decode: where keys and values are while the answer is decoded, with several processes:
             `"gathered"` on rank 0, `"sharded"` with those that read them, `"auto"` wherever there
             is memory and it is faster. It changes no token.
+        hosts: number of processes that read prompts together, on the CPU of this machine; they are
+            started with the model, or by its first request, end with it, and share the threads of
+            torch. None: this process alone, or those of torchrun, where rank 0 answers and the
+            other processes end with it.
 
     Raises:
-        ConfigError: `decode` is unknown.
+        ConfigError: `decode` is unknown, or `hosts` no number of processes.
 
     Example:
 
@@ -39,9 +44,11 @@ class RingPrefill(SeveralProcesses):
     """
 
     decode: str = "auto"
+    hosts: int | None = None
 
     def __post_init__(self) -> None:
         check_decode(self.decode)
+        self.check_hosts()
 
     @property
     def approximate(self) -> tuple[str, ...]:
@@ -56,7 +63,7 @@ class RingPrefill(SeveralProcesses):
 
     def run(self, backbone: Backbone, reading: PrefillReading) -> PrefillOutput:
         """`Prefill.run`; raises `HostError` if a rank is lost."""
-        hosts = backbone.hosts
+        hosts = hosts_of(backbone)
         lengths = reading.prompt.lengths
         min_length = 2 * hosts.size
         if hosts.size == 1 or max(lengths) < min_length:

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from draftlens.core.process_group import Hosts
 from draftlens.prefill.spava.blocks import near_equal_parts
 from draftlens.prefill.spava.flops import Attend, Work
+from draftlens.prefill.spava.hosts import Hosts
 from draftlens.prefill.spava.lse_merge import Part, merge_running
 from draftlens.prefill.spava.one_process_attention import scaling_of
 

@@ -10,22 +10,25 @@ from draftlens.prefill.base import NO_INPUTS, AtOnce
 
 
 class SeveralProcesses(AtOnce):
-    """The parts of `Prefill` about processes. They are imported on first use: jobs carry parts of
-    prefills, so `processes` imports the prefills."""
+    """The members of `Prefill` about processes, for a prefill with the field `hosts`. They are
+    imported on first use: jobs carry parts of prefills, so `processes` imports the prefills."""
 
-    def check_hosts(self, hosts: Any) -> None:
-        from draftlens.prefill.spava.processes.rendezvous import check_hosts
+    hosts: int | None
 
-        check_hosts(hosts)
-
-    def own_device(self, device: str | None) -> str | None:
+    def device(self, device: str | None) -> str | None:
         from draftlens.prefill.spava.processes.torchrun import own_device
 
         return own_device(device)
 
-    def meet(
-        self, backbone: Backbone, hosts: int | None = None, inputs: Mapping[str, Any] = NO_INPUTS
-    ) -> None:
+    def prepare(self, backbone: Backbone, inputs: Mapping[str, Any] = NO_INPUTS) -> None:
+        """Meet the other processes, if there are any (`rendezvous.meet`)."""
         from draftlens.prefill.spava.processes.rendezvous import meet
 
-        meet(backbone, hosts, inputs)
+        meet(backbone, self.hosts, inputs)
+
+    def check_hosts(self) -> None:
+        """Raise `ConfigError` unless `hosts` is None or a number that this machine may start."""
+        from draftlens.prefill.spava.processes.rendezvous import check_hosts
+
+        if self.hosts is not None:
+            check_hosts(self.hosts)

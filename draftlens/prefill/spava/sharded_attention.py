@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from draftlens.core.process_group import Hosts
+from draftlens.prefill.spava.hosts import Hosts
 from draftlens.prefill.spava.kernels import attend, attend_by_formula, nothing_seen
 from draftlens.prefill.spava.lse_merge import Part, merge_running, merge_stacked
 from draftlens.prefill.spava.one_process_attention import scaling_of

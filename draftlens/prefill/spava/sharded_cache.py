@@ -4,18 +4,19 @@ run each pass at once (`prefill.spava.sharded_attention`)."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from draftlens.core.process_group import Hosts
 from draftlens.models.adapter import Backbone
-from draftlens.models.attention.dispatch import AttentionPass
+from draftlens.models.attention.dispatch import ARGUMENT, AttentionPass
 from draftlens.models.kv_cache import KVCache
-from draftlens.models.sharded_rows import SpreadRow
+from draftlens.prefill.spava.hosts import Hosts
 from draftlens.prefill.spava.sharded_attention import (
     AttentionOnRankZero,
     HeldRow,
@@ -24,8 +25,35 @@ from draftlens.prefill.spava.sharded_attention import (
 )
 
 
+class SpreadRow:
+    """One row on rank 0; other ranks keep their part under `number` (`Hosts.kept`) while this
+    lives. `places` has per rank the prompt indices of its tokens, int64 rising; empty if rank 0 has
+    all."""
+
+    def __init__(self, hosts: Hosts) -> None:
+        self.number = hosts.new_number()
+        self.places: tuple[Tensor, ...] = ()
+        weakref.finalize(self, hosts.forget, self.number)
+
+    @property
+    def is_spread(self) -> bool:
+        return any(len(places) for places in self.places[1:])
+
+    def find(self, slots: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+        """Which of the prompt indices `slots` (int64 ``[K]``) a rank holds, and where the rank
+        holds them, both int64 ``[n]``."""
+        if not self.places:
+            which = torch.arange(len(slots) if rank == 0 else 0)
+            return which, slots.cpu()[which]
+        places = self.places[rank]
+        which = torch.isin(slots.cpu(), places).nonzero()[:, 0]
+        return which, torch.searchsorted(places, slots.cpu()[which])
+
+
 class ShardedCache(KVCache):
     """`KVCache` of rank 0, which grows; its `lengths` count the tokens that rank 0 holds."""
+
+    is_local: ClassVar[bool] = False
 
     def __init__(self, num_layers: int, rows: int, capacity: int, hosts: Hosts) -> None:
         super().__init__(num_layers, rows, capacity, grows=True)
@@ -34,7 +62,7 @@ class ShardedCache(KVCache):
 
     def join(self, rows: KVCache) -> None:
         super().join(rows)
-        self.spread = [*self.spread, *rows.spread]
+        self.spread = [*self.spread, *spread_rows(rows)]
 
     def remove(self, row: int) -> None:
         super().remove(row)
@@ -101,6 +129,11 @@ class ShardedCache(KVCache):
             yield SpreadAttention(AttentionOnRankZero(self.lengths, mask), self.hosts)
 
 
+def spread_rows(cache: KVCache) -> Sequence[SpreadRow]:
+    """Where the tokens of each row are; empty if this process holds all."""
+    return cache.spread if isinstance(cache, ShardedCache) else ()
+
+
 @dataclass(frozen=True)
 class Along:
     """Job: forward tokens together with rank 0 (as `Backbone.forward`); `numbers` are the rows'."""
@@ -112,7 +145,14 @@ class Along:
     def run(self, backbone: Backbone, hosts: Hosts) -> None:
         rows = [hosts.kept.get(number) for number in self.numbers]
         attention = SpreadAttention(OnOtherRank(rows), hosts)
-        backbone.forward_along(self.tokens, self.position_ids, attention)
+        with torch.inference_mode(), backbone.running(attention):
+            backbone.decoder(
+                inputs_embeds=backbone.embed(self.tokens),
+                attention_mask=None,
+                position_ids=self.position_ids,
+                use_cache=False,
+                **{ARGUMENT: attention},
+            )
 
 
 @dataclass(frozen=True)

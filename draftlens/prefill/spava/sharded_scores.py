@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from draftlens.core.process_group import Hosts
 from draftlens.models.attention.scores import BLOCK
+from draftlens.prefill.spava.hosts import Hosts
 
 
 @dataclass(frozen=True)

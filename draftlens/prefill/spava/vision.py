@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from draftlens.core.process_group import Encoded, Hosts
 from draftlens.models.media_features import (
     ENCODED,
     FeaturePieces,
@@ -22,7 +21,9 @@ from draftlens.models.media_features import (
     encoder_arguments,
 )
 from draftlens.models.pixel_split import PIXELS, Shares, pixel_shares
+from draftlens.models.prompt import Encoded
 from draftlens.prefill.spava.blocks import near_equal_parts
+from draftlens.prefill.spava.hosts import Hosts
 
 MODALITIES = {"image": "pictures", "video": "videos"}
 """Modalities, and their names in messages."""

@@ -77,7 +77,7 @@ def explain(
     text = opt.prompt_or_default(prompt, images)
     chat = read_files(as_json, limits, text, frames, media, images)
     make_folder(out)
-    engine = load_engine(target, draft, decoding, loading, as_json, calibrate)
+    engine = load_engine(target, draft, decoding, loading, as_json, calibrate=calibrate)
     answering = {"method": named, "compare": compare, "max_new_tokens": max_new_tokens}
     with spinner("answering", as_json):
         answer = subject.trace(engine, chat, outputs.title, **answering)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from draftlens.core.errors import ConfigError, InputError
-from draftlens.generate_options import OPTIONS
+from draftlens.options import OPTIONS
 
 Message = Mapping[str, Any]
 

@@ -14,7 +14,7 @@ from draftlens.core.errors import ConfigError
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
-from draftlens.prefill.base import OneProcess, PrefillOutput
+from draftlens.prefill.base import AtOnce, PrefillOutput
 from draftlens.prefill.reading import PrefillReading
 from draftlens.prefill.spava.blocks import divide
 from draftlens.prefill.spava.config import check_whole
@@ -47,7 +47,7 @@ SELECTS: Mapping[str, Choose] = {
 
 
 @dataclass(frozen=True)
-class SpavaAblation(OneProcess):
+class SpavaAblation(AtOnce):
     """`SpavaPrefill` in one process with other rules for passing keys.
 
     Args:

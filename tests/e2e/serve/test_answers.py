@@ -176,7 +176,22 @@ def test_a_prediction(locked: Running, stock: Callable[..., str]) -> None:
     assert details.accepted_prediction_tokens > NEW // 2
     assert details.rejected_prediction_tokens >= 0
     without = ask(client, "picture", model="shapes", messages=messages)
-    assert without.usage.completion_tokens_details is None
+    counts = without.usage.completion_tokens_details
+    assert (counts.accepted_prediction_tokens, counts.rejected_prediction_tokens) == (0, 0)
+    another = {"type": "content", "content": "12345 67890"}
+    wrong = ask(client, "picture", model="shapes", messages=messages, prediction=another)
+    counts = wrong.usage.completion_tokens_details
+    assert counts.accepted_prediction_tokens == 0 < counts.rejected_prediction_tokens
+
+
+def test_a_prediction_that_the_method_does_not_read(
+    client: openai.OpenAI, stock: Callable[..., str]
+) -> None:
+    prediction = {"type": "content", "content": stock("picture")}
+    response = ask(client, "picture", prediction=prediction, extra_body={"draftlens": True})
+    assert response.model_extra["draftlens"]["accepted_tokens"] > 0
+    counts = response.usage.completion_tokens_details
+    assert (counts.accepted_prediction_tokens, counts.rejected_prediction_tokens) == (0, 0)
 
 
 def test_figures(server: Running, client: openai.OpenAI) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +40,10 @@ from tests.e2e.serve.running import (
         ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),
         ({"stop": [""]}, "stop"),
         ({"max_tokens": 0}, "max_tokens"),
+        ({"ignore_eos": True}, "ignore_eos"),
+        ({"min_tokens": 5}, "min_tokens"),
+        ({"continue_final_message": True}, "continue_final_message"),
+        ({"temperature": 1e-38}, None),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role"),
         ({"messages": said(image("http://example.com/a.png"))}, "messages.0.content.0"),
@@ -47,13 +52,42 @@ from tests.e2e.serve.running import (
         ({"messages": said(image("/etc/passwd"))}, "messages.0.content.0"),
     ],
 )
-def test_what_is_not_supported(server: Running, change: dict[str, Any], param: str) -> None:
+def test_what_is_not_supported(server: Running, change: dict[str, Any], param: str | None) -> None:
     response = server.post(json={"messages": CHATS["words"], **change})
     assert response.status_code == 400, response.text
     error = response.json()["error"]
     assert error["param"] == param
     assert error["type"] == "invalid_request_error"
     assert "passwd" not in error["message"]
+
+
+HALF = "\\ud83d"
+
+
+@pytest.mark.parametrize(
+    ("path", "change", "param"),
+    [
+        ("/v1/chat/completions", {"stop": HALF}, "stop"),
+        ("/v1/chat/completions", {"stop": ["a", f"a{HALF}"]}, "stop"),
+        ("/v1/chat/completions", {"messages": said(text(HALF))}, "messages"),
+        ("/v1/chat/completions", {"messages": said({"type": HALF})}, "messages"),
+        ("/v1/chat/completions", {"prediction": {"content": HALF}}, "prediction"),
+        ("/v1/completions", {"prompt": HALF}, "prompt"),
+        ("/v1/completions", {"prompt": ["a", HALF]}, "prompt"),
+    ],
+)
+def test_half_a_character(server: Running, path: str, change: dict[str, Any], param: str) -> None:
+    """JSON may escape half of a surrogate pair, which no tokenizer takes."""
+    body = json.dumps({"messages": CHATS["words"], "prompt": "a", "max_tokens": 1, **change})
+    content = body.replace("\\\\", "\\").encode()
+    response = server.post(path, content=content, headers={"content-type": "application/json"})
+    assert response.status_code == 400, response.text
+    error = response.json()["error"]
+    assert error["param"] == param
+    assert "surrogate pair" in error["message"]
+    whole = body.replace(json.dumps(HALF)[1:-1], "\\ud83d\\ude00").encode()
+    response = server.post(path, content=whole, headers={"content-type": "application/json"})
+    assert "surrogate pair" not in response.text
 
 
 NEUTRAL = {
@@ -64,6 +98,9 @@ NEUTRAL = {
     "frequency_penalty": 0.0,
     "logprobs": False,
     "logit_bias": {},
+    "ignore_eos": False,
+    "min_tokens": 0,
+    "continue_final_message": False,
     "user": "somebody",
     "metadata": {"session": "1"},
     "parallel_tool_calls": None,

@@ -326,3 +326,9 @@ def test_the_first_row_has_the_seed_itself(seed: int) -> None:
 @pytest.mark.parametrize("seed", [-1, 2**63, 2**200 + 5])
 def test_row_seeds_are_the_low_63_bits(seed: int) -> None:
     assert row_seeds(seed, 4) == row_seeds(seed % 2**63, 4)
+
+
+def test_temperatures_whose_scores_overflow() -> None:
+    check_processors([hf.TemperatureLogitsWarper(1e-30)])
+    with pytest.raises(ConfigError, match="temperature 1e-38 is too small"):
+        check_processors([hf.TemperatureLogitsWarper(1e-38)])

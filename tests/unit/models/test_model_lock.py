@@ -81,6 +81,28 @@ def test_a_lone_shared_holder_may_become_exclusive() -> None:
         pass
 
 
+def test_between_their_passes_two_shared_holders_are_exclusive_in_turn() -> None:
+    lock, barrier, inside = PassLock(), Barrier(2, timeout=LONG), list[int]()
+
+    def hold() -> None:
+        with lock.shared(), lock.shared():
+            barrier.wait()  # both hold the lock
+            with lock.between_passes():
+                inside.append(len(inside))
+                with lock.exclusive(), lock.shared():
+                    pass
+            assert lock._holders[get_ident()] == 2
+
+    threads = [started(hold) for _ in range(2)]
+    for thread in threads:
+        thread.join(LONG)
+    assert inside == [0, 1]
+    with lock.exclusive(), lock.between_passes():  # also of one that holds it exclusively
+        inside.append(2)
+    assert not lock._holders
+    assert lock._owner is None
+
+
 @pytest.mark.parametrize("kind", ["shared", "exclusive"])
 def test_an_error_releases_the_lock(kind: str) -> None:
     lock, inside = PassLock(), Event()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from families import inputs
 from stock import NEW, reference
 
 from draftlens import ConfigError, InputError
@@ -196,6 +197,64 @@ def test_an_error_in_a_round_fails_its_rows_and_no_later_ones(
     assert callers[1].updates.empty()
     assert scheduler.counters.failed_rounds == 1
     assert scheduler.alive
+
+
+class Raising:
+    """A processor, a criterion or a prefix function that fails when the answer is long enough."""
+
+    def __init__(self, row: int, tokens: int) -> None:
+        self.length = inputs(FAMILY, FAMILY.richest, (row,))["input_ids"].shape[1] + tokens
+        self.error = ValueError("the caller's own")
+        self.is_prefix = False
+
+    def __call__(self, first: Any, second: Any) -> Any:
+        ids = second if self.is_prefix else first
+        if ids.shape[-1] >= self.length:
+            raise self.error
+        if self.is_prefix:
+            return list(range(150))
+        return second if isinstance(second, torch.Tensor) else False
+
+
+@pytest.mark.parametrize("tokens", [0, 4])
+@pytest.mark.parametrize("option", ["logits_processor", "stopping_criteria", "prefix"])
+def test_a_callable_of_the_caller_that_raises_fails_its_job_alone(
+    start: Start, gate: Gate, option: str, tokens: int
+) -> None:
+    raising = Raising(0, tokens)
+    options: dict[str, Any] = {option: [raising]}
+    if option == "prefix":
+        raising.is_prefix = True
+        options = {"prefix_allowed_tokens_fn": raising}
+    scheduler = start()
+    others = [Caller(1), Caller(2, seed=5, **SAMPLED)]
+    bad = Caller(0, samples=2, **options)
+    for caller in (others[0], bad, others[1]):
+        scheduler.submit(caller.job)
+    gate.open()
+    with pytest.raises(ValueError, match="the caller's own") as raised:
+        bad.heard()
+    assert raised.value is raising.error
+    assert others[0].heard() == [reference(FAMILY, FAMILY.richest)[1]]
+    assert others[1].heard() == [alone(2, 5)]
+    assert bad.updates.empty()
+    assert scheduler.counters.failed_rounds == 0
+    assert scheduler.num_rows == 0
+
+
+@pytest.mark.parametrize("option", ["logits_processor", "stopping_criteria"])
+def test_a_callable_of_the_caller_that_returns_nothing_fails_its_job_alone(
+    start: Start, gate: Gate, option: str
+) -> None:
+    scheduler = start()
+    other, bad = Caller(1), Caller(0, **{option: [lambda ids, scores: None]})
+    for caller in (other, bad):
+        scheduler.submit(caller.job)
+    gate.open()
+    with pytest.raises((RuntimeError, TypeError)):
+        bad.heard()
+    assert other.heard() == [reference(FAMILY, FAMILY.richest)[1]]
+    assert scheduler.counters.failed_rounds == 0
 
 
 @pytest.mark.parametrize("place", ["prepare", "read", "second sample"])

@@ -22,6 +22,7 @@ import torch
 
 from draftlens.core.errors import ConfigError, HostError
 from draftlens.models.adapter import Backbone
+from draftlens.prefill.spava.hosts import set_hosts
 from draftlens.prefill.spava.processes.heartbeat import Signs
 from draftlens.prefill.spava.processes.process_group import (
     PATIENCE_SECONDS,
@@ -217,7 +218,7 @@ def start(
     finally:
         _close(rank_sockets)
     hosts = LocalRanks(links, children, threads, patience)
-    backbone.hosts = hosts
+    set_hosts(backbone, hosts)
     return hosts
 
 

@@ -17,7 +17,8 @@ from torch.distributed import ProcessGroupGloo
 
 from draftlens.core.errors import HostError
 from draftlens.core.locks import ForkAware, ForkLock
-from draftlens.core.process_group import Arriving, Encoded
+from draftlens.models.prompt import Encoded
+from draftlens.prefill.spava.hosts import Arriving
 from draftlens.prefill.spava.processes.heartbeat import Heartbeat, Signs, ignore_loss
 from draftlens.prefill.spava.processes.jobs import ALLOWED, packed, unpacked
 from draftlens.prefill.spava.processes.transport import (

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError
 from draftlens.core.locks import ForkLock
-from draftlens.core.process_group import ALONE, Hosts
 from draftlens.models.adapter import Backbone
 from draftlens.models.model_state import Slot
-from draftlens.prefill.base import NO_INPUTS, check_is_number_of_hosts
+from draftlens.prefill.base import NO_INPUTS
+from draftlens.prefill.spava.hosts import ALONE, Hosts, hosts_of, set_hosts
 from draftlens.prefill.spava.processes.launch import LocalRanks, start
 from draftlens.prefill.spava.processes.torchrun import is_launched, join
 
@@ -26,9 +27,10 @@ MOST_HOSTS = 256
 def check_hosts(hosts: Any) -> None:
     """Raise `ConfigError` before minutes of loading unless `hosts` is None (those of torchrun, or
     this process alone) or a number of at least 1 that agrees with torchrun."""
-    check_is_number_of_hosts(hosts)
     if hosts is None:
         return
+    if type(hosts) is not int or hosts < 1:
+        raise ConfigError(f"hosts must be a whole number of at least 1, not {shown(hosts)}")
     if hosts > MOST_HOSTS:
         raise ConfigError(f"hosts must be at most {MOST_HOSTS}, not {hosts}: each is a process")
     if is_launched() and hosts != int(os.environ["WORLD_SIZE"]):
@@ -54,12 +56,14 @@ def meet(
         InputError: the inputs differ between ranks of torchrun.
         HostError: the others did not come.
     """
-    if backbone.hosts.size == 1 or not backbone.hosts.is_usable:
-        backbone.hosts = _group_of(backbone, hosts, inputs)
-    if hosts is not None and hosts != backbone.hosts.size:
+    group = hosts_of(backbone)
+    if group.size == 1 or not group.is_usable:
+        group = _group_of(backbone, hosts, inputs)
+        set_hosts(backbone, group)
+    if hosts is not None and hosts != group.size:
         raise ConfigError(
-            f"the model reads its prompts with {backbone.hosts.size} hosts already, and hosts is "
-            f"{hosts}: leave it out"
+            f"the model reads its prompts with {group.size} hosts already, and hosts is {hosts}: "
+            "leave it out"
         )
 
 
@@ -71,7 +75,7 @@ _STARTING = ForkLock()
 def _group_of(backbone: Backbone, hosts: int | None, inputs: Mapping[str, Any]) -> Hosts:
     """The group of a model, shared by all calls; a new one if there is none that can be used."""
     with _STARTING:
-        group = _GROUP.get(backbone.model) or backbone.hosts
+        group = _GROUP.get(backbone.model) or hosts_of(backbone)
         if group.size > 1 and (group.is_usable or not isinstance(group, LocalRanks)):
             return group
         group = _new_group(backbone, hosts, inputs, group)

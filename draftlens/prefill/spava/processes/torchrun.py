@@ -12,6 +12,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from draftlens.core.errors import ConfigError, HostError, InputError
 from draftlens.models.adapter import Backbone
+from draftlens.prefill.spava.hosts import set_hosts
 from draftlens.prefill.spava.processes.heartbeat import ignore_loss
 from draftlens.prefill.spava.processes.process_group import PATIENCE_SECONDS, GlooRanks
 from draftlens.prefill.spava.processes.worker_loop import exit_when_lost, run_jobs_and_exit
@@ -33,8 +34,9 @@ def join(backbone: Backbone, patience: float = PATIENCE_SECONDS, digest: str = "
     """Let the processes of torchrun read prompts together; each calls this with its own copy of the
     same model, and the digest of its request.
 
-    On rank 0 it returns, and `backbone.hosts` is the group. The other ranks run the jobs of rank 0
-    until that ends, and then exit with status 0. So everything after this call runs on rank 0 only.
+    On rank 0 it returns, and `hosts_of` the backbone is the group. The other ranks run the jobs of
+    rank 0 until that ends, and then exit with status 0. So everything after this call runs on rank
+    0 only.
 
     Raises:
         HostError: the others did not come.
@@ -53,7 +55,7 @@ def join(backbone: Backbone, patience: float = PATIENCE_SECONDS, digest: str = "
     if rank:
         run_jobs_and_exit(backbone, hosts)
     atexit.register(hosts.end)
-    backbone.hosts = hosts
+    set_hosts(backbone, hosts)
     return hosts
 
 

@@ -58,8 +58,8 @@ def test_what_is_approximate() -> None:
 
 
 def test_ablations_are_for_one_process() -> None:
-    with pytest.raises(ConfigError, match="several hosts read prompts by prefill 'ring' or"):
-        SpavaAblation().check_hosts(2)
+    with pytest.raises(ConfigError, match="hosts"):
+        make_prefill({"name": "spava-ablation", "hosts": 2})
 
 
 @pytest.mark.parametrize("name", ["star", "spava-ablation"])

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier
+from threading import Barrier, Thread
 from typing import Any
 
 import pytest
@@ -15,8 +15,10 @@ from families import FAMILIES
 from torch import Tensor, nn
 
 from draftlens.core.errors import ConfigError
+from draftlens.core.tree import attention_mask
 from draftlens.models.adapter import Backbone
 from draftlens.models.forward_backend import EAGER
+from draftlens.models.kv_cache import KVCache
 from draftlens.models.model_state import Slot
 from draftlens.passes import attach, describe_passes, structure
 from draftlens.passes.inductor import compiler, engine
@@ -30,6 +32,8 @@ from draftlens.processes.child import start_child
 
 ONE = PassShape(1, 1)
 SOME = PassShape(1, ANY)
+PATIENCE = 30.0
+"""Seconds after which threads wait for each other for ever."""
 
 
 class ScriptedCompiler(Compiler):
@@ -143,6 +147,56 @@ def test_threads_that_wait_for_one_pass_have_it_compiled_once(
             waiting.result()
     assert compiler.done == [ONE]
     assert set(library.runners) == {ONE}
+
+
+class MeetingPasses(CompiledPasses):
+    """Passes of several threads that begin together."""
+
+    def __init__(self, library: Library, threads: int) -> None:
+        super().__init__(library)
+        self._barrier = Barrier(threads)
+
+    def run(
+        self, tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None
+    ) -> Tensor | None:
+        self._barrier.wait(PATIENCE)  # all hold the lock of the model
+        return super().run(tokens, position_ids, cache, mask)
+
+
+@pytest.mark.parametrize("on_disk", [True, False])
+@pytest.mark.parametrize("widths", [(1, 1), (1, 2)])
+def test_passes_of_two_threads_load_their_code(
+    backbone: Backbone, tmp_path: Path, on_disk: bool, widths: tuple[int, int]
+) -> None:
+    """Neither waits for the end of the other's pass."""
+    compiler = ScriptedCompiler()
+    if on_disk:
+        for shape in (ONE, SOME):
+            (tmp_path / f"{shape.name}.pt2").write_text("code")
+    backbone.passes = MeetingPasses(make(backbone, tmp_path, compiler), len(widths))
+    logits: dict[int, Tensor] = {}
+
+    prompt = backbone.text_prompt(torch.tensor([[5, 6]]))
+    caches = [backbone.new_cache(prompt, room=2) for _ in widths]
+    for cache in caches:
+        backbone.prefill(prompt, cache)
+
+    def forward(number: int, width: int) -> None:
+        ids = torch.arange(7, 7 + width)[None]
+        positions = prompt.positions(torch.arange(width)[None])
+        mask = attention_mask([2], torch.ones(width, width).tril().bool())
+        logits[number] = backbone.forward(ids, positions, caches[number], mask)
+
+    threads = [Thread(target=forward, args=call, daemon=True) for call in enumerate(widths)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert sorted(logits) == [0, 1]
+    assert len(compiler.done) == (0 if on_disk else len(set(widths)))
+    torch.testing.assert_close(logits[0][:, :1], logits[1][:, :1])
+    with backbone.alone():
+        pass
 
 
 def test_compiling_says_what_it_does(

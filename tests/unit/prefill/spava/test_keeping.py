@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from draftlens.core.errors import ConfigError
-from draftlens.core.process_group import Alone
 from draftlens.prefill.base import make_prefill
+from draftlens.prefill.spava.hosts import Alone
 from draftlens.prefill.spava.kv_placement import CacheShape, KeepingCosts, is_sharded
 
 CONFIG = SimpleNamespace(

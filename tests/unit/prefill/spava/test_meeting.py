@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +11,8 @@ import torch
 from torch.distributed import HashStore
 
 from draftlens.core.errors import ConfigError, InputError
-from draftlens.core.process_group import ALONE
 from draftlens.prefill.base import make_prefill
+from draftlens.prefill.spava.hosts import ALONE, hosts_of
 from draftlens.prefill.spava.processes.launch import LocalRanks
 from draftlens.prefill.spava.processes.rendezvous import digest_of, meet
 from draftlens.prefill.spava.processes.torchrun import check_equal, check_first, own_device
@@ -36,27 +35,26 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> None:
     ("hosts", "prefill", "why"),
     [
         (0, "ring", "hosts must be a whole number of at least 1, not 0"),
-        (True, "ring", "hosts must be a whole number"),
+        (True, "spava", "hosts must be a whole number"),
         (2.0, "ring", "hosts must be a whole number"),
-        (2, "full", "several hosts read prompts by prefill 'ring' or 'spava': name one"),
+        (2, "full", "prefill 'full' has no option 'hosts'"),
     ],
 )
 def test_numbers_that_make_no_sense(hosts: Any, prefill: Any, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
-        make_prefill(prefill).check_hosts(hosts)
+        make_prefill({"name": prefill, "hosts": hosts})
 
 
-def test_numbers_that_do() -> None:
-    make_prefill("full").check_hosts(None)
-    make_prefill("full").check_hosts(1)
-    make_prefill("ring").check_hosts(2)
+@pytest.mark.parametrize("hosts", [None, 1, 2])
+def test_numbers_that_do(hosts: int | None) -> None:
+    make_prefill({"name": "ring", "hosts": hosts})
 
 
 @pytest.mark.usefixtures("launched")
 def test_torchrun_decides_how_many_there_are() -> None:
-    make_prefill("ring").check_hosts(8)
+    make_prefill({"name": "ring", "hosts": 8})
     with pytest.raises(ConfigError, match="torchrun has started 8 processes, and hosts is 2"):
-        make_prefill("ring").check_hosts(2)
+        make_prefill({"name": "ring", "hosts": 2})
 
 
 @pytest.mark.usefixtures("launched")
@@ -108,9 +106,16 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
     return started
 
 
+class Called:
+    """A backbone, as far as hosts are concerned."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model = model
+
+
 def backbone_of(model: torch.nn.Module) -> Any:
     """What every call with a transformers model makes anew."""
-    return SimpleNamespace(model=model, hosts=ALONE)
+    return Called(model)
 
 
 def test_calls_with_one_model_share_a_group(starts: list[Started]) -> None:
@@ -120,7 +125,7 @@ def test_calls_with_one_model_share_a_group(starts: list[Started]) -> None:
     meet(second, 2)
     meet(third)
     assert len(starts) == 1
-    assert first.hosts is second.hosts is third.hosts is starts[0]
+    assert hosts_of(first) is hosts_of(second) is hosts_of(third) is starts[0]
     meet(third)  # it has met them
     with pytest.raises(ConfigError, match="with 2 hosts already, and hosts is 3: leave it out"):
         meet(other, 3)
@@ -132,7 +137,7 @@ def test_a_group_that_was_lost_is_started_again(starts: list[Started]) -> None:
     starts[0].lost = "host 1 has ended"
     again = backbone_of(model)
     meet(again, 3)
-    assert again.hosts is starts[1]
+    assert hosts_of(again) is starts[1]
     assert starts[0].ended
 
 
@@ -146,7 +151,7 @@ def test_the_same_backbone_meets_others_again(
     starts[0].lost = "host 1 has ended"
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     meet(backbone)
-    assert backbone.hosts is starts[1]
+    assert hosts_of(backbone) is starts[1]
     assert (starts[1].size, starts[1].threads) == (4, 2)
 
 
@@ -155,7 +160,7 @@ def test_without_hosts_a_model_is_alone(starts: list[Started]) -> None:
     for hosts in (None, 1):
         alone = backbone_of(model)
         meet(alone, hosts)
-        assert alone.hosts is ALONE
+        assert hosts_of(alone) is ALONE
     assert starts == []
 
 

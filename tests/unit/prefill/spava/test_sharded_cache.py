@@ -6,10 +6,9 @@ import gc
 
 import torch
 
-from draftlens.core.process_group import Alone
 from draftlens.models.kv_cache import KVCache
-from draftlens.models.sharded_rows import SpreadRow
-from draftlens.prefill.spava.sharded_cache import ShardedCache
+from draftlens.prefill.spava.hosts import Alone
+from draftlens.prefill.spava.sharded_cache import ShardedCache, SpreadRow
 
 
 def filled(cache: KVCache, first: int) -> KVCache:

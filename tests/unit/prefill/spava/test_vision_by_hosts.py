@@ -13,8 +13,9 @@ from families import FAMILIES, Family, inputs
 from stock import target
 from torch import Tensor
 
-from draftlens.core.process_group import ALONE, Alone, Encoded
 from draftlens.models.adapter import Backbone
+from draftlens.models.prompt import Encoded
+from draftlens.prefill.spava.hosts import ALONE, Alone, set_hosts
 from draftlens.prefill.spava.vision import encode_by_ranks
 
 KINDS = [
@@ -67,9 +68,9 @@ class InTurn(Alone):
 def by_hosts(family: Family, size: int) -> Iterator[tuple[Backbone, InTurn]]:
     backbone = Backbone(target(family))
     hosts = InTurn(backbone.model, size)
-    backbone.hosts = hosts
+    set_hosts(backbone, hosts)
     yield backbone, hosts
-    backbone.hosts = ALONE
+    set_hosts(backbone, ALONE)
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from itertools import count
 from typing import Any, Protocol
 
 from torch import Tensor
+
+from draftlens.models.adapter import Backbone
+from draftlens.models.model_state import Slot
+from draftlens.models.prompt import Encoded, unencoded
 
 
 class Arriving:
@@ -21,15 +24,6 @@ class Arriving:
     def wait(self) -> list[Tensor]:
         """The tensors; may be called once. Raises HostError if a rank has ended or timed out."""
         return self._tensors
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """`generate`'s arguments with features in place of the divided pixels; `notes` name the pixels
-    that rank 0 encodes alone."""
-
-    inputs: dict[str, Any]
-    notes: tuple[str, ...] = ()
 
 
 class Hosts(Protocol):
@@ -77,8 +71,9 @@ class Hosts(Protocol):
         ...
 
     def encode(self, model: Any, inputs: Mapping[str, Any]) -> Encoded:
-        """Encode pixels among `generate`'s arguments, divided over the ranks as far as possible.
-        Called by rank 0; raises HostError if a rank is lost."""
+        """Encode pixels among `generate`'s arguments, divided over the ranks as far as possible;
+        the notes name the pixels that rank 0 encodes alone. Called by rank 0; raises HostError if a
+        rank is lost."""
         ...
 
 
@@ -119,3 +114,16 @@ class Alone:
 
 
 ALONE = Alone()
+
+_HOSTS = Slot[Hosts]("ranks of a backbone")
+
+
+def hosts_of(backbone: Backbone) -> Hosts:
+    """The ranks that read the prompts of a backbone."""
+    return _HOSTS.get(backbone) or ALONE
+
+
+def set_hosts(backbone: Backbone, hosts: Hosts) -> None:
+    """Let these ranks read the prompts of a backbone and encode its pixels."""
+    _HOSTS.set(backbone, hosts)
+    backbone.encode_pixels = unencoded if hosts.size == 1 else hosts.encode

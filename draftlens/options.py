@@ -1,18 +1,36 @@
-"""The options of `generate`: their names, types and allowed values, for every entry point.
+"""The options of answers: names, types, allowed values and defaults, for every entry point.
 
-They are those of transformers, except for values that are never intended (a length of infinity,
-an empty stop string), which are refused here.
+Those of `generate` are as in transformers, except for values that are never intended (a length of
+infinity, an empty stop string), which are refused here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from inspect import signature
 from types import MappingProxyType
-from typing import Annotated, Any, TypedDict, get_type_hints
+from typing import Annotated, Any, SupportsIndex, TypedDict, get_type_hints
 
-from draftlens.core.checks import Check, as_real, as_whole, real, shown, switch, whole, wrong
+from transformers import StopStringCriteria
+
+from draftlens.core.checks import (
+    Check,
+    as_real,
+    as_whole,
+    real,
+    shown,
+    suggestion,
+    switch,
+    whole,
+    wrong,
+)
 from draftlens.core.errors import ConfigError
+from draftlens.core.references import GivenReferences
 from draftlens.core.text import tokenizer_of
+from draftlens.media import Limits
+from draftlens.methods.base import MethodLike
+from draftlens.models.cache_argument import CACHE_ARGUMENTS
+from draftlens.passes import Compile
 
 NOT_RETURNED = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 """Options of `generate` that request outputs which speculative decoding does not have."""
@@ -272,3 +290,187 @@ def check_temperature(temperature: Any, samples: Any) -> None:
             "temperature must be a number above 0 with do_sample=True, not "
             f"{shown(temperature)}: greedy decoding is do_sample=False"
         )
+
+
+NOT_OPTIONS = ("self", "inputs", "kwargs", "custom_generate")
+"""Arguments of transformers' `generate` that this library sets itself."""
+
+SYNONYMS = (
+    ("image", "images"),
+    ("picture", "images"),
+    ("pictures", "images"),
+    ("videos", "video"),
+    ("clip", "video"),
+    ("chat", "messages"),
+    ("question", "prompt"),
+    ("text", "prompt"),
+    ("frames", "num_frames"),
+    ("nframes", "num_frames"),
+    ("max_tokens", "max_new_tokens"),
+    ("max_completion_tokens", "max_new_tokens"),
+    ("max_output_tokens", "max_new_tokens"),
+    ("min_tokens", "min_new_tokens"),
+    ("n", "num_return_sequences"),
+    ("num_samples", "num_return_sequences"),
+    ("beams", "num_beams"),
+    ("beam_size", "num_beams"),
+    ("sample", "do_sample"),
+    ("sampling", "do_sample"),
+    ("temp", "temperature"),
+    ("timeout", "max_time"),
+    ("stop_sequences", "stop"),
+    ("stop_words", "stop"),
+    ("stop", "stop_strings"),
+    ("stop_token_ids", "eos_token_id"),
+    ("random_seed", "seed"),
+    ("draft_model", "draft"),
+)
+"""Names in other libraries, and the names here."""
+
+OF_METHODS = (
+    "num_speculative_tokens",
+    "tree",
+    "sampling_rule",
+    "pruner",
+    "prune_ratio",
+    "schedule",
+)
+"""Options of methods, which are often passed next to the method instead of in it."""
+
+
+def names_beside_options(kind: Any) -> tuple[str, ...]:
+    """The names of a `TypedDict` of arguments that are no options of `generate`."""
+    return tuple(
+        name for name in kind.__annotations__ if name not in GenerateOptions.__annotations__
+    )
+
+
+class CheckedOptions(dict[str, Any]):
+    """Options of `generate` that are checked already: `checked_options` returns them as they
+    are."""
+
+
+def checked_options(
+    options: Mapping[str, Any], further: Iterable[str] = (), inputs: Iterable[str] = ()
+) -> CheckedOptions:
+    """The options of `generate`, numbers of numpy and torch as those of Python.
+
+    `further` are names of other arguments, for the message about an unknown name; `inputs` are
+    names in the processor's output. Raises ConfigError for an unknown name or a value that is not
+    allowed.
+    """
+    if isinstance(options, CheckedOptions):
+        return options
+    checked = CheckedOptions(options)
+    for name, value in options.items():
+        check = OPTIONS.get(name)
+        if check is None:
+            _check_name(name, [*OPTIONS, *further], inputs)
+        elif value is not None:
+            checked[name] = check(name, value)
+    config = checked.get("generation_config")
+    samples = checked.get("do_sample", getattr(config, "do_sample", False))
+    check_temperature(checked.get("temperature"), samples)
+    return checked
+
+
+def _check_name(name: str, known: Sequence[str], inputs: Iterable[str]) -> None:
+    """Refuse the name of an option that transformers does not have either."""
+    if name in inputs:
+        raise ConfigError(f"{name} is given as an option, and the inputs hold it already")
+    if name in CACHE_ARGUMENTS or name in _names_of_transformers():
+        return
+    if name in OF_METHODS:
+        raise ConfigError(
+            f"there is no option {name!r} beside the method: give it with the method, such as "
+            f"method={{'method': 'speculative', {name!r}: ...}}"
+        )
+    meant = suggestion(name, known, SYNONYMS)
+    raise ConfigError(
+        f"there is no option {name!r}{meant or '; arguments of the model belong into the inputs'}"
+    )
+
+
+def _names_of_transformers() -> set[str]:
+    """The options of `generate` in the installed version of transformers."""
+    from transformers import GenerationConfig, GenerationMixin
+
+    names = {*signature(GenerationMixin.generate).parameters, *vars(GenerationConfig())}
+    return {name for name in names if not name.startswith("_")} - {*NOT_OPTIONS}
+
+
+Seed = SupportsIndex | Sequence[SupportsIndex] | None
+"""A seed for all rows of a call, one for each row, or None to draw one."""
+
+
+class CallOptions(GenerateOptions, total=False):
+    draft: Any
+    draft_inputs: Mapping[str, Any] | None
+    method: MethodLike
+    seed: Seed
+    references: GivenReferences | None
+    prefill: Any
+    compile: Compile
+
+
+MAX_NEW_TOKENS = 256
+"""Default length of an engine's answers, in tokens."""
+
+
+class MediaOptions(TypedDict, total=False):
+    """The media of a prompt (`Engine.stream`)."""
+
+    video: Any
+    images: Any
+    messages: Sequence[Any] | None
+    num_frames: int
+    limits: Limits | None
+
+
+class EngineOptions(GenerateOptions, total=False):
+    """How an engine answers (`Engine.stream`)."""
+
+    method: MethodLike
+    seed: Seed
+    references: GivenReferences | None
+    stop: str | Sequence[str] | None
+    prefill: Any
+
+
+class PromptOptions(MediaOptions, EngineOptions, total=False):
+    """All arguments of `Engine.stream` except the prompt."""
+
+
+ARGUMENTS = ("prompt", *names_beside_options(PromptOptions))
+"""Arguments of `Engine.stream` other than options of transformers."""
+
+
+def split_options(options: Any, kind: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arguments of a `TypedDict` that are no options of `generate`, and the rest."""
+    names = names_beside_options(kind)
+    own = {name: value for name, value in options.items() if name in names}
+    rest = {name: value for name, value in options.items() if name not in names}
+    return own, rest
+
+
+def completed_options(
+    options: Mapping[str, Any], stop: str | Sequence[str] | None, tokenizer: Any
+) -> CheckedOptions:
+    """The options of `generate` with an engine's defaults: greedy, at most `MAX_NEW_TOKENS` long.
+
+    Raises:
+        ConfigError: an option is unknown or has a value that is not allowed.
+    """
+    completed = checked_options(options, ARGUMENTS)
+    if stop is not None:
+        stop = texts("stop", stop)
+        strings = [stop] if isinstance(stop, str) else list(stop)
+        criteria = completed.get("stopping_criteria") or []
+        completed["stopping_criteria"] = [*criteria, StopStringCriteria(tokenizer, strings)]
+    if completed.get("tokenizer") is None:
+        completed["tokenizer"] = tokenizer
+    if "generation_config" not in completed:
+        completed.setdefault("do_sample", False)
+        if "max_length" not in completed:
+            completed.setdefault("max_new_tokens", MAX_NEW_TOKENS)
+    return completed
