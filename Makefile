@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
 
-.PHONY: demo test lmms fuzz mutants soak serve-soak faults check docs format pair reader bench clean
+.PHONY: demo test lmms fuzz mutants soak serve-soak siege faults check docs sbom format pair reader bench clean
 
 demo: $(INSTALLED)
 	$(BIN)/draftlens demo
@@ -41,6 +41,11 @@ soak: $(READY)
 # 10,000 requests of 64 clients to a server: 2,000 answers are compared, clients leave, bodies are malformed, decoders die.
 serve-soak: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults.serve_soak
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults.serve_limits
+
+# 300 silent connections, 100 kills of decoders, 1,000 streams and 500 odd requests at the same time.
+siege: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults.serve_soak --siege
 
 # About 1,400 malformed inputs, of which each is answered or refused in one line.
 faults: $(READY)
@@ -58,6 +63,18 @@ docs: $(READY)
 	$(BIN)/python -m pip install --quiet -e ".[docs]"
 	$(BIN)/typer draftlens.cli.app utils docs --name draftlens --title "Command line" --output docs/cli.md
 	$(BIN)/sphinx-build -q -W --keep-going -c docs . build/docs
+
+# What a server needs at a release, in dist/: a lock of its requirements with the hashes of the wheels for this
+# platform, and the SBOM (CycloneDX) of them. The tools have an environment of their own.
+# `pip install --require-hashes -r` takes the lock.
+LOCK := dist/requirements-serve.txt
+sbom:
+	test -x .venv-release/bin/python || $(PYTHON) -m venv .venv-release
+	.venv-release/bin/python -m pip install --quiet cyclonedx-bom
+	mkdir -p dist
+	.venv-release/bin/python -m pip install --quiet --dry-run --ignore-installed --report dist/report.json ".[serve,documents]"
+	.venv-release/bin/python recipes/lock.py dist/report.json > $(LOCK)
+	.venv-release/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --output-file dist/sbom.json $(LOCK)
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -72,8 +72,13 @@ class AsyncAnswer:
     def cancel(self) -> None:
         """End the answer; its rows leave the batch before the next round."""
         if not self.done:
-            self.done = True
+            self._end()
             self._scheduler.cancel(self.job)
+
+    def _end(self) -> None:
+        """Without the cycle of job and answer, the job's inputs are freed with the answer."""
+        self.done = True
+        self.job.notify = _ignore
 
     async def __aiter__(self) -> AsyncIterator[Chunk]:
         while not self.done:
@@ -85,14 +90,14 @@ class AsyncAnswer:
         that was held back. Raises the error that ended the answer."""
         update = await self._updates.get()
         if update.error is not None:
-            self.done = True
+            self._end()
             raise update.error
         if self._streamer is not None:
             for chunk in update.chunks:
                 self._streamer.put(torch.tensor(chunk.tokens))
         chunks = [self._received(chunk) for chunk in update.chunks]
         if update.done:
-            self.done = True
+            self._end()
             rest = [decoder.flush() for decoder in self._decoders]
             chunks += [Chunk((), (), text, row) for row, text in enumerate(rest) if text]
         return chunks
@@ -141,6 +146,10 @@ class AsyncAnswer:
     def _notify(self, update: Update) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._updates.put_nowait, update)
+
+
+def _ignore(update: Update) -> None:
+    """In place of `notify` after the end."""
 
 
 def _no_text(ids: list[int]) -> str:

@@ -14,7 +14,6 @@ from typing import Any, Unpack
 from draftlens.async_answer import AsyncAnswer
 from draftlens.batch.map import ClipAnswer, MapOptions, map_clips
 from draftlens.chat import Chat
-from draftlens.compile import Compile, attach, check_compile, compile_usual
 from draftlens.core.checks import wrong
 from draftlens.core.errors import InputError
 from draftlens.core.names import IMAGE_PROMPT, VIDEO_PROMPT
@@ -29,7 +28,15 @@ from draftlens.inputs import Inputs, Processors, check_clips, read_conversations
 from draftlens.media import Limits
 from draftlens.media.conversation import Conversation
 from draftlens.media.given import kind_of
-from draftlens.methods.base import Method, MethodLike, Models, resolve, with_prefill
+from draftlens.methods.base import (
+    Method,
+    MethodLike,
+    Models,
+    check_drafting,
+    plan_of,
+    resolve,
+    with_prefill,
+)
 from draftlens.models.load import Loaded, as_pair
 from draftlens.models.prompt_cache import PromptCache
 from draftlens.options import (
@@ -41,6 +48,7 @@ from draftlens.options import (
     completed_options,
     split_options,
 )
+from draftlens.passes import Compile, attach, check_compile
 from draftlens.pruning import Choice
 from draftlens.request import Request, check_for_models
 from draftlens.scheduling import Scheduler, SchedulerLimits
@@ -99,6 +107,7 @@ class Engine:
         self.draft: Loaded | None = models[1]
         self.notice = notice
         self.method = with_prefill(resolve(method, self.draft is not None), prefill)
+        check_drafting(self.method, self.models)
         self.prefill = prefill
         self.processors = Processors(self.target, self.draft)
         if compile:
@@ -114,28 +123,27 @@ class Engine:
                 model.backbone.prompt_cache = prompt_cache
 
     def compile(self, mode: Compile = True, draft_quantization: str | None = None) -> None:
-        """Let decode forwards of the models run as compiled code.
+        """Let an engine of passes compute the decode forwards of the models.
 
-        The code depends on the number of threads (`torch.set_num_threads`): set it before.
+        What is compiled depends on the number of threads (`torch.set_num_threads`): set it before.
 
         Args:
-            mode: True or `"inductor"` compiles the passes of single requests now, unless their code
-                is on disk, and further kinds of passes when they first run; this takes about a
-                minute for each. `"openvino"` prepares OpenVINO's passes, for float32 models on the
-                CPU; it keeps a second copy of the weights. `"auto"` times the passes of each model
-                for about two seconds and takes the fastest of modules, OpenVINO's and code that is
-                on disk. False takes the models' modules again.
-            draft_quantization: `"int8"` gives the draft 8-bit weights in OpenVINO's passes, which
-                halves the time of a draft token and changes no answer.
+            mode: what computes them, a name of `passes.PASSES`. True compiles the
+                passes of single requests now, unless their code is on disk, and further kinds of
+                passes when they first run; this takes about a minute for each. `"auto"` takes for
+                each model the first engine of `passes.base.BY_PREFERENCE` that suits it, and
+                compiles nothing for minutes. False takes the models' modules again.
+            draft_quantization: `"int8"` gives the draft 8-bit weights in the passes of an engine
+                that has them, which halves the time of a draft token and changes no answer.
 
         Raises:
-            ConfigError: the mode is another one, or OpenVINO is not installed.
+            ConfigError: the mode is another one, or its engine is not installed.
         """
         models = [self.target] if self.draft is None else [self.target, self.draft]
         backbones = [model.backbone for model in models]
         attach(backbones, mode, draft_quantization)
-        for backbone in backbones if mode else []:
-            compile_usual(backbone)
+        for backbone in backbones:
+            backbone.passes.prepare()
 
     def generate(
         self, prompt: str | Sequence[str] | None = None, **options: Unpack[PromptOptions]
@@ -305,8 +313,8 @@ class Engine:
             readings: features of the target's prefill in addition to those that the method needs.
             observe: follows the answer (`decoding.observer.Observer`); a function receives the
                 choices of a pruner.
-            namespace: whose entries of the prompt cache the call uses and adds to. Without one it
-                uses none, or, where `load` was given a `prompt_cache`, those of the namespace "".
+            namespace: whose entries of the prompt cache the call uses and adds to. By default it is
+                "" if `load` was given a `prompt_cache`; otherwise the call uses no entries.
             options: as for `stream`.
         """
         if not isinstance(observe, Observer):
@@ -456,7 +464,7 @@ class Engine:
 
     def plan(self, method: MethodLike = None) -> Plan:
         """The plan of a method, by default the engine's, with the engine's models."""
-        return self._method(method).plan(self.models)
+        return plan_of(self._method(method), self.models)
 
     def _method(self, method: MethodLike, prefill: Any = None) -> Method:
         resolved = resolve(self.method if method is None else method, self.draft is not None)

@@ -83,6 +83,23 @@ class Processors:
         readable = [_readable(chat, self.draft.backbone.modalities) for chat in chats]
         return Inputs(inputs, _process(self.draft, readable), chats)
 
+    def num_visual_tokens(self, conversation: Conversation) -> int:
+        """Tokens of the pictures and clips for the target, computed from their sizes; 0 if its
+        processor cannot tell."""
+        count = getattr(self.target.processor, "_get_num_multimodal_tokens", None)
+        sizes: dict[str, list[Any]] = {
+            "image_sizes": [(image.height, image.width) for image in conversation.images],
+            "video_sizes": [video.frames.shape[:3] for video in conversation.videos],
+        }
+        sizes = {name: values for name, values in sizes.items() if values}
+        if count is None or not sizes:
+            return 0
+        try:
+            told = count(**sizes)
+        except Exception:  # some processors fail for sizes that they refuse later
+            return 0
+        return sum(told.num_image_tokens or ()) + sum(told.num_video_tokens or ())
+
     def chat_source(self, inputs: Inputs) -> ChatSource | None:
         """The messages that inputs were made of, from which a method can make further inputs of the
         draft; None if unknown."""

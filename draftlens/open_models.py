@@ -24,6 +24,9 @@ from draftlens.models.loading import PairOptions
 FALLBACK = "lookup"
 """The method if no method is named and there is no draft."""
 
+PLAIN_METHOD = "plain"
+"""The method if none is named and nothing can be drafted for the target."""
+
 _log = logging.getLogger("draftlens")
 
 
@@ -47,8 +50,9 @@ def open_models(
     """Load a target and, if the method has a use for one, its draft.
 
     Draft `auto` is the known draft of the target. Without one, method `lookup` is used unless a
-    method is named. A named method with an optional draft (`specvlm`, `parallelvlm`, `tabed`) then
-    lets the target draft for itself, and one that needs a draft is refused.
+    method is named, or `plain` for a target whose cache cannot be rolled back. A named method with
+    an optional draft (`specvlm`, `parallelvlm`, `tabed`) then lets the target draft for itself, and
+    one that needs a draft is refused.
 
     Raises:
         ConfigError: a name or value is unknown, or the method needs a draft and there is none;
@@ -76,12 +80,14 @@ def _open_with_known_draft(
     if use == "unused" and target != EMBEDDED:
         return Opened(load_model(target, "target", options.target), None, method)
     name = known_draft(target, options.target)
-    if name is None:
-        reason = f"no draft is known for {target!r}"
-        if use == "needed":
-            raise ConfigError(f"{reason}, and the method needs one: {remedy()}")
-        return _without_draft(load_model(target, "target", options.target), method, reason)
+    reason = f"no draft is known for {target!r}"
+    if name is None and use == "needed":
+        raise ConfigError(f"{reason}, and the method needs one: {remedy()}")
     loaded = load_model(target, "target", options.target)
+    if method is None and loaded.backbone.plain_only:
+        return _without_draft(loaded, PLAIN_METHOD, loaded.backbone.plain_only)
+    if name is None:
+        return _without_draft(loaded, method, reason)
     try:
         return Opened(loaded, _load_draft(name, loaded, options), method)
     except DraftlensError as error:
@@ -101,6 +107,8 @@ def _without_draft(target: Loaded, method: MethodLike, reason: str) -> Opened:
     used_method: MethodLike = FALLBACK if method is None else method
     if method is None:
         notice = f"{reason}; method {FALLBACK!r} drafts from the text instead"
+    elif method == PLAIN_METHOD:
+        notice = f"{reason}; method {PLAIN_METHOD!r} drafts nothing"
     elif _drafts_for_itself(method):
         notice = f"{reason}; the target drafts for itself"
     else:

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from draftlens.compile import Compile, attach
 from draftlens.core.errors import ConfigError, DraftlensError, InputError
 from draftlens.core.sampling import as_seed, row_seeds
 from draftlens.core.sequence import Sequence as AnswerSequence
@@ -19,7 +18,9 @@ from draftlens.decoding.plan import ExtraSource, Plan
 from draftlens.decoding.session import Session
 from draftlens.media.chat_source import ChatSource
 from draftlens.methods.base import MethodLike, Models, methods_with, resolve
+from draftlens.methods.base import plan_of as method_plan
 from draftlens.models.adapter import Backbone
+from draftlens.models.media_features import remembering
 from draftlens.models.prompt import Prepared
 from draftlens.models.prompt_checks import (
     LONG_PROMPT,
@@ -35,6 +36,7 @@ from draftlens.options import (
     checked_options,
     names_beside_options,
 )
+from draftlens.passes import Compile, attach
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ def check_for_models(models: Models, request: Request) -> None:
 
 def plan_of(models: Models, request: Request) -> Plan:
     """The plan of the request's method, ready to read prompts."""
-    plan = resolve(request.method, models.draft is not None).plan(models)
+    plan = method_plan(resolve(request.method, models.draft is not None), models)
     plan.prefill.prepare(models.target, request.inputs)
     return plan
 
@@ -152,7 +154,8 @@ def prepare(target: Backbone, request: Request) -> Prepared:
     """The request as stock `generate` prepares it; raises InputError if transformers refuses it."""
     options = {name: value for name, value in request.options.items() if name != LONG_PROMPT}
     try:
-        return target.prepare(request.inputs, **options)
+        with remembering(request.extras.get(NAMESPACE)):
+            return target.prepare(request.inputs, **options)
     except DraftlensError:
         raise
     except (AttributeError, TypeError, ValueError) as error:

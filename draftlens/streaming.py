@@ -108,8 +108,8 @@ def generate(
         references: texts or token ids that the answers are expected to repeat, for methods that
             draft from them (`hsd`, `lookup`): one list for each row (for a single row the list
             itself). Texts need the option `tokenizer`, the target's.
-        prefill: how the target reads the prompts (`prefill.PREFILLS`), as a name, a dict of its
-            name and options, or a prefill; None for the method's own, by default `"full"`.
+        prefill: how the target reads the prompts (`prefill.base.PREFILLS`), as a name, a dict of
+            its name and options, or a prefill; None for the method's own, by default `"full"`.
         compile: whether decode forwards run as compiled code, which is made before a kind of pass
             first runs and kept on disk.
         options: options of `generate`, such as `max_new_tokens`, `do_sample`, `temperature`,

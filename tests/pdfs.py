@@ -59,6 +59,21 @@ def columns(canvas: Canvas) -> None:
     lines(canvas, 165, 80, RIGHT)
 
 
+PARAGRAPH = (
+    "In one year the mill grinds rye for seven villages and oats",
+    "for three. The sacks were carried over the old bridge, as a",
+    "letter of 1482 says, and in spring the river took it away.",
+    "It was built again in stone.",
+)
+
+
+def paragraph(canvas: Canvas) -> None:
+    """Four lines, of which rapid-layout cuts off first words."""
+    canvas.setFont("Times-Roman", 10)
+    for number, line in enumerate(PARAGRAPH):
+        canvas.drawString(30, HEIGHT - 140 - number * 11, line)
+
+
 def rotated(degrees: int) -> Callable[[Canvas], None]:
     """The same page with /Rotate."""
 
@@ -175,6 +190,14 @@ def recursive(path: Path, num_pages: int = 1) -> Path:
             stream(b"/Y Do /X Do " * 20, form),
         ],
     )
+
+
+def huge_picture(path: Path, side: int) -> Path:
+    """A page with a white picture of `side` times `side` pixels."""
+    entries = b"/Type/XObject/Subtype/Image/Width %d/Height %d/ColorSpace/DeviceGray" % (side, side)
+    picture = stream(b"\xff" * (side * -(-side // 8)), entries + b"/BitsPerComponent 1")
+    shown = stream(b"200 0 0 100 0 0 cm /P Do")
+    return of_objects(path, [CATALOG, ONE_PAGE, page(b"/XObject<</P 5 0 R>>"), shown, picture])
 
 
 def flate_bomb(path: Path, size: int) -> Path:

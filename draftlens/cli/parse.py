@@ -17,7 +17,7 @@ PageTarget = Annotated[
         "--target",
         "-t",
         help="Document model that reads the pages: a folder or a Hub id of a vision-language "
-        "model, or `reader` for the toy in the package. Without it, the text is that of the text "
+        "model, or `reader` for the toy of draftlens-lab. Without it, the text is that of the text "
         "layer, or else of optical character recognition.",
     ),
 ]
@@ -25,7 +25,7 @@ PageTarget = Annotated[
 
 @dataclass(frozen=True)
 class PageOptions:
-    """How pages are read and answered: fields of `draftlens.documents.ParseSettings`."""
+    """How pages are read and answered: fields of `draftlens.ParseSettings`."""
 
     drafter: Annotated[
         str,
@@ -121,16 +121,15 @@ def parse_command(
     loading: Loading = PLAIN,
     limits: opt.MediaLimits = None,
     calibrate: opt.Calibrate = True,
-    compile: opt.Compile = False,
-    openvino: opt.OpenVino = False,
-    compile_auto: opt.CompileAuto = False,
+    compile: opt.Compile = "no",
     as_json: opt.AsJson = False,
 ) -> None:
     """Turn documents into Markdown and JSON, each page written or printed as it ends.
 
     Without --target, the text is that of the documents themselves, or what is recognized on their
     pictures. With --target, a document model reads the pages. The exit status is 1 if pages failed
-    or differ from stock generate, and 2 if nothing could begin.
+    or differ from stock generate, if an answer has nothing in common with the text of its page, or
+    if no text was found at all, and 2 if nothing could begin.
     """
     from draftlens.cli.parse_pages import ParseRun, parse_files
     from draftlens.documents.settings import ParseSettings
@@ -141,7 +140,7 @@ def parse_command(
         loading=loading,
         limits=opt.parse_limits(limits),
         calibrate=calibrate,
-        compile=opt.parse_compile(compile, openvino, compile_auto),
+        compile=opt.parse_compile(compile),
         as_json=as_json,
     )
     parse_files(inputs, out, resume, run)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from draftlens.documents.run import DocumentParser
 
 TOY = (
-    "the reader in the package is a toy that knows the pages of one generator only: its answers "
+    "the reader is a toy that knows the pages of one generator only: its answers "
     "about other documents are wrong; leave out --target for the text that the documents hold, or "
     "name a document model"
 )
@@ -98,23 +98,35 @@ class PageCounts:
     """What has become of the pages.
 
     Args:
-        failed: pages and files that were not, or that differ from stock `generate`.
+        parsed: pages with an answer that is not doubtful, and blank pages.
+        doubtful: pages whose answer is not the text of the page (`ParsedPage.doubt`).
+        failed: pages and files that were not parsed, or that differ from stock `generate`.
+        has_text: whether a page has text.
     """
 
     pages: list[dict[str, Any]] = field(default_factory=list)
     parsed: int = 0
     failed: int = 0
     skipped: int = 0
+    doubtful: int = 0
+    has_text: bool = False
 
     def count(self, page: ParsedPage, without: Iterable[str] = ()) -> None:
         """Count a page and keep its JSON values but for some."""
         self.failed += page.error is not None or (page.differs and page.lossless is True)
-        self.parsed += page.error is None
+        self.parsed += page.error is None and page.doubt is None
+        self.doubtful += page.doubt is not None
+        self.has_text |= bool(page.markdown.strip())
         values = page.to_dict()
         self.pages.append({name: values[name] for name in values if name not in without})
 
     def to_dict(self) -> dict[str, Any]:
-        counts = {"parsed": self.parsed, "failed": self.failed, "skipped": self.skipped}
+        counts = {
+            "parsed": self.parsed,
+            "doubtful": self.doubtful,
+            "failed": self.failed,
+            "skipped": self.skipped,
+        }
         return {**counts, "pages": self.pages}
 
 
@@ -133,16 +145,22 @@ def parse_files(inputs: list[Path], out: Path | None, resume: bool, run: ParseRu
     if run.as_json:
         print_json(tally.to_dict())
     elif out is not None:
-        place = out / f"{document_name(files[0])}.md" if len(files) == 1 and tally.parsed else out
+        is_one = len(files) == 1 and tally.parsed + tally.doubtful
+        place = out / f"{document_name(files[0])}.md" if is_one else out
+        doubtful = f"{tally.doubtful} doubtful, " if tally.doubtful else ""
         console.print(
-            f"{tally.parsed} pages parsed, {tally.skipped} left out, {tally.failed} failed: "
-            f"{place}",
+            f"{tally.parsed} pages parsed, {doubtful}{tally.skipped} left out, "
+            f"{tally.failed} failed: {place}",
             markup=False,
             soft_wrap=True,
         )
-    if not tally.parsed and not tally.skipped:
+    if not (tally.parsed or tally.doubtful or tally.skipped):
         raise typer.Exit(2)
-    if tally.failed:
+    is_empty = not (tally.has_text or tally.failed or tally.skipped)
+    if is_empty:
+        names = files[0] if len(files) == 1 else f"the {len(files)} documents"
+        error_console.print(f"no text was found in {names}", markup=False, soft_wrap=True)
+    if tally.failed or tally.doubtful or is_empty:
         raise typer.Exit(1)
 
 
@@ -165,7 +183,7 @@ def _print_pages(files: list[str], resume: bool, run: ParseRun) -> PageCounts:
     tally = PageCounts()
     for page in _with_spinner(parser.parse(files, every_page), run.as_json):
         if not run.as_json:
-            _print_page(page, is_first=not tally.parsed)
+            _print_page(page, is_first=not tally.has_text)
         _print_notes(parser)
         tally.count(page)
     return tally
@@ -177,6 +195,9 @@ def _print_page(page: ParsedPage, is_first: bool) -> None:
         return
     if page.markdown.strip():
         print(page.markdown.strip() if is_first else f"\n{page.markdown.strip()}", flush=True)
+    if page.doubt is not None:
+        sentence = f"the answer for {page.name} does not count as parsed: {page.doubt}"
+        error_console.print(sentence, markup=False, soft_wrap=True)
 
 
 def _write_pages(files: list[str], out: Path, resume: bool, run: ParseRun) -> PageCounts:
@@ -278,7 +299,10 @@ def _report(page: ParsedPage) -> None:
     if page.error is not None:
         _print_failure(page.error)
         return
-    parts = _figures(page) if page.by_model else [page.source or page.ended]
+    source = page.source or ("no text" if page.ended == "read" else page.ended)
+    parts = _figures(page) if page.by_model else [source]
+    if page.doubt is not None:
+        parts.append(f"not counted as parsed: {page.doubt}")
     if page.approximate:
         parts.append(f"not exact: {', '.join(page.approximate)}")
     if page.verification is not None:

@@ -8,6 +8,7 @@ from importlib.metadata import entry_points
 import typer
 
 from draftlens.core.errors import ConfigError
+from draftlens.core.names import LAB_INSTALLATION
 
 GROUP = "draftlens.commands"
 """Entry points of this group are functions that add commands to the application."""
@@ -45,5 +46,5 @@ def _add_missing(app: typer.Typer, name: str) -> None:
     @app.command(name, hidden=True, context_settings=settings)
     def missing() -> None:
         raise ConfigError(
-            f"the command {name!r} is part of the package draftlens-lab: pip install draftlens-lab"
+            f"the command {name!r} is part of the package draftlens-lab: {LAB_INSTALLATION}"
         )

@@ -201,8 +201,6 @@ def _options(server: ServerOptions, clients: ClientOptions, limits: str | None) 
         max_waiting=server.max_waiting,
         max_cache_bytes=None if cache is None else int(cache * GIB),
     )
-    # A page of another site could reach a server without a key under a name of its own.
-    is_private = server.host in LOOPBACK and not keys
     return ServeOptions(
         model=server.served_model_name,
         api_keys=keys,
@@ -216,6 +214,5 @@ def _options(server: ServerOptions, clients: ClientOptions, limits: str | None) 
         media_path=clients.allow_media_path,
         limits=opt.parse_limits(limits, STRANGERS),
         media_seconds=clients.media_seconds,
-        hosts=(*LOOPBACK, "[::1]") if is_private else (),
         grace=server.grace,
     )

@@ -174,8 +174,9 @@ def show_stats(result: Result, notice: str = "") -> None:
         parts.append(best)
     parts.append(exactness(result))
     parts += result.notes
-    if notice:
-        parts.append(notice.partition(";")[0])
+    cause = notice.partition(";")[0]
+    if cause and not any(note.startswith(cause) for note in result.notes):
+        parts.append(cause)
     line = Text(" · ").join(Text.assemble(part) for part in parts)
     error_console.print(line, style="dim", soft_wrap=True)
 

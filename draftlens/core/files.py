@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,11 +24,22 @@ def cache_folder() -> Path:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a UTF-8 text file atomically (by a ``.part`` file in the same, existing folder): it
-    always holds either its old or all of its new content."""
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)
+    """Write a UTF-8 text file atomically (`whole_file`)."""
+    with whole_file(path) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A file ending in ``.part`` in the same, existing folder, which the block writes and which
+    then takes the place of `path`: that always holds either its old or all of its new content. Each
+    writer has a name of its own; the file is removed where the block fails."""
+    part = path.with_name(f"{path.name[:200]}.{secrets.token_hex(8)}.part")
+    try:
+        yield part
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Any, indent: int | None = 1) -> None:

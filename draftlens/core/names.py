@@ -4,7 +4,10 @@ EMBEDDED = "embedded"
 """The toy pair inside the package, trained on a procedural world; loads without a network."""
 
 READER = "reader"
-"""The toy document model inside the package, trained on pages of one generator."""
+"""The toy document model of draftlens-lab, trained on pages of one generator."""
+
+LAB_INSTALLATION = "pip install ./lab in a checkout of draftlens"
+"""How the package draftlens-lab is installed, for the errors where it is missing."""
 
 AUTO = "auto"
 """Selects the known draft of a target."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError
+from draftlens.core.names import LAB_INSTALLATION
 
 PACKAGE = "draftlens"
 
@@ -73,7 +74,7 @@ class Registry:
             if name in self._lab:
                 raise ConfigError(
                     f"the {self.kind} {name!r} is part of the package draftlens-lab: "
-                    "pip install draftlens-lab"
+                    f"{LAB_INSTALLATION}"
                 )
             names = ", ".join(sorted({*self._builtin, *self._points}))
             raise ConfigError(f"unknown {self.kind} {shown(name)}; known: {names}")

@@ -1,17 +1,17 @@
 """The rules that decide which draft tokens are accepted.
 
 Symbols as in the papers: p the target's distribution, q the draft's, γ the number of draft tokens,
-τ the mean number of tokens that one verification pass emits. Each rule is a pure function
-``(tree, scores, noise) -> Verdict``; scores are the target's processed logits at the root and at
-every node, ``[B, N+1, V]``, root first.
+τ the mean number of tokens that one verification pass emits. Each rule is a function of a
+`DraftTree` and of the target's scores at the root and at every node, ``[B, N+1, V]``, root first,
+and returns a `Verdict`:
 
-- `greedy` and `coupled` fix the target's choice at every node beforehand (its argmax; its argmax
-  with noise keyed by position) and accept draft tokens while they are equal to it. The emitted
-  tokens are those of plain decoding by construction.
-- `rejection` accepts a draft token x with probability min(1, p(x)/q(x)) (Leviathan et al. 2023,
-  Chen et al. 2023), for several children of one node recursively and without replacement (Jeon et
-  al. 2024). The distribution is the same, the tokens are not. A draft token after the chain
-  (`NextProposal`) is verified in the same way and takes the place of the bonus token.
+- `greedy` and `coupled` (`match`) fix the target's choice at every node beforehand (its argmax; its
+  argmax with noise keyed by position) and accept draft tokens while they are equal to it. The
+  emitted tokens are those of plain decoding by construction.
+- `rejection` (`reject`) accepts a draft token x with probability min(1, p(x)/q(x)) (Leviathan et
+  al. 2023, Chen et al. 2023), for several children of one node recursively and without replacement
+  (Jeon et al. 2024). The distribution is the same, the tokens are not. A draft token after the
+  chain (`NextProposal`) is verified in the same way and takes the place of the bonus token.
 - `tolerant` also accepts a draft token that the target finds nearly as likely as its own choice
   (HSD, equations 8 to 11). The tokens are not those of plain decoding.
 """

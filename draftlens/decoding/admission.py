@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from draftlens.core.errors import UnsupportedModelError
 from draftlens.core.prefill_readings import PrefillFeatures
 from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.sampling import SamplingRule, check_processors
@@ -24,7 +25,7 @@ from draftlens.decoding.plan import Plan
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prepared, Prompt
-from draftlens.models.rope import check_reach
+from draftlens.models.rope import Frequencies, changing_frequencies, check_reach, frequencies_of
 from draftlens.prefill.base import PrefillOutput
 from draftlens.prefill.reading import PrefillReading
 
@@ -40,6 +41,7 @@ class Arrival:
     prepared: Prepared
     draft_inputs: Mapping[str, Any]
     extras: Mapping[str, Any]
+    frequencies: Frequencies
 
     @property
     def room(self) -> int:
@@ -74,11 +76,16 @@ class Admission:
         self._plan = plan
         self._observer = observer
         self._readings = plan.drafter.readings | observer.readings
+        if target.plain_only and self._readings:
+            raise UnsupportedModelError(
+                f"{target.plain_only}; its prefill cannot be measured: leave out the readings"
+            )
         self._num_added = 0
         # the rows that are being read, and their parts
         self._reading: tuple[Arrival, Iterator[Admitted | None]] | None = None
         self._part_size = PartSize()
         self._delay: float | None = None
+        self._frequencies = Frequencies()  # of the rows that were read last
 
     def add(
         self,
@@ -90,19 +97,46 @@ class Admission:
         check_processors(prepared.processors)
         do_sample = bool(prepared.config.do_sample)
         self._plan.acceptance.check(do_sample)
-        num_rows, length = prepared.input_ids.shape
+        num_rows = len(prepared.input_ids)
         sampling = SamplingRule(prepared.processors, do_sample, self._plan.acceptance.rule)
-        stopping = StoppingRules(prepared.criteria, length, num_rows, prepared.pad_token_id)
+        stopping = _stopping_of(prepared)
+        frequencies = self._frequencies_of(prepared, stopping)
         if self._plan.drafter.max_nodes:
-            longest = length + stopping.max_new_tokens
-            check_reach(self._target.name, self._target.text_config, length, longest)
+            prompt = max(prepared.prompt_positions)
+            longest = prompt + stopping.max_new_tokens
+            check_reach(self._target.name, self._target.text_config, prompt, longest)
         sequences = sequences_of(prepared.input_ids, sampling, stopping, seeds)
         for number, sequence in enumerate(sequences, self._num_added):
             sequence.number = number
         self._num_added += num_rows
         self.notes = (*self.notes, *prepared.notes)
-        self.waiting.append(Arrival(sequences, prepared, draft_inputs, extras))
+        self.waiting.append(Arrival(sequences, prepared, draft_inputs, extras, frequencies))
         return sequences
+
+    def holds_back(self, running: bool) -> bool:
+        """Whether the next call waits until the `running` rows have ended, since in passes with
+        them it would have other rotary frequencies than by itself."""
+        if not running or self._reading is not None or not self.waiting:
+            return False
+        return not self.waiting[0].frequencies.allow_passes_with(self._frequencies)
+
+    def would_hold_back(self, prepared: Prepared) -> bool:
+        """Whether a call would wait for the rows that the session has. Raises `InputError` as
+        `add`."""
+        frequencies = self._frequencies_of(prepared, _stopping_of(prepared))
+        others = [self._frequencies, *(arrival.frequencies for arrival in self.waiting)]
+        return not all(map(frequencies.allow_passes_with, others))
+
+    def _frequencies_of(self, prepared: Prepared, stopping: StoppingRules) -> Frequencies:
+        if not changing_frequencies(self._target.text_config):
+            return Frequencies()
+        return frequencies_of(
+            self._target.name,
+            self._target.text_config,
+            prepared.prompt_positions,
+            stopping.max_new_tokens,
+            rereads=hasattr(self._target.model.config, "original_max_position_embeddings"),
+        )
 
     @property
     def is_idle(self) -> bool:
@@ -140,6 +174,7 @@ class Admission:
         self._delay = delay
         if self._reading is None:
             arrival = self.waiting.pop(0)
+            self._frequencies = arrival.frequencies
             announce(arrival)
             self._reading = arrival, self._read(arrival, batch, early)
         reading, self._reading = self._reading, None  # after an error these rows are gone
@@ -154,8 +189,9 @@ class Admission:
         sequences = arrival.sequences
         with self._observer.phase("vision"):
             prompt = self._target.encode(arrival.prepared)
-            prompt = replace(prompt, namespace=arrival.extras.get(NAMESPACE))
-        in_parts = self._is_long(prompt)
+            if not self._target.plain_only:
+                prompt = replace(prompt, namespace=arrival.extras.get(NAMESPACE))
+        in_parts = arrival.frequencies.are_original and self._is_long(prompt)
         if batch is not None and not in_parts:
             cache = batch.new_rows(len(sequences))
         else:  # of its own, since rows may leave the batch between the parts
@@ -190,7 +226,7 @@ class Admission:
     def _is_long(self, prompt: Prompt) -> bool:
         """Whether reading a prompt at once would delay running rows for too long."""
         size = self._size()
-        divides = self._plan.prefill.divides_prompts
+        divides = self._plan.prefill.divides_prompts and not self._target.plain_only
         return divides and size is not None and max(prompt.lengths) > size
 
     def _size(self) -> int | None:
@@ -230,3 +266,8 @@ class Admission:
         self.approximate = (*self.approximate, *new)
         for row, note in output.notes.items():
             self.notes = (*self.notes, f"row {sequences[row].number} was {note}")
+
+
+def _stopping_of(prepared: Prepared) -> StoppingRules:
+    num_rows, length = prepared.input_ids.shape
+    return StoppingRules(prepared.criteria, length, num_rows, prepared.pad_token_id)

@@ -29,8 +29,10 @@ from draftlens.decoding.plan import Plan
 from draftlens.decoding.recorder import StatsRecorder
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
+from draftlens.models.media_features import remembering
 from draftlens.models.prompt import Prepared, Prompt
 from draftlens.models.prompt_reading import store_answer
+from draftlens.models.rope import changing_frequencies
 
 PART_SECONDS = 0.05
 """Delay of running rows by the part of a prompt that is read between two rounds."""
@@ -78,6 +80,7 @@ class Session:
         self.sequences: list[Sequence] = []
         self.prompt_lengths: list[int] = []  # without padding
         self.cache: KVCache | None = None  # the target's
+        self._cuts_all = bool(changing_frequencies(target.text_config))
         self._recorder = StatsRecorder(clock, observer)
         self._admission = Admission(target, plan, self._recorder.observer)
         self._unread: list[Admitted] = []
@@ -104,6 +107,16 @@ class Session:
     def waiting(self) -> bool:
         """Whether there are rows that the target has not read."""
         return not self._admission.is_idle
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether the next call waits until the running rows have ended."""
+        return self._admission.holds_back(self.running)
+
+    def admits(self, prepared: Prepared) -> bool:
+        """Whether the rows of a call may share passes with those of the session. Raises
+        `InputError` as `add`."""
+        return self.done or not self._admission.would_hold_back(prepared)
 
     @property
     def running(self) -> bool:
@@ -172,11 +185,12 @@ class Session:
     def start(self) -> list[Chunk]:
         """Encode and prefill the rows that wait, and take the first token of each. Beside running
         rows a long prompt is read in parts, one in each call, which delays them by at most
-        `PART_SECONDS` or the time of a round, whichever is longer."""
+        `PART_SECONDS` or the time of a round, whichever is longer. Rows whose rotary frequencies
+        differ from those of running rows wait until these have ended."""
         if not self._unread:
             self._drop_ended()
         chunks: list[Chunk] = []
-        while not self._admission.is_idle:
+        while not self._admission.is_idle and not self.holds_back:
             batch = self.cache if self.sequences else None
             rows = self._admission.read(batch, self._delay(), self._announce, self.hooks.read)
             if rows is None:
@@ -230,9 +244,10 @@ class Session:
         while self._unread:
             rows = self._unread.pop(0)
             with self.clock.phase("draft_prefill"):
-                encoded = self.drafter.encode(rows.arrival.draft_inputs)
                 context = self._admission.context(rows)
-                self.drafter.begin(batch_of(rows.arrival.sequences), encoded, context)
+                with remembering(context.prompt.namespace):
+                    encoded = self.drafter.encode(rows.arrival.draft_inputs)
+                    self.drafter.begin(batch_of(rows.arrival.sequences), encoded, context)
 
     def propose(self) -> DraftTree:
         """Request draft tokens, at most as deep as the longest answer that may still come."""
@@ -248,14 +263,15 @@ class Session:
     def _within_answers(self, topologies: Seq[Topology]) -> tuple[Topology, ...]:
         """The trees of a proposal without the nodes beyond the end of each row's own answer.
 
-        Only rejection sampling needs this: every verified draft token uses noise there, so the last
-        tokens of a row would depend on how long the answers of the other rows may become.
+        Rejection sampling needs this, where every verified draft token uses noise, and rotary
+        frequencies that follow from the furthest position: the last tokens of a row would depend on
+        how long the answers of the other rows may become.
         """
-        if not self._batch.rejects:
+        if not (self._batch.rejects or self._cuts_all):
             return tuple(topologies)
         cuts = list(topologies)
         for row, sequence in enumerate(self.sequences):
-            if sequence.sampling.rejects:
+            if sequence.sampling.rejects or self._cuts_all:
                 cuts[row] = trees.cut(topologies[row], max(sequence.remaining - 1, 0))
         return tuple(cuts)
 

@@ -16,8 +16,8 @@ from draftlens.documents.settings import ParseSettings, needs_target
 from draftlens.media import Limits
 
 if TYPE_CHECKING:
-    from draftlens.compile import Compile
     from draftlens.engine import Engine
+    from draftlens.passes import Compile
 
 
 def parse(
@@ -50,7 +50,7 @@ def parse(
         limits: bounds on the size of files and pages.
         device, dtype: as for `draftlens.load`.
         compile: as for `draftlens.load`; unless it is False, it is applied to `engine`, too.
-        settings: fields of `draftlens.documents.ParseSettings`: `pages`, `drafter`, `layout`,
+        settings: fields of `draftlens.ParseSettings`: `pages`, `drafter`, `layout`,
             `password`, `form`, and with a target also `stages`, `tolerance`, `batch`, `dpi`,
             `page_timeout`, `on_loop`, `prompt`, `verify` and others.
 

@@ -13,6 +13,8 @@ from draftlens.core.stats import Clock, Stats
 from draftlens.documents.asking import Asker, Ending
 from draftlens.documents.drafting import DraftedPage
 from draftlens.documents.earlier import EarlierPages
+from draftlens.documents.reading.pipeline import OCR_BY_PREFERENCE, TEXT_LAYER
+from draftlens.documents.reading.trust import LEAST_TOKENS, disagreement
 from draftlens.documents.regions import RegionAnswers, crops_of, read_regions
 from draftlens.documents.results import MODEL, ParsedPage, ParsedRegion
 from draftlens.documents.spans import EARLIER, shares_of, spans_of
@@ -61,7 +63,7 @@ class PageParser:
             except (DraftlensError, RuntimeError, MemoryError) as error:
                 answered = [page.failed(_sentence(page, error)) for page in readable]
             by_page = zip(readable, answered, strict=True)
-            parsed = {id(page): answer for page, answer in by_page}
+            parsed = {id(page): self._judged(page, answer) for page, answer in by_page}
         return [parsed.get(id(page)) or page.unanswered() for page in pages]
 
     def _answer(self, pages: list[DraftedPage]) -> list[ParsedPage]:
@@ -80,6 +82,25 @@ class PageParser:
         if stages == REGIONS:
             return self._joined(turn)
         return self._read_pages(turn)
+
+    def _judged(self, page: DraftedPage, answer: ParsedPage) -> ParsedPage:
+        if answer.error is not None:
+            return answer
+        return replace(answer, doubt=self._doubt(page, answer))
+
+    def _doubt(self, page: DraftedPage, answer: ParsedPage) -> str | None:
+        """Why the answer is not the text of the page; a prompt of the user may ask for something
+        else."""
+        if answer.ended == "loop":
+            return "it repeats itself without end"
+        is_cut = answer.ended in ("length", "timeout") and len(answer.tokens) < LEAST_TOKENS
+        if is_cut or self.settings.prompt is not None:
+            return None
+        readings: dict[str, list[str]] = {}
+        for text in (text for region in page.regions for text in region.texts):
+            if text.source in (TEXT_LAYER, *OCR_BY_PREFERENCE):
+                readings.setdefault(text.source, []).append(text.text)
+        return disagreement(answer.markdown, ["\n".join(texts) for texts in readings.values()])
 
     def _read_regions(self, pages: Sequence[DraftedPage]) -> RegionAnswers | None:
         """The first stage; None if no region of these pages has a draft."""

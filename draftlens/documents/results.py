@@ -74,6 +74,8 @@ class ParsedPage:
         region_stats: of the crops; None if there were none. Like `stats`, these are the figures of
             all pages of a batch together.
         verification: the comparison with stock `generate`, if requested.
+        doubt: why the answer is not the text of the page, as a clause: it repeats itself without
+            end, or has nothing in common with the text layer or what was recognized.
         error: why the page could not be read, as a sentence.
 
     Example:
@@ -98,6 +100,7 @@ class ParsedPage:
     stats: Stats = field(default_factory=Stats)
     region_stats: Stats | None = None
     verification: Mapping[str, Any] | None = None
+    doubt: str | None = None
     error: str | None = None
 
     @property
@@ -129,6 +132,7 @@ class ParsedPage:
             "file": self.file,
             "page": self.number,
             "source": self.source,
+            "doubt": self.doubt,
             "error": self.error,
             "size": None if self.box is None else [self.box.width, self.box.height],
             "markdown": self.markdown,

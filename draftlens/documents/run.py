@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -73,6 +74,10 @@ class DocumentParser:
     ) -> None:
         self.engine = engine
         self.settings = settings or ParseSettings()
+        self.notes: list[str] = []
+        if self.settings.method == "hsd" and engine.target.backbone.plain_only:
+            self.settings = replace(self.settings, method="plain")
+            self.notes += engine.target.backbone.notes
         self.limits = limits
         self.asker = Asker(engine, profile or profile_for(engine.target), self.settings)
         needs_drafts = self.settings.method == "hsd" or self.settings.stages != "page"
@@ -80,7 +85,6 @@ class DocumentParser:
         self._standard = standard_pipeline(self.settings) if is_standard else None
         self.pipeline = self._standard if pipeline is None else pipeline
         self.earlier_pages = MOST_PAGES
-        self.notes: list[str] = []
         self._payoff: ReadingPayoff | None = None
 
     def calibrate(self, seconds: float = CALIBRATION_SECONDS) -> None:

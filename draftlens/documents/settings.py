@@ -32,8 +32,8 @@ class ParseSettings:
 
     Args:
         pages: such as `1-3,7`, from 1; None for all.
-        drafter: `auto`, `none`, or names of readers (`documents.READERS`), joined by commas or as
-            a sequence of names or objects.
+        drafter: `auto`, `none`, or names of readers (`documents.reading.readers.READERS`), joined
+            by commas or as a sequence of names or objects.
         layout: `auto`, the name of a layout (`documents.reading.layouts.LAYOUTS`), or an object.
         stages: one of `STAGES`. With `regions` the crops' answers are joined without a pass over
             the page, which is approximate.

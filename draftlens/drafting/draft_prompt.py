@@ -126,8 +126,11 @@ class SelfPromptBuilder:
 
 
 def prefilled(backbone: Backbone, prompt: Prompt, stores: bool = False) -> DraftPrompt:
-    """A prompt that a model reads in a prefill of its own; `stores` where later turns may begin
-    with it, which pruned prompts, chosen by the question, rarely do."""
+    """A prompt that a model reads in a prefill of its own.
+
+    Args:
+        stores: keep the prompt for later turns (not for pruned prompts, which rarely recur).
+    """
 
     def fill(cache: KVCache) -> Tensor | None:
         return PromptReading(backbone, prompt, cache, restores=stores, stores=stores).read()

@@ -25,6 +25,7 @@ from draftlens.drafting.draft_prompt import PromptBuilder
 from draftlens.drafting.draft_rows import DraftRows
 from draftlens.drafting.growth import Level, Nodes, levels
 from draftlens.drafting.unread_prompts import Arrivals, UnreadPrompts
+from draftlens.models.media_features import remembering
 
 # Whether a tree grows below the level that was just grown, from the draft's probability of its
 # first choice there, one for each row.
@@ -328,7 +329,10 @@ class ModelDrafter(TreeDrafter):
             nonlocal num_tokens
             context = arrivals.context
             num_tokens += sum(arrivals.lengths)
-            with context.observer.phase("draft_prefill"):
+            with (
+                context.observer.phase("draft_prefill"),
+                remembering(context.prompt.namespace),
+            ):
                 encoded = self.prompts.encode(arrivals.inputs)
                 room = context.room + len(self.topology.inner) + 1
                 self._join(arrivals.batch, encoded, context, room)

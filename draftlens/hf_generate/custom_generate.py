@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,7 +11,6 @@ from torch import Tensor
 from transformers import StopStringCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from draftlens.compile import Compile, check_compile
 from draftlens.core.checks import switch
 from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.references import GivenReferences
@@ -18,7 +18,7 @@ from draftlens.core.result import Result
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.text import tokenizer_of
 from draftlens.hf_generate.frame import callers_arguments
-from draftlens.methods.base import MethodLike, resolve, with_prefill
+from draftlens.methods.base import MethodLike, plan_of, resolve, with_prefill
 from draftlens.models.adapter import Backbone
 from draftlens.models.cache_argument import PAST_REFUSAL
 from draftlens.models.pair import is_blind
@@ -26,6 +26,7 @@ from draftlens.models.prompt import Prepared, capture_call, with_checked_mask
 from draftlens.models.prompt_checks import LONG_PROMPT, check_tokens
 from draftlens.options import Seed, check_config
 from draftlens.options import tokenizer as check_tokenizer
+from draftlens.passes import Compile, check_compile
 from draftlens.request import Request, models_of, open_prepared
 from draftlens.streaming import result_of, texts_of, with_streamer
 
@@ -122,7 +123,8 @@ class SpeculativeGenerate:
             model, input_ids, logits_processor, criteria, generation_config, **kwargs
         )
         models = models_of(model, self.draft, self.compile)
-        plan = self.method.plan(models)
+        plan = plan_of(self.method, models)
+        prepared = replace(prepared, notes=models.target.notes)
         plan.prefill.prepare(models.target, {"input_ids": input_ids})
         reads_words = models.draft is not None and is_blind(models.target, models.draft)
         if plan.uses_draft and self.draft_inputs is None and not reads_words:

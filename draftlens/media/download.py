@@ -23,6 +23,8 @@ _HEADERS = {"User-Agent": "draftlens", "Accept-Encoding": "identity"}
 _SILENCE = 10.0
 """Seconds without data after which a download fails."""
 _MAX_REDIRECTS = 5
+_GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 def download(address: str, path: Path, limits: Limits) -> None:
@@ -184,5 +186,10 @@ def _is_public(text: str) -> bool:
     """Whether an address, and an IPv4 address embedded in it, is of the public internet."""
     address = ipaddress.ip_address(text)
     if isinstance(address, ipaddress.IPv6Address):
-        address = address.ipv4_mapped or address.sixtofour or address
+        embedded = address.ipv4_mapped or address.sixtofour
+        if embedded is None and address in _NAT64:
+            embedded = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        if embedded is None and address not in _GLOBAL_UNICAST:
+            return False  # such as fec0::/10 and ::127.0.0.1, which count as global
+        address = embedded or address
     return address.is_global and not address.is_multicast

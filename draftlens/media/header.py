@@ -25,6 +25,16 @@ _IMAGE_BRANDS = frozenset({"avif", "heic", "heix", "mif1"})
 # Codecs with which FFmpeg renders text as scrolling video. Some of them also match music files.
 _TEXT_CODECS = frozenset({"ansi", "bintext", "xbin", "idf"})
 
+# What `Limits.common_formats` leaves: names of FFmpeg's demuxers and decoders.
+_COMMON_CONTAINERS = (
+    *sorted(_SEEKABLE_FORMATS),
+    *("avi", "flv", "mpeg", "mpegts", "mpegvideo", "h264", "hevc", "obu", "ivf", "m4v", "gif"),
+)
+_COMMON_CODECS = (
+    *("h264", "hevc", "av1", "libdav1d", "libaom-av1", "vp8", "libvpx", "vp9", "libvpx-vp9"),
+    *("mpeg4", "mpeg2video", "mpeg1video", "mjpeg", "h263", "flv", "gif"),
+)
+
 _DEFAULT_RATE = Fraction(25)
 
 
@@ -109,17 +119,19 @@ class _Duration:
     is_video: bool
 
 
-def open_container(path: str, file: ClipFile) -> InputContainer:
+def open_container(path: str, file: ClipFile, limits: Limits) -> InputContainer:
     # The whitelist keeps a playlist from fetching the files that it lists.
+    options = {"protocol_whitelist": "file"}
+    if limits.common_formats:  # FFmpeg decodes some frames while it opens a file
+        options["format_whitelist"] = ",".join(_COMMON_CONTAINERS)
+        options["codec_whitelist"] = ",".join(_COMMON_CODECS)
     try:
-        return av.open(
-            file,
-            "r",
-            metadata_errors="replace",
-            container_options={"protocol_whitelist": "file"},
-        )
+        return av.open(file, "r", metadata_errors="replace", container_options=options)
     except av.FFmpegError as error:
-        raise refusal(path, _open_failure(path, error)) from error
+        cause = _open_failure(path, error)
+        if limits.common_formats:
+            cause += ", or its format is not among those that are read here (Limits.common_formats)"
+        raise refusal(path, cause) from error
 
 
 def _open_failure(path: str, error: av.FFmpegError) -> str:
@@ -131,7 +143,7 @@ def _open_failure(path: str, error: av.FFmpegError) -> str:
     return f"it is not a video that FFmpeg can read, or its start is damaged ({error.strerror})"
 
 
-def pick_stream(path: str, container: InputContainer) -> VideoStream:
+def pick_stream(path: str, container: InputContainer, limits: Limits) -> VideoStream:
     """The video stream to read: the default one, else the first that is not the cover of a song."""
     if _is_image(container):
         raise refusal(path, "it is an image, not a video; use `ask` for images")
@@ -142,7 +154,11 @@ def pick_stream(path: str, container: InputContainer) -> VideoStream:
         raise refusal(path, _no_video_stream(container))
     if stream.codec_context is None:
         raise refusal(path, "this build of FFmpeg has no decoder for its video stream")
-    if stream.codec_context.name in _TEXT_CODECS and is_text(path):
+    codec = stream.codec_context.name
+    if limits.common_formats and codec not in _COMMON_CODECS:
+        cause = f"its codec {codec} is not among those that are read here (Limits.common_formats)"
+        raise refusal(path, cause)
+    if codec in _TEXT_CODECS and is_text(path):
         raise refusal(path, "it is text, not a video")
     return stream
 

@@ -41,6 +41,8 @@ _FORMATS = (
     "TIFF",
     "WEBP",
 )
+_COMMON_FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "MPO", "PNG", "TIFF", "WEBP")
+"""What `Limits.common_formats` leaves."""
 _PAGED_FORMATS = ("TIFF",)
 # `has_transparency_data` of Pillow 11 omits PA.
 _ALPHA_MODES = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
@@ -82,7 +84,7 @@ def load_image(
 
 
 def _load_file(path: str, limits: Limits, frame: int) -> Image.Image:
-    with _decoding(path, limits), Image.open(path, formats=_available_formats()) as image:
+    with _decoding(path, limits), Image.open(path, formats=_available_formats(limits)) as image:
         check_pixels(path, *image.size, limits)
         if frame:
             image.seek(frame)
@@ -105,7 +107,7 @@ class ImageFacts:
 
 def read_facts(source: str | Path, limits: Limits = Limits()) -> ImageFacts:  # noqa: B008 - frozen
     path = check_file(source, limits)
-    with _decoding(path, limits), Image.open(path, formats=_available_formats()) as image:
+    with _decoding(path, limits), Image.open(path, formats=_available_formats(limits)) as image:
         check_pixels(path, *image.size, limits)
         num_pages = 1
         if image.format in _PAGED_FORMATS:
@@ -120,9 +122,10 @@ def _stated_dpi(stated: Any) -> float | None:
         return None
 
 
-def _available_formats() -> list[str]:
+def _available_formats(limits: Limits) -> list[str]:
     Image.init()
-    return [name for name in _FORMATS if name in Image.OPEN]
+    names = _COMMON_FORMATS if limits.common_formats else _FORMATS
+    return [name for name in names if name in Image.OPEN]
 
 
 @contextmanager

@@ -20,6 +20,9 @@ class Limits:
     Attributes:
         max_bytes: size of the file on disk, in bytes.
         max_pixels: width times height of an image or of one frame, in pixels.
+        max_side: width or height of an image or of one frame, in pixels.
+        max_ratio: the longer side of it, as a multiple of the shorter one. Processors may pad, or
+            cut into tiles, by the sides.
         max_duration_s: length of a clip, in seconds.
         max_frames: frames in a clip, counted where its header or a decoding pass counts them,
             estimated otherwise.
@@ -31,17 +34,23 @@ class Limits:
         max_page_bytes: memory that each of them may take, in bytes.
         private_addresses: whether addresses of private networks and of this machine are read. A
             server sets it to False: otherwise its clients could read hosts of its own network.
+        common_formats: whether only widespread formats are read: clips in MP4, MOV, Matroska, WebM,
+            AVI, FLV, GIF or MPEG with widespread codecs, and pictures in AVIF, BMP, GIF, JPEG, PNG,
+            TIFF or WebP. A server sets it to True: rare decoders are tested less, and damaged files
+            could make use of their errors.
         hosts: names of the hosts that are read, also after a redirect, exactly, such as
             `example.com` or, for another port than that of the scheme, `example.com:8080`; None for
             all.
 
     Raises:
-        ConfigError: a limit is not a positive number, `private_addresses` is not a bool, or `hosts`
-            are no texts.
+        ConfigError: a limit is not a positive number, `private_addresses` or `common_formats` is
+            not a bool, or `hosts` are no texts.
     """
 
     max_bytes: int = 32 * 2**30
     max_pixels: int = 100_000_000
+    max_side: int = 1_000_000
+    max_ratio: float = 100_000.0
     max_duration_s: float = 24 * 3600.0
     max_frames: int = 10_000_000
     max_output_bytes: int = 8 * 2**30
@@ -50,16 +59,15 @@ class Limits:
     max_page_s: float = 30.0
     max_page_bytes: int = 2**30
     private_addresses: bool = True
+    common_formats: bool = False
     hosts: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name == "private_addresses":
+            if field.name in ("private_addresses", "common_formats"):
                 if not isinstance(value, bool):
-                    raise ConfigError(
-                        f"Limits.private_addresses is {shown(value)}, not True or False"
-                    )
+                    raise ConfigError(f"Limits.{field.name} is {shown(value)}, not True or False")
                 continue
             if field.name == "hosts":
                 self._check_hosts()
@@ -95,6 +103,13 @@ def check_pixels(name: str, width: int, height: int, limits: Limits) -> None:
     if width * height > limits.max_pixels:
         figure = f"it has {width}x{height} = {width * height} pixels"
         raise over_limit(name, figure, str(limits.max_pixels), "max_pixels")
+    longer, shorter = max(width, height), max(min(width, height), 1)
+    if longer > limits.max_side:
+        figure = f"its longer side has {longer} pixels"
+        raise over_limit(name, figure, str(limits.max_side), "max_side")
+    if longer > limits.max_ratio * shorter:
+        figure = f"its longer side is {longer / shorter:.0f} times the shorter one"
+        raise over_limit(name, figure, f"{limits.max_ratio:g}", "max_ratio")
 
 
 def format_bytes(count: int) -> str:

@@ -59,8 +59,8 @@ class PacketEnds:
 def open_source(path: str, limits: Limits) -> Iterator[OpenClip]:
     """Open a clip and check its header; the clip is closed when the block ends."""
     try:
-        with ClipFile(path) as file, open_container(path, file) as container:
-            stream = pick_stream(path, container)
+        with ClipFile(path) as file, open_container(path, file, limits) as container:
+            stream = pick_stream(path, container, limits)
             header = read_header(path, container, stream, limits)
             file.expect_frames(header.width * header.height)
             yield OpenClip(container, stream, header, file)

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from draftlens.core.checks import shown
-from draftlens.core.errors import ConfigError
+from draftlens.core.errors import ConfigError, UnsupportedModelError
 from draftlens.core.options import build, describe
 from draftlens.core.registry import Registry
 from draftlens.decoding.plan import Plan, make_schedule
 from draftlens.models.adapter import Backbone
 from draftlens.prefill.base import PREFILLS, make_prefill
+from draftlens.prefill.full import FullPrefill
 from draftlens.pruning import PRUNERS, make_pruner
 
 METHODS = Registry(
@@ -73,6 +74,30 @@ def resolve_parts(method: Any, *, pruner: bool = False) -> None:
     object.__setattr__(method, "prefill", make_prefill(method.prefill))
     if pruner:
         object.__setattr__(method, "pruner", make_pruner(method.pruner))
+
+
+def plan_of(method: Method, models: Models) -> Plan:
+    """The plan of a method. Raises as `check_drafting` and `Method.plan`."""
+    check_drafting(method, models)
+    return method.plan(models)
+
+
+def check_drafting(method: Method, models: Models) -> None:
+    """Raise `UnsupportedModelError` for a method that drafts, or a prefill other than the model's
+    own, with a model that answers by the steps of stock `generate` alone."""
+    if getattr(method, "drafts", True):
+        for model in (models.target, models.draft):
+            if model is not None and model.plain_only:
+                raise UnsupportedModelError(
+                    f"{model.plain_only}; method 'plain' drafts nothing and takes such a target"
+                )
+    reason = models.target.plain_only
+    prefill = getattr(method, "prefill", None)
+    if reason and not isinstance(prefill, FullPrefill | None):
+        raise UnsupportedModelError(
+            f"{reason}, and its prompts are not divided by prefill "
+            f"{PREFILLS.name_of(type(prefill))!r}: use prefill 'full'"
+        )
 
 
 DRAFT_USES = ("needed", "optional", "unused")

@@ -18,7 +18,7 @@ class PlainDecoding:
 
     Args:
         schedule: `"serial"`.
-        prefill: how the target reads prompts (`prefill.PREFILLS`).
+        prefill: how the target reads prompts (`prefill.base.PREFILLS`).
 
     Raises:
         ConfigError: a name is unknown, or the schedule is another one.
@@ -31,6 +31,7 @@ class PlainDecoding:
     """
 
     draft_use: ClassVar[str] = "unused"
+    drafts: ClassVar[bool] = False
 
     schedule: str = "serial"
     prefill: Any = "full"

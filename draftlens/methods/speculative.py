@@ -41,8 +41,8 @@ class SpeculativeDecoding:
         sampling_rule: `"coupled"` (the tokens of plain sampling with the same seed) or
             `"rejection"` (the papers' rule: same distribution, other tokens, accepts a little
             more).
-        schedule: the order of drafting and verifying (`decode.SCHEDULES`).
-        prefill: how the target reads prompts (`prefill.PREFILLS`).
+        schedule: the order of drafting and verifying (`decoding.plan.SCHEDULES`).
+        prefill: how the target reads prompts (`prefill.base.PREFILLS`).
 
     Raises:
         ConfigError: a value makes no sense.

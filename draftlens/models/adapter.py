@@ -42,21 +42,22 @@ from draftlens.models.prompt import (
 )
 from draftlens.models.prompt_cache import PromptCache
 from draftlens.models.retokenizer import Retokenizer
+from draftlens.models.rope import changing_frequencies, dynamic_modules, restarted
 from draftlens.models.support import (
     additive,
     check_attention,
-    check_direct_calls,
-    check_rollback,
     execution_device,
     has_groups,
     media_ids,
     model_parts,
+    no_direct_calls,
+    no_rollback,
     represents,
     unwrapped_model,
 )
 from draftlens.models.visual_grid import read_layout
 
-_CHECKED = Slot[bool]("passed check_direct_calls")
+_DIRECT_CALLS = Slot[str]("result of no_direct_calls")
 
 
 class Backbone:
@@ -74,6 +75,8 @@ class Backbone:
         passes: computes decode forwards; the model's modules do unless `compile` sets it.
         products: the libraries that multiply matrices while the modules run.
         divisor: of the logits after the output head.
+        plain_only: why draft tokens cannot be verified, so that the model answers by the steps of
+            stock `generate` alone (`models.stock_rows`); empty if they can.
 
     Raises:
         UnsupportedModelError: the model does not fit; the message names what is missing.
@@ -88,25 +91,33 @@ class Backbone:
         self.retokenizer: Retokenizer | None = None
         self.passes: Passes = EAGER
         self._lock = lock_of(model)
-        self.decoder, self.head, self.embed = model_parts(model, self.name)
+        self.decoder, self.head, self.embed, missing = model_parts(model, self.name)
         self.text_config = model.config.get_text_config(decoder=True)
         # Granite models divide the logits after their head.
         self.divisor = float(getattr(self.text_config, "logits_scaling", None) or 1.0)
         self.has_groups = has_groups(self.text_config)
-        check_rollback(self.name, self.text_config)
         with self._lock.exclusive():
-            self.attention = self.decoder.config._attn_implementation
+            self.attention = getattr(self.decoder, "config", model.config)._attn_implementation
         check_attention(self.name, self.attention)
+        # Passes of frequencies that are set anew in each of them must not run side by side.
+        self._shares_passes = self.attention == "sdpa" and not changing_frequencies(
+            self.text_config
+        )
+        self._dynamic = dynamic_modules(self.decoder)
         self.device = execution_device(self.embed)
         self.products = ModelProducts(model, self.decoder, self.head, self.device)
         self.vocab_size: int = getattr(self.head, "out_features", None) or (
             self.text_config.vocab_size
         )
         self._check_mode()
-        with self._lock.exclusive():
-            if not _CHECKED.get(model):
-                check_direct_calls(self)
-                _CHECKED.set(model, True)
+        self.plain_only = missing or no_rollback(self.name, self.text_config)
+        if not self.plain_only:
+            with self._lock.exclusive():
+                self.plain_only = _DIRECT_CALLS.get_or_make(model, lambda: no_direct_calls(self))
+        if self.plain_only:
+            from draftlens.models.stock_rows import StockPasses
+
+            self.passes = StockPasses(self.device)
 
     @classmethod
     def of(cls, model: Any) -> Backbone:
@@ -131,6 +142,11 @@ class Backbone:
         if torch.is_autocast_enabled(self.device.type):
             return torch.get_autocast_dtype(self.device.type)
         return self.model.dtype  # type: ignore[no-any-return]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """For the user, on every answer of the model as a target."""
+        return (f"{self.plain_only}: nothing was drafted",) if self.plain_only else ()
 
     def prepare(self, inputs: Mapping[str, Any], **options: Any) -> Prepared:
         """Run stock `generate` up to the start of its own loop, so that every option keeps its
@@ -171,7 +187,7 @@ class Backbone:
             prepared: Prepared = model.generate(
                 **encoded.inputs, **options, custom_generate=capture_call
             )
-        return replace(prepared, notes=encoded.notes)
+        return replace(prepared, notes=(*self.notes, *encoded.notes))
 
     @torch.no_grad()
     def encode(self, prepared: Prepared) -> Prompt:
@@ -181,6 +197,10 @@ class Backbone:
         pictures = represents(self.model.config, "image", prepared.input_ids)
         videos = represents(self.model.config, "video", prepared.input_ids)
         visual = pictures | videos
+        if self.plain_only:
+            from draftlens.models.stock_rows import stock_prompt
+
+            return stock_prompt(prepared, visual)
         with self._lock.exclusive():
             inputs = self.model.prepare_inputs_for_generation(
                 prepared.input_ids, is_first_iteration=True, **kwargs
@@ -201,6 +221,10 @@ class Backbone:
     def new_cache(self, prompt: Prompt, room: int) -> KVCache:
         """An empty cache for the prompt and `room` further tokens of each row, of which at most
         `BLOCK` are reserved at once."""
+        if self.plain_only:
+            from draftlens.models.stock_rows import StockRows
+
+            return StockRows(len(prompt.lengths))
         capacity = max(prompt.lengths) + min(room, BLOCK)
         num_layers = self.text_config.num_hidden_layers
         # The layers of a block lie on one device.
@@ -235,7 +259,7 @@ class Backbone:
         logits = self._read_by_passes(prompt, cache, attention, num_logits)
         if logits is not None:
             return logits
-        with self._running(attention), self.products.of_prompt(prompt):
+        with self.running(attention), self.products.of_prompt(prompt):
             output = self.decoder(
                 inputs_embeds=prompt.embeds,
                 attention_mask=None,
@@ -264,7 +288,7 @@ class Backbone:
         length = part.embeds.shape[1]
         window = torch.ones(length, length, dtype=torch.bool, device=part.embeds.device).tril()
         mask = trees.attention_mask(cache.lengths, window)
-        with self._running(attention), self.products.of_prompt(part):
+        with self.running(attention), self.products.of_prompt(part):
             output = self.decoder(
                 inputs_embeds=part.embeds,
                 attention_mask=self._attention_mask(mask),
@@ -311,7 +335,7 @@ class Backbone:
         Returns:
             logits ``[B, T, V]`` in the model's dtype, on the device of the embeddings.
         """
-        with cache.directing(tokens, position_ids, mask) as attention, self._running(attention):
+        with cache.directing(tokens, position_ids, mask) as attention, self.running(attention):
             logits = None
             if attention is None and not self._lock.is_watching():
                 logits = self.passes.run(tokens, position_ids, cache, mask)
@@ -424,15 +448,17 @@ class Backbone:
 
     def _passing(self) -> AbstractContextManager[None]:
         """Passes of eager models run alone: the dispatching attention would change them."""
-        return self._lock.shared() if self.attention == "sdpa" else self._lock.exclusive()
+        return self._lock.shared() if self._shares_passes else self._lock.exclusive()
 
     def _grouping(self) -> AbstractContextManager[None]:
         if self.has_groups and self.attention == "sdpa":
             return dispatching(self.decoder)
         return nullcontext()
 
-    def _running(self, attention: AttentionPass | None) -> AbstractContextManager[None]:
-        return self._passing() if attention is None else self._dispatching()
+    def running(self, attention: AttentionPass | None) -> AbstractContextManager[None]:
+        """Entered around one pass; `attention` computes the attention of its layers."""
+        passing = self._passing() if attention is None else self._dispatching()
+        return restarted(self._dynamic, passing) if self._dynamic else passing
 
     @contextmanager
     def _dispatching(self) -> Iterator[None]:

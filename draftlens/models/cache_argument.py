@@ -32,5 +32,11 @@ def cache_in(arguments: Mapping[str, Any]) -> Any:
     return next((cache for cache in caches if cache is not None), None)
 
 
+def holds_tokens(cache: Any) -> bool:
+    if all(getattr(cache, "is_linear", (False,))):  # has states and no length
+        return any(cache.has_previous_state(layer) for layer in range(len(cache.layers)))
+    return bool(cache.get_seq_length() > 0)
+
+
 def without_cache(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in arguments.items() if key not in CACHE_ARGUMENTS}

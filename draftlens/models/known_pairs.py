@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import Any
 
 from draftlens.core.errors import ConfigError
-from draftlens.core.names import AUTO, EMBEDDED, READER
+from draftlens.core.names import AUTO, EMBEDDED, LAB_INSTALLATION, READER
 
 __all__ = [
     "AUTO",
@@ -159,7 +159,7 @@ def path_of(name: str, role: str) -> str:
         return str(point.load()())
     if name == READER:
         raise ConfigError(
-            f"the model {name!r} is in the package draftlens-lab: pip install draftlens-lab"
+            f"the model {name!r} is part of the package draftlens-lab: {LAB_INSTALLATION}"
         )
     return name
 

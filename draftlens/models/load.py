@@ -142,7 +142,10 @@ def load_pair(
 def check_pair(target: Loaded, draft: Loaded) -> None:
     """Compare the tokenizers: a draft with another one gets a `Retokenizer`. Raises
     `IncompatiblePairError` if equal tokenizers come with vocabularies of other sizes, or another
-    one has more tokens than the draft."""
+    one has more tokens than the draft, and `UnsupportedModelError` for a draft that cannot be
+    rolled back."""
+    if draft.backbone.plain_only:
+        raise UnsupportedModelError(f"{draft.backbone.plain_only}: it cannot draft")
     tokenizers = target.processor.tokenizer, draft.processor.tokenizer
     draft.backbone.retokenizer = None
     try:

@@ -15,7 +15,13 @@ from transformers.generation.configuration_utils import GenerationMode
 
 from draftlens.core.errors import ConfigError, InputError, UnsupportedModelError
 from draftlens.core.text import tokenizer_of
-from draftlens.models.cache_argument import CACHE_ARGUMENTS, PAST_REFUSAL, cache_in, without_cache
+from draftlens.models.cache_argument import (
+    CACHE_ARGUMENTS,
+    PAST_REFUSAL,
+    cache_in,
+    holds_tokens,
+    without_cache,
+)
 from draftlens.models.visual_grid import UNKNOWN, GridLayout, cells
 
 PASSED_SEPARATELY = (
@@ -66,6 +72,8 @@ class Prepared:
         processors: transformers logits processors, in order, options included.
         model_kwargs: further arguments of the model's forward, vision features possibly encoded.
         notes: messages to the user about how pixels were encoded.
+        model: whose loop it is: the model, or its language model where `generate` of the model
+            calls that of the latter.
     """
 
     input_ids: Tensor
@@ -74,12 +82,29 @@ class Prepared:
     config: Any
     model_kwargs: dict[str, Any]
     notes: tuple[str, ...] = ()
+    model: Any = None
 
     @property
     def pad_token_id(self) -> int:
         """The id that `generate` writes after rows that have ended; 0 where there is none."""
         pad = getattr(self.config, "_pad_token_tensor", None)
         return 0 if pad is None else int(pad)
+
+    @cached_property
+    def prompt_positions(self) -> list[int]:
+        """How many positions the prompt of each row has, padding not counted; several visual tokens
+        may share a position."""
+        num_rows, length = self.input_ids.shape
+        positions = self.model_kwargs.get("position_ids")
+        if isinstance(positions, Tensor) and positions.ndim == 3:  # M-RoPE
+            axes = positions[-3:]  # the first of 4 counts tokens
+            furthest: list[int] = (axes.amax((0, 2)) + 1).expand(num_rows).tolist()
+            return furthest
+        mask = self.model_kwargs.get("attention_mask")
+        if isinstance(mask, Tensor) and mask.ndim == 2:
+            counts: list[int] = (mask != 0).sum(-1).tolist()
+            return counts
+        return [length] * num_rows
 
 
 def capture_call(
@@ -94,10 +119,15 @@ def capture_call(
     like, `InputError` for a cache that holds tokens."""
     _check_strategy(generation_config)
     cache = cache_in(kwargs)
-    if cache is not None and cache.get_seq_length() > 0:
+    if cache is not None and holds_tokens(cache):
         raise InputError(PAST_REFUSAL)
     return Prepared(
-        input_ids, tuple(logits_processor), tuple(stopping_criteria), generation_config, kwargs
+        input_ids,
+        tuple(logits_processor),
+        tuple(stopping_criteria),
+        generation_config,
+        kwargs,
+        model=model,
     )
 
 

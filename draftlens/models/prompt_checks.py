@@ -93,7 +93,7 @@ def check_length(backbone: Backbone, prepared: Prepared, allowed: bool) -> None:
     limit = max_positions(backbone.text_config)
     if allowed or limit is None:
         return
-    needed = _positions_of(prepared)
+    needed = min(prepared.input_ids.shape[1], max(prepared.prompt_positions))
     if needed > limit:
         raise InputError(
             f"the prompt has {needed} positions and {backbone.name} is made for {limit}: use fewer "
@@ -111,19 +111,6 @@ def check_padding(backbone: Backbone, prepared: Prepared) -> None:
             f"{backbone.name} of transformers attends to the padding of a batch, which changes its "
             "answers: give prompts of one length, or each prompt in a call of its own"
         )
-
-
-def _positions_of(prepared: Prepared) -> int:
-    """The positions of the longest row, padding not counted."""
-    mask = prepared.model_kwargs.get("attention_mask")
-    length = prepared.input_ids.shape[1]
-    if isinstance(mask, Tensor) and mask.ndim == 2:
-        length = int((mask != 0).sum(-1).max())
-    positions = prepared.model_kwargs.get("position_ids")
-    if isinstance(positions, Tensor) and positions.ndim == 3:  # M-RoPE
-        axes = positions[1:] if len(positions) == 4 else positions  # the first of 4 counts tokens
-        return min(length, int(axes.max()) + 1)
-    return length
 
 
 def max_positions(text_config: Any) -> int | None:

@@ -13,6 +13,7 @@ from draftlens.models.held_tokens import HeldTokens
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
 from draftlens.models.prompt_subset import gather
+from draftlens.models.rope import changing_frequencies, reads_with_original
 from draftlens.models.token_digests import answer_digests, prompt_digests
 
 PART = 1024
@@ -50,7 +51,11 @@ class PromptReading:
         self._cache = cache
         self._probe = probe
         self._logits: list[Tensor | None] = [None] * len(prompt.lengths)
-        is_used = prompt.namespace is not None and backbone.prompt_cache is not None
+        is_used = (
+            prompt.namespace is not None
+            and backbone.prompt_cache is not None
+            and _may_be_divided(backbone, prompt)
+        )
         self._stores = is_used and stores
         if is_used and (restores or stores):
             _name_tokens(prompt, prompt.namespace or "", cache)
@@ -97,6 +102,14 @@ class PromptReading:
         for row, (end, length) in enumerate(zip(ends, lengths, strict=True)):
             if end == length and self._logits[row] is None:
                 self._logits[row] = logits[row : row + 1]
+
+
+def _may_be_divided(backbone: Backbone, prompt: Prompt) -> bool:
+    """Whether the keys of a part of a prompt are those of the whole, which they are not where the
+    rotary frequencies follow from the length."""
+    if not changing_frequencies(backbone.text_config):
+        return True
+    return reads_with_original(backbone.text_config, int(prompt.position_ids.max()) + 1)
 
 
 def _name_tokens(prompt: Prompt, namespace: str, cache: KVCache) -> None:

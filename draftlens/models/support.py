@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -19,12 +20,20 @@ ATTENTION = ("sdpa", "eager")
 """Attention implementations that take the mask of a tree."""
 
 
+KINDS_OF_TOKENS = ("token_type_ids", "mm_token_type_ids")
+"""Arguments that mark the tokens of pictures in a prompt."""
+
+_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""What models raise on inputs that they do not take."""
+
 MEDIA = ("image", "video", "vision", "audio", "img", "boi", "eoi")
 """Prefixes of the names of token ids that a configuration has for media."""
 
 
-def model_parts(model: Any, name: str) -> tuple[Any, Any, Any]:
-    """The language model, output head and input embeddings. Raises `UnsupportedModelError`."""
+def model_parts(model: Any, name: str) -> tuple[Any, Any, Any, str]:
+    """The language model, output head and input embeddings, the whole model in place of one that it
+    does not show, and why these cannot be called directly; empty if they can. Raises
+    `UnsupportedModelError` for a model without `generate` or with an encoder."""
     if getattr(model.config, "is_encoder_decoder", False) or not hasattr(model, "generate"):
         raise UnsupportedModelError(f"{name} is no decoder-only model with generate()")
     layers = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ()
@@ -36,20 +45,19 @@ def model_parts(model: Any, name: str) -> tuple[Any, Any, Any]:
     decoder = model.get_decoder()
     head = model.get_output_embeddings()
     embed = model.get_input_embeddings()
+    reason = ""
     if decoder is None or decoder is model or head is None or embed is None:
-        raise UnsupportedModelError(
-            f"{name} does not show its language model, embeddings and output head"
-        )
-    if getattr(decoder, "get_output_embeddings", _nothing)() is not None:
-        raise UnsupportedModelError(
+        reason = f"{name} does not show its language model, embeddings and output head"
+    elif getattr(decoder, "get_output_embeddings", _nothing)() is not None:
+        reason = (
             f"{name} shows no language model without an output head, so its hidden states "
             "cannot be read"
         )
-    return decoder, head, embed
+    return *(model if part is None else part for part in (decoder, head, embed)), reason
 
 
 def _nothing() -> None:
-    """What a decoder that is no transformers model shows as its output head."""
+    """The output head of a decoder that is not a transformers model: None."""
 
 
 def unwrapped_model(model: Any) -> Any:
@@ -85,21 +93,19 @@ def execution_device(module: Any) -> torch.device:
     return torch.device(device) if device is not None else next(module.parameters()).device
 
 
-def check_rollback(model_name: str, text_config: Any) -> None:
-    """Raise `UnsupportedModelError`, naming the kind of layer, unless the cache can be rolled back:
-    no layer has a sliding window, linear attention or another recurrent state, or attends to
-    pictures apart from the text."""
+def no_rollback(model_name: str, text_config: Any) -> str:
+    """Why the cache cannot be rolled back, naming the kind of layer: one has a sliding window,
+    linear attention or another recurrent state, or attends to pictures apart from the text. Empty
+    if it can."""
     if getattr(text_config, "cross_attention_layers", None):
-        raise UnsupportedModelError(
-            f"{model_name} attends to pictures through layers of cross-attention; "
-            "models whose pictures are tokens between those of the text work"
-        )
+        return f"{model_name} attends to pictures through layers of cross-attention"
     for layer in DynamicCache(config=text_config).layers:
         if type(layer) is not DynamicLayer:
-            raise UnsupportedModelError(
+            return (
                 f"{model_name} keeps a {type(layer).__name__}, which cannot be rolled back when a "
-                "draft token is rejected; models with full attention in every layer work"
+                "draft token is rejected"
             )
+    return ""
 
 
 def check_attention(model_name: str, attention: str) -> None:
@@ -135,11 +141,44 @@ def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return bias.masked_fill_(~mask, torch.finfo(dtype).min)
 
 
+def no_direct_calls(backbone: Any) -> str:
+    """Why the language model cannot be called directly; empty if it can."""
+    try:
+        difference = _difference(backbone)
+    except torch.OutOfMemoryError:
+        raise
+    except _ERRORS as error:
+        cause = " ".join(str(error).split()) or type(error).__name__
+        return f"{backbone.name} cannot read a text of four tokens by its language model ({cause})"
+    if difference is not None:
+        return (
+            f"{backbone.name} computes other logits when its language model is called directly "
+            f"(they differ by {difference:.3g}), so its answers could not be kept the same"
+        )
+    try:
+        _encode_marked_tokens(backbone)
+    except UnsupportedModelError as error:
+        return str(error)
+    except _ERRORS:  # it takes no such text
+        pass
+    return ""
+
+
+def _encode_marked_tokens(backbone: Any) -> None:
+    """Encode a text with the kinds of its tokens, as a processor gives them: some models make
+    masks of them (`UnsupportedModelError`)."""
+    ids = torch.tensor([[1, 2, 3, 4]], device=backbone.device) % backbone.vocab_size
+    names = inspect.signature(backbone.model.forward).parameters
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    inputs |= {name: torch.zeros_like(ids) for name in KINDS_OF_TOKENS if name in names}
+    backbone.encode(backbone.prepare_prompt(inputs))
+
+
 @torch.no_grad()
-def check_direct_calls(backbone: Any) -> None:
+def _difference(backbone: Any) -> float | None:
     """Compare the model's own forward on four tokens with `Backbone.forward`, where the last token
-    is one of a tree's two leaves. No other check finds logits scaled after the head, ignored masks
-    and positions that are made elsewhere."""
+    is one of a tree's two leaves; how far apart they are, None for rounding. No other check finds
+    logits scaled after the head, ignored masks and positions that are made elsewhere."""
     ids = torch.tensor([[1, 2, 3, 4]], device=backbone.device) % backbone.vocab_size
     full_mask = torch.ones_like(ids)
     stock = backbone.model(input_ids=ids, attention_mask=full_mask, use_cache=False).logits[:, -1]
@@ -155,8 +194,4 @@ def check_direct_calls(backbone: Any) -> None:
     positions = prompt.positions(trees.depths(fork, backbone.device)[None])
     called = backbone.forward(tokens, positions, cache, mask)[:, 2]
     difference = float((called.to(stock.device) - stock).abs().max())
-    if not difference <= bound:
-        raise UnsupportedModelError(
-            f"{backbone.name} computes other logits when its language model is called directly "
-            f"(they differ by {difference:.3g}), so its answers could not be kept the same"
-        )
+    return None if difference <= bound else difference

@@ -12,12 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _START = """
-import os, select, sys, threading
+import os, select, shutil, sys, threading
 
 def end_with_the_parent():
     poll = select.poll()
     poll.register({descriptor}, 0)  # reports only that the other side has gone
     poll.poll()
+    if {folder!r}:
+        shutil.rmtree({folder!r}, ignore_errors=True)
     if {farewell!r}:
         os.write(2, {farewell!r})
     os._exit({status})
@@ -36,6 +38,7 @@ def start_child(
     threads: int,
     farewell: str = "",
     further: Sequence[int] = (),
+    folder: str = "",
 ) -> subprocess.Popen[bytes]:
     """Start a process that runs ``main(descriptor, threads)`` of a module of draftlens.
 
@@ -48,13 +51,18 @@ def start_child(
         threads: of torch and its libraries.
         farewell: printed then by the child on standard error. With one its status is 2, else 0.
         further: more descriptors that the child inherits.
+        folder: for its temporary files, instead of that of the system. The child removes it when
+            this process has gone; otherwise the caller does.
     """
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    if folder:
+        environment["TMPDIR"] = folder
     code = _START.format(
         path=[str(Path(entry).absolute()) for entry in sys.path],
         descriptor=descriptor,
         module=module,
         threads=threads,
+        folder=folder,
         farewell=farewell.encode(),
         status=2 if farewell else 0,
     )

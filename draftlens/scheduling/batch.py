@@ -53,7 +53,7 @@ class Batch:
                 job.sequences.append(sequence)
 
     def read(self) -> list[Chunk]:
-        """Read the prompt of `reading`; beside running rows a part of it."""
+        """Read the prompt of `reading`, or one part of it if other rows are running."""
         chunks = self.session.start()
         if not self.session.waiting:
             self.reading = None

@@ -1,4 +1,4 @@
-"""What a scheduler is given, and what it tells of it."""
+"""The jobs of a scheduler, their updates, limits and counters."""
 
 from __future__ import annotations
 

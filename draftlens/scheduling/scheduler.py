@@ -151,7 +151,7 @@ class Scheduler:
 
     def _admit(self) -> None:
         """Let the next job be read, if no other one is."""
-        if any(batch.reading for batch in self._batches):
+        if any(batch.reading and not batch.session.holds_back for batch in self._batches):
             return
         job = self._next()
         if job is None:
@@ -162,8 +162,10 @@ class Scheduler:
         job.admitted = time.perf_counter()
         try:
             with self._stalling():
-                batch = self._batch_of(job.request)
+                batches = self._batches_of(job.request)
                 prepared = prepare(self.models.target, job.request)
+                admitting = (batch for batch in batches if batch.session.admits(prepared))
+                batch = next(admitting, None) or self._new_batch(job.request)
                 batch.add(job, prepared)
         except Exception as error:
             self._refuse(job, error)
@@ -231,11 +233,12 @@ class Scheduler:
         """Memory of the caches, whose rows are as long as the longest one."""
         return num_rows * length * self._token_bytes
 
-    def _batch_of(self, request: Request) -> Batch:
-        """The batch of a request's method; a new one if the method has no rows."""
-        for batch in self._batches:
-            if batch.method == request.method:
-                return batch
+    def _batches_of(self, request: Request) -> list[Batch]:
+        """The batches of a request's method; a new one if the method has no rows."""
+        batches = [batch for batch in self._batches if batch.method == request.method]
+        return batches or [self._new_batch(request)]
+
+    def _new_batch(self, request: Request) -> Batch:
         plan = plan_of(self.models, request)
         check_joins(plan)
         batch = Batch(request.method, plan, self.models.target)

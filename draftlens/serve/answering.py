@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from copy import copy, deepcopy
+from dataclasses import replace
 from functools import partial
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import torch
@@ -14,16 +15,17 @@ import torch
 from draftlens.async_answer import AsyncAnswer
 from draftlens.core.names import AUTO
 from draftlens.engine import Engine
-from draftlens.inputs import Inputs
+from draftlens.inputs import Inputs, Processors
 from draftlens.media.conversation import Conversation
 from draftlens.models.prompt_cache import PromptCache, num_bytes
 from draftlens.models.prompt_checks import max_positions
 from draftlens.request import Request
 from draftlens.scheduling import QueueFullError, check_joins
 from draftlens.serve.errors import ApiError
-from draftlens.serve.media import MediaRules
+from draftlens.serve.media import LARGE_PIXELS, MediaRules, num_bytes_of, texts_of
 from draftlens.serve.options import ServeOptions
 from draftlens.serve.protocol import ChatRequest, CompletionRequest, GenerationRequest
+from draftlens.serve.sharing import Budget, Turns
 from draftlens.serve.text import RowText
 
 REFERENCES = "references"
@@ -32,6 +34,12 @@ PREDICTION = 0
 
 
 Work = TypeVar("Work")
+
+LARGE_TEXT = 20_000
+"""Characters (or ids) of a prompt whose tokenization may take longer than a tenth of a second."""
+
+UNBOUNDED_CONTEXT = 2**18
+"""Tokens that bound the prompts of a model that states no context."""
 
 
 class Row:
@@ -132,7 +140,9 @@ class Answering:
         self.engine = engine
         self.options = options
         self.model = options.model or engine.target.name
+        many = len(options.api_keys) > 1
         self.media = MediaRules(options)
+        self.bodies = Budget(options.max_bodies_bytes, many, "bodies")
         self.prompt_cache = _prompt_cache(engine, options)
         self.scheduler = engine.schedule(options.batch)
         backbone = engine.target.backbone
@@ -140,24 +150,35 @@ class Answering:
         self._samples = bool(backbone.model.generation_config.do_sample)
         self._reads_references = REFERENCES in plan.extras
         self._num_reading = 0
-        # Tokenizers are used by one thread at a time.
-        self._processing = ThreadPoolExecutor(1, thread_name_prefix="draftlens-processors")
+        self._context = self.max_positions or UNBOUNDED_CONTEXT
+        self._max_visual = options.max_visual_tokens or self._context
+        # Tokenizers are used by one thread at a time, and large work keeps to one thread.
+        self._engines: SimpleQueue[Engine] = SimpleQueue()
+        for each in (engine, _with_own_processors(engine)):
+            self._engines.put(each)
+        self._processing = Turns(2, many, "draftlens-processors")
 
     def close(self) -> None:
         self.scheduler.close()
-        self._processing.shutdown(cancel_futures=True)
+        self._processing.close()
         self.media.close()
 
-    async def chat(self, body: ChatRequest, client: str) -> Answer:
+    async def chat(self, body: ChatRequest, client: str) -> list[Answer]:
         """Begin to answer messages. Raises `ApiError` and the errors of the library."""
         self._check(body)
+        texts = texts_of(body.messages)
+        self._check_length(texts, "messages")
+        if body.prediction is not None and len(body.prediction.text) > self.options.max_prediction:
+            cause = f"the prediction has more than {self.options.max_prediction} characters"
+            raise ApiError(400, cause, "prediction")
         began = time.perf_counter()
-        with self._Reading(self):
-            conversation = await self.media.read(body.messages)
-            request, predicted = await self._in_processing(
-                partial(self._chat_request, conversation, body, client)
-            )
-        return self._submit([request], body, client, began, predicted)[0]
+        with self._Reading(self, 1):
+            conversation = await self.media.read(body.messages, client)
+            work = partial(self._chat_request, conversation, body, client)
+            has_large_media = num_bytes_of(conversation) > LARGE_PIXELS
+            is_large = has_large_media or sum(map(len, texts)) > LARGE_TEXT
+            request, predicted = await self._in_processing(client, work, is_large)
+        return [self._submit(request, body, client, began, predicted)]
 
     async def complete(self, body: CompletionRequest, client: str) -> list[Answer]:
         """Begin to answer prompts without a chat template, one answer for each prompt."""
@@ -168,27 +189,45 @@ class Answering:
             prompts = list(body.prompt)
         if not all(prompts):
             raise ApiError(400, "the prompt is empty", "prompt")
-        with self._Reading(self):
+        if len(prompts) > self.options.batch.max_waiting:
+            cause = f"{len(prompts)} prompts are more than {self.options.batch.max_waiting}"
+            raise ApiError(400, f"{cause}: send them in several requests", "prompt")
+        for prompt in prompts:
+            self._check_length([prompt], "prompt")
+        with self._Reading(self, len(prompts)):
             requests = [
-                await self._in_processing(partial(self._text_request, prompt, body, client))
+                await self._in_processing(
+                    client,
+                    partial(self._text_request, prompt, body, client),
+                    len(prompt) > LARGE_TEXT,
+                )
                 for prompt in prompts
             ]
-        return self._submit(requests, body, client, began)
+        answers: list[Answer] = []
+        try:
+            for request in requests:
+                answers.append(self._submit(request, body, client, began))
+        except BaseException:
+            for answer in answers:
+                answer.stream.cancel()
+            raise
+        return answers
 
     class _Reading:
-        """Counts a request that is being read among those that wait."""
+        """Counts prompts that are being read among those that wait."""
 
-        def __init__(self, answering: Answering) -> None:
+        def __init__(self, answering: Answering, num_prompts: int) -> None:
             self._answering = answering
+            self._num_prompts = num_prompts
 
         def __enter__(self) -> None:
             waiting = self._answering._num_reading + self._answering.scheduler.num_waiting
-            if waiting >= self._answering.options.batch.max_waiting:
+            if waiting + self._num_prompts > self._answering.options.batch.max_waiting:
                 raise QueueFullError(f"{waiting} requests wait already")
-            self._answering._num_reading += 1
+            self._answering._num_reading += self._num_prompts
 
         def __exit__(self, *_: object) -> None:
-            self._answering._num_reading -= 1
+            self._answering._num_reading -= self._num_prompts
 
     def _check(self, body: GenerationRequest) -> None:
         if body.model not in (None, "", AUTO, self.model):
@@ -196,40 +235,69 @@ class Answering:
         if body.n > min(self.options.max_samples, self.options.batch.max_rows):
             raise ApiError(400, f"n is {body.n}, more than this server answers at once", "n")
 
-    async def _in_processing(self, work: Callable[[], Work]) -> Work:
-        return await asyncio.get_running_loop().run_in_executor(self._processing, work)
+    def _check_length(self, texts: Sequence[str | list[int]], param: str) -> None:
+        """Raise `ApiError` for a prompt that cannot fit, before a tokenizer reads it."""
+        for name, kind, most in (
+            ("characters", str, self.options.characters_per_token * self._context),
+            ("tokens", list, self._context),
+        ):
+            count = sum(len(text) for text in texts if isinstance(text, kind))
+            if count > most:
+                cause = f"the prompt has {count} {name}, more than {most}: make it shorter"
+                raise ApiError(400, cause, param, "prompt_too_long")
+
+    async def _in_processing(
+        self, client: str, work: Callable[[Engine], Work], is_large: bool
+    ) -> Work:
+        def processed() -> Work:
+            engine = self._engines.get()
+            try:
+                return work(engine)
+            finally:
+                self._engines.put(engine)
+
+        return await self._processing.run(client, processed, is_large)
 
     def _chat_request(
-        self, conversation: Conversation, body: ChatRequest, client: str
+        self, conversation: Conversation, body: ChatRequest, client: str, engine: Engine
     ) -> tuple[Request, int]:
         """The request, and the tokens of its prediction that drafts may come from."""
-        inputs = self.engine.process([conversation])
+        num_visual = engine.processors.num_visual_tokens(conversation)
+        if num_visual > self._max_visual:
+            cause = f"pictures and clips have {num_visual} tokens, more than {self._max_visual}"
+            raise ApiError(400, f"{cause}: send fewer or smaller ones", "messages")
+        inputs = engine.process([conversation])
         references: dict[str, Any] = {}
         num_predicted = 0
         if body.prediction is not None and self._reads_references:
             text = body.prediction.text
             references[REFERENCES] = [[text]]
-            tokenizer = self.engine.target.processor.tokenizer
+            tokenizer = engine.target.processor.tokenizer
             num_predicted = len(tokenizer.encode(text, add_special_tokens=False))
-        return self._request(inputs, body, client, **references), num_predicted
+        return self._request(engine, inputs, body, client, **references), num_predicted
 
     def _text_request(
-        self, prompt: str | list[int], body: CompletionRequest, client: str
+        self, prompt: str | list[int], body: CompletionRequest, client: str, engine: Engine
     ) -> Request:
         if isinstance(prompt, str):
-            ids = self.engine.target.processor.tokenizer(prompt, return_tensors="pt")["input_ids"]
+            ids = engine.target.processor.tokenizer(prompt, return_tensors="pt")["input_ids"]
         else:
             ids = torch.tensor([prompt])
         if ids.numel() == 0:
             raise ApiError(400, "the prompt is empty", "prompt")
         inputs = Inputs({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
-        return self._request(inputs, body, client)
+        return self._request(engine, inputs, body, client)
 
     def _request(
-        self, inputs: Inputs, body: GenerationRequest, client: str, **extras: Any
+        self,
+        engine: Engine,
+        inputs: Inputs,
+        body: GenerationRequest,
+        client: str,
+        **extras: Any,
     ) -> Request:
         length = int(inputs.target["input_ids"].shape[1])
-        return self.engine.request(
+        return engine.request(
             inputs,
             None if self.prompt_cache is None else client,
             max_new_tokens=self._max_new_tokens(length, body.length),
@@ -247,26 +315,26 @@ class Answering:
 
     def _submit(
         self,
-        requests: list[Request],
+        request: Request,
         body: GenerationRequest,
         client: str,
         began: float,
         predicted: int = 0,
-    ) -> list[Answer]:
-        answers: list[Answer] = []
-        try:
-            for request in requests:
-                stream = AsyncAnswer(
-                    self.scheduler, request, samples=body.n, client=client, began=began
-                )
-                rows = [Row(self.engine.text_decoder, body.stop) for _ in range(body.n)]
-                length = int(request.inputs["attention_mask"].sum())
-                answers.append(Answer(stream, rows, length, predicted))
-        except BaseException:
-            for answer in answers:
-                answer.stream.cancel()
-            raise
-        return answers
+    ) -> Answer:
+        stream = AsyncAnswer(self.scheduler, request, samples=body.n, client=client, began=began)
+        rows = [Row(self.engine.text_decoder, body.stop) for _ in range(body.n)]
+        length = int(request.inputs["attention_mask"].sum())
+        return Answer(stream, rows, length, predicted)
+
+
+def _with_own_processors(engine: Engine) -> Engine:
+    """An engine with the same models, whose processors another thread may use."""
+    twin = copy(engine)
+    twin.target = replace(engine.target, processor=deepcopy(engine.target.processor))
+    if engine.draft is not None:
+        twin.draft = replace(engine.draft, processor=deepcopy(engine.draft.processor))
+    twin.processors = Processors(twin.target, twin.draft)
+    return twin
 
 
 def _prompt_cache(engine: Engine, options: ServeOptions) -> PromptCache | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import base64
+import hashlib
 import logging
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -20,7 +22,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from draftlens.core.version import __version__
 from draftlens.engine import Engine
 from draftlens.models.known_pairs import EMBEDDED
-from draftlens.serve.answering import Answering
+from draftlens.serve.answering import Answer, Answering
 from draftlens.serve.description import body_of, description
 from draftlens.serve.errors import ApiError, api_error
 from draftlens.serve.guard import Guard, ServerState
@@ -30,12 +32,20 @@ from draftlens.serve.protocol import (
     ChatRequest,
     CompletionRequest,
     GenerationRequest,
+    load_json,
     parse,
 )
 from draftlens.serve.responses import ChatForm, CompletionForm, Responder
+from draftlens.serve.sharing import Claim
 from draftlens.serve.warm_up import warm_up
 
 Body = TypeVar("Body", bound=GenerationRequest)
+
+SMALL_BODY = 2**16
+"""Bytes of a body that takes less time to parse than a thread to start."""
+
+_LEAST_RATE = 2**16
+"""Bytes of a body in a second."""
 
 HUNG_UP = 499
 """Status in the log where the client has gone."""
@@ -79,10 +89,11 @@ def _add_pages(
 ) -> None:
     created = int(time.time())
     page = (files("draftlens.serve") / "page.html").read_text(encoding="utf-8")
+    page_headers = {"Content-Security-Policy": _policy_of(page), "Referrer-Policy": "no-referrer"}
 
     @app.get("/", response_class=HTMLResponse)
     async def index() -> HTMLResponse:
-        return HTMLResponse(page, headers={"Content-Security-Policy": _PAGE_POLICY})
+        return HTMLResponse(page, headers=page_headers)
 
     @app.get("/health")
     async def health() -> Response:
@@ -128,41 +139,43 @@ def _add_answers(
 ) -> None:
     @app.post("/v1/chat/completions", openapi_extra=body_of(ChatRequest))
     async def chat(request: Request) -> Response:
-        async def answer(body: ChatRequest) -> Response:
-            answers = [await answering.chat(body, request.state.client)]
-            response = Responder(answers, body, ChatForm(answering.model), metrics, request)
-            return await response.sent(options.keep_alive)
-
-        return await _answered(request, options, ChatRequest, answer)
+        return await _answered(request, ChatRequest, answering.chat, ChatForm)
 
     @app.post("/v1/completions", openapi_extra=body_of(CompletionRequest))
     async def complete(request: Request) -> Response:
-        async def answer(body: CompletionRequest) -> Response:
-            answers = await answering.complete(body, request.state.client)
-            response = Responder(answers, body, CompletionForm(answering.model), metrics, request)
-            return await response.sent(options.keep_alive)
+        return await _answered(request, CompletionRequest, answering.complete, CompletionForm)
 
-        return await _answered(request, options, CompletionRequest, answer)
+    async def _answered(
+        request: Request,
+        kind: type[Body],
+        begin: Callable[[Body, str], Awaitable[list[Answer]]],
+        form: type[ChatForm],
+    ) -> Response:
+        """The response to a request, or that of an error."""
+        client = request.state.client
+        claim = Claim(answering.bodies, client)
 
+        async def respond(content: bytearray) -> Response:
+            body = await _parsed(kind, content, options)
+            answers = await begin(body, client)
+            body.drop_prompt()
+            claim.release()
+            responder = Responder(answers, body, form(answering.model), metrics, request)
+            return await responder.sent(options.keep_alive)
 
-async def _answered(
-    request: Request,
-    options: ServeOptions,
-    kind: type[Body],
-    answer: Callable[[Body], Awaitable[Response]],
-) -> Response:
-    """The response to a request, or that of an error."""
-    try:
-        body = parse(kind, await _json_of(request, options.max_body_bytes))
-        return await _unless_gone(request, answer(body))
-    except ClientDisconnect:
-        return Response(status_code=HUNG_UP)
-    except Exception as error:
-        failure = api_error(error)
-        if failure.status == 500:
-            _log.exception("a request failed")
-        request.state.log["error"] = type(error).__name__
-        return failure.response()
+        try:
+            content = await _content_of(request, options, claim)
+            return await _unless_gone(request, respond(content))
+        except ClientDisconnect:
+            return Response(status_code=HUNG_UP)
+        except Exception as error:
+            failure = api_error(error)
+            if failure.status == 500:
+                _log.exception("a request failed")
+            request.state.log["error"] = type(error).__name__
+            return failure.response()
+        finally:
+            claim.release()
 
 
 async def _unless_gone(request: Request, work: Awaitable[Response]) -> Response:
@@ -184,8 +197,10 @@ async def _disconnect_of(request: Request) -> None:
         pass
 
 
-async def _json_of(request: Request, most: int) -> Any:
-    """The body as JSON. Raises `ApiError` for a wrong type, size or syntax."""
+async def _content_of(request: Request, options: ServeOptions, claim: Claim) -> bytearray:
+    """The body. Raises `ApiError` for a wrong type or size, if it is slow, or if others leave no
+    room for it."""
+    most = options.max_body_bytes
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":  # which no page of another site can send without permission
         raise ApiError(415, "the body has the type application/json")
@@ -194,18 +209,29 @@ async def _json_of(request: Request, most: int) -> Any:
     if stated.isdigit() and int(stated) > most:
         raise too_large
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > most:
-            raise too_large
+    last = asyncio.get_running_loop().time() + options.body_seconds
     try:
-        return json.loads(body, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
-        raise ApiError(400, "the body is not valid JSON") from None
+        async with asyncio.timeout_at(last) as timeout:
+            async for chunk in request.stream():
+                claim.take(len(chunk))
+                body += chunk
+                if len(body) > most:
+                    raise too_large
+                timeout.reschedule(last + len(body) / _LEAST_RATE)
+    except TimeoutError:
+        raise ApiError(408, "the body comes too slowly", code="timeout") from None
+    return body
 
 
-def _no_constant(name: str) -> Any:
-    raise ValueError(name)
+async def _parsed(kind: type[Body], content: bytearray, options: ServeOptions) -> Body:
+    """The request; a large one is parsed in a thread, and `content` is emptied."""
+
+    def parsed() -> Body:
+        body = load_json(content, options.max_items)
+        content.clear()
+        return parse(kind, body, options)
+
+    return parsed() if len(content) <= SMALL_BODY else await asyncio.to_thread(parsed)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -216,8 +242,15 @@ async def _http_error(request: Request, error: Exception) -> Response:
     return ApiError(status, messages.get(status, "the request is not valid")).response()
 
 
-_PAGE_POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-    "img-src data: blob:; media-src data: blob:; connect-src 'self'; frame-ancestors 'none'; "
-    "base-uri 'none'; form-action 'none'"
-)
+def _policy_of(page: str) -> str:
+    """The Content-Security-Policy of a page, which runs its own script and style only."""
+
+    def own(tag: str) -> str:
+        (content,) = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+        return base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+
+    return (
+        f"default-src 'none'; script-src 'sha256-{own('script')}'; "
+        f"style-src 'sha256-{own('style')}'; img-src data: blob:; media-src data: blob:; "
+        "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+    )

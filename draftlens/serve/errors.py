@@ -16,6 +16,7 @@ _TYPES = {
     401: "authentication_error",
     404: "not_found_error",
     405: "invalid_request_error",
+    408: "invalid_request_error",
     413: "invalid_request_error",
     415: "invalid_request_error",
     422: "unprocessable_entity_error",
@@ -57,6 +58,8 @@ class ApiError(Exception):
         headers = dict(headers or {})
         if self.status in (429, 503):
             headers["Retry-After"] = str(RETRY_SECONDS)
+        if self.status == 408:  # the rest of the body is not read
+            headers["Connection"] = "close"
         return JSONResponse(self.body(), self.status, headers)
 
 

@@ -1,14 +1,15 @@
-"""Media of strangers: where they may come from, and processes that decode them."""
+"""Media that clients name or send: the allowed sources, and the processes that decode them."""
 
 from __future__ import annotations
 
-import asyncio
+import weakref
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Timer
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -22,6 +23,16 @@ from draftlens.media.reader import MediaReader, MediaRequest, ReadRequest
 from draftlens.serve.errors import ApiError
 from draftlens.serve.options import ServeOptions
 from draftlens.serve.protocol import Message, Part, Text
+from draftlens.serve.sharing import Budget, Claim, Turns, trim_memory
+
+SMALL = 2**20
+"""Most characters of an address with a picture that does not count as large work."""
+
+LARGE_PIXELS = 16 * 2**20
+"""Bytes of pixels, after which unused memory is handed back to the system."""
+
+TRIM_SECONDS = 0.5
+"""Seconds from the end of such a request, until all of its memory is unused."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +40,11 @@ class _Medium:
     kind: str  # image, video or file
     source: str
     param: str  # its place in the request
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it may take long to read."""
+        return self.kind != "image" or not is_data(self.source) or len(self.source) > SMALL
 
     def refusal(self, cause: str, status: int = 422) -> ApiError:
         name = {"video": "clip", "image": "picture", "file": "PDF file"}[self.kind]
@@ -54,14 +70,19 @@ class MediaRules:
     def __init__(self, options: ServeOptions) -> None:
         self._options = options
         self._limits = replace(options.limits, hosts=options.media_hosts)
-        self._readers = _Readers(options.readers, options.media_seconds)
+        many = len(options.api_keys) > 1
+        self._pixels = Budget(options.max_media_bytes, many, "pictures and clips")
+        self._readers = _Readers(options.readers, many, options.media_seconds)
 
-    async def read(self, messages: Sequence[Message]) -> Conversation:
-        """A conversation with its media; raises `ApiError` with the place of what is refused."""
+    async def read(self, messages: Sequence[Message], client: str) -> Conversation:
+        """A conversation with its media, whose pixels count until it is discarded; raises
+        `ApiError` with the place of what is refused."""
         media = self._checked(messages)
         num_images = sum(medium.kind == "image" for medium in media.values())
         room = _Room(self._limits.max_output_bytes, self._options.max_images - num_images)
         conversation = Conversation()
+        claim = Claim(self._pixels, client)
+        weakref.finalize(conversation, _discard, claim).atexit = False
         for number, message in enumerate(messages):
             content: list[dict[str, Any]] = []  # as chat templates take it
             for place, part in enumerate(_parts(message)):
@@ -69,7 +90,8 @@ class MediaRules:
                     content.append({"type": "text", "text": part.text})
                     continue
                 medium = media[number, place]
-                loaded = await self._load(medium, room)
+                loaded = await self._load(medium, room, client)
+                claim.take(sum(map(_num_bytes, loaded)))
                 if medium.kind == "video":
                     conversation.videos += loaded
                     content.append({"type": "video"})
@@ -78,6 +100,7 @@ class MediaRules:
                     content += [{"type": "image"}] * len(loaded)
             role = "system" if message.role == "developer" else message.role
             conversation.messages.append({"role": role, "content": content})
+        self._check_padded(conversation.images)
         return conversation
 
     def close(self) -> None:
@@ -103,6 +126,14 @@ class MediaRules:
         if counts["file"]:
             check_installed()
         return media
+
+    def _check_padded(self, pictures: Sequence[Image]) -> None:
+        """Processors may pad the pictures of a request, or their tiles, to one size."""
+        widest = max((picture.width for picture in pictures), default=0)
+        highest = max((picture.height for picture in pictures), default=0)
+        if 3 * len(pictures) * widest * highest > self._limits.max_output_bytes:
+            cause = f"{len(pictures)} pictures are too large when padded to {widest}x{highest}"
+            raise ApiError(422, f"{cause}: send those of other shapes apart", "messages")
 
     def _allowed(self, medium: _Medium) -> _Medium:
         source = medium.source
@@ -131,7 +162,7 @@ class MediaRules:
             raise medium.refusal("is not a file that this server reads", 400)
         return str(path)
 
-    async def _load(self, medium: _Medium, room: _Room) -> list[Any]:
+    async def _load(self, medium: _Medium, room: _Room, client: str) -> list[Any]:
         """The clip, the picture, or the pictures of the pages, which are subtracted from `room`."""
         max_pixels = min(self._limits.max_pixels, max(room.num_bytes // 3, 1))
         limits = replace(self._limits, max_output_bytes=room.num_bytes, max_pixels=max_pixels)
@@ -144,7 +175,7 @@ class MediaRules:
         else:
             request = ReadRequest(medium.kind, medium.source, self._options.frames, limits)
         try:
-            loaded = await self._readers.read(request)
+            loaded = await self._readers.read(request, client, medium.is_large)
         except MediaError:
             raise medium.refusal(
                 "cannot be read: it is damaged, of an unknown format, too large or not available"
@@ -160,10 +191,28 @@ class MediaRules:
         return pictures
 
 
+def _discard(claim: Claim) -> None:
+    """Runs when the pixels of a request are no longer needed."""
+    if claim.count >= LARGE_PIXELS:
+        timer = Timer(TRIM_SECONDS, trim_memory)
+        timer.daemon = True
+        timer.start()
+    claim.release()
+
+
 def _parts(message: Message) -> Sequence[Part]:
     if isinstance(message.content, str):
         return [Text(type="text", text=message.content)]
     return message.content
+
+
+def texts_of(messages: Sequence[Message]) -> list[str]:
+    return [part.text for each in messages for part in _parts(each) if isinstance(part, Text)]
+
+
+def num_bytes_of(conversation: Conversation) -> int:
+    """Of the pixels of all pictures and clips."""
+    return sum(map(_num_bytes, [*conversation.images, *conversation.videos]))
 
 
 def _num_bytes(medium: Any) -> int:
@@ -176,15 +225,15 @@ def _num_bytes(medium: Any) -> int:
 class _Readers:
     """Processes that read media, each killed when a medium takes too long."""
 
-    def __init__(self, count: int, seconds: float) -> None:
+    def __init__(self, count: int, many: bool, seconds: float) -> None:
         self._all = [MediaReader(seconds) for _ in range(count)]
         self._idle: SimpleQueue[MediaReader] = SimpleQueue()
         for reader in self._all:
             self._idle.put(reader)
-        self._threads = ThreadPoolExecutor(count, thread_name_prefix="draftlens-media")
+        self._turns = Turns(count, many, "draftlens-media")
 
-    async def read(self, request: MediaRequest) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._read, request)
+    async def read(self, request: MediaRequest, client: str, is_large: bool) -> Any:
+        return await self._turns.run(client, partial(self._read, request), is_large)
 
     def _read(self, request: MediaRequest) -> Any:
         reader = self._idle.get()
@@ -194,9 +243,9 @@ class _Readers:
             self._idle.put(reader)
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._turns.close(wait=False)
         for reader in self._all:
             reader.kill()
-        self._threads.shutdown()
+        self._turns.close()
         for reader in self._all:
             reader.close()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
+from draftlens.core.text import shortened
 from draftlens.serve.errors import ApiError
+from draftlens.serve.options import ServeOptions
 
 Model = TypeVar("Model", bound="GenerationRequest")
 
@@ -39,7 +42,15 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 """Fields that are known and not supported, and values of them that change nothing."""
 
 
-TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+MOST_DIGITS = 40
+"""Of a whole number; Python takes long for thousands of them."""
+
+# Strict: texts and truth values are no numbers.
+Count = Annotated[int, Field(strict=True, ge=1, lt=2**31)]
+TokenId = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
+TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
+Texts = Annotated[list[str], Field(fail_fast=True)]
+Real = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
 
 class Text(BaseModel):
@@ -90,12 +101,12 @@ Part = Annotated[Text | Picture | Clip | Pdf, Field(discriminator="type")]
 
 class Message(BaseModel):
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[Part]
+    content: str | Annotated[list[Part], Field(fail_fast=True)]
 
 
 class Prediction(BaseModel):
     type: Literal["content"] = "content"
-    content: str | list[Text]
+    content: str | Annotated[list[Text], Field(fail_fast=True)]
 
     @property
     def text(self) -> str:
@@ -112,15 +123,15 @@ class GenerationRequest(BaseModel):
     """What both kinds of requests have in common."""
 
     model: str | None = None
-    n: int = Field(1, ge=1)
-    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
-    temperature: float | None = Field(None, ge=0, le=2, allow_inf_nan=False)
-    top_p: float | None = Field(None, gt=0, le=1)
-    top_k: int | None = Field(None, ge=-1, lt=2**31)
-    min_p: float | None = Field(None, ge=0, le=1)
-    repetition_penalty: float | None = Field(None, gt=0, allow_inf_nan=False)
-    stop: list[str] = Field(default_factory=list, max_length=4)
-    max_tokens: int | None = Field(None, ge=1)
+    n: Count = 1
+    seed: int | None = Field(None, strict=True, ge=-(2**63), lt=2**63)
+    temperature: Real | None = Field(None, ge=0, le=2)
+    top_p: Real | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, strict=True, ge=-1, lt=2**31)
+    min_p: Real | None = Field(None, ge=0, le=1)
+    repetition_penalty: Real | None = Field(None, ge=0.01, le=100)
+    stop: Texts = Field(default_factory=list, max_length=4)
+    max_tokens: Count | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
     draftlens: bool = False
@@ -129,6 +140,13 @@ class GenerationRequest(BaseModel):
     @classmethod
     def _default(cls, value: Any, info: Any) -> Any:
         return cls.model_fields[info.field_name].default if value is None else value
+
+    @field_validator("temperature")
+    @classmethod
+    def _not_tiny(cls, value: float | None) -> float | None:
+        if value and value < 1e-6:  # scores divided by it may be infinite
+            raise ValueError("must be 0 or at least 1e-06")
+        return value
 
     @field_validator("stop", mode="before")
     @classmethod
@@ -141,6 +159,9 @@ class GenerationRequest(BaseModel):
     @property
     def length(self) -> int | None:
         return self.max_tokens
+
+    def drop_prompt(self) -> None:
+        """Discard what only the processors need, while the answer is made."""
 
     @property
     def includes_usage(self) -> bool:
@@ -172,23 +193,63 @@ class GenerationRequest(BaseModel):
 
 
 class ChatRequest(GenerationRequest):
-    messages: list[Message] = Field(min_length=1)
-    max_completion_tokens: int | None = Field(None, ge=1)
+    messages: Annotated[list[Message], Field(fail_fast=True)] = Field(min_length=1)
+    max_completion_tokens: Count | None = None
     prediction: Prediction | None = None
 
     @property
     def length(self) -> int | None:
         return self.max_completion_tokens or self.max_tokens
 
+    def drop_prompt(self) -> None:
+        self.messages.clear()
+
 
 class CompletionRequest(GenerationRequest):
-    prompt: str | list[str] | list[TokenId]
+    prompt: str | Texts | TokenIds
+
+    def drop_prompt(self) -> None:
+        self.prompt = ""
 
 
-def parse(kind: type[Model], body: Any) -> Model:
+def load_json(body: bytes | bytearray, max_items: int) -> Any:
+    """Raises `ApiError` for what is no JSON or has too many values."""
+    if _num_marks(body) > max_items and _num_marks(_without_texts(body, max_items)) > max_items:
+        raise ApiError(400, f"the body has more than {max_items} values", code="too_many_values")
+    try:
+        return json.loads(body, parse_constant=_no_constant, parse_int=_whole)
+    except (ValueError, RecursionError):
+        raise ApiError(400, "the body is not valid JSON") from None
+
+
+def _num_marks(body: bytes | bytearray) -> int:
+    """Characters, each of which begins a value or a name."""
+    return len(body) - len(body.translate(None, b",:[{"))
+
+
+def _without_texts(body: bytes | bytearray, max_items: int) -> bytes:
+    """What is outside of JSON's texts, if it has not too many of them."""
+    plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if plain.count(b'"') > 4 * max_items:
+        return b"," * (max_items + 1)
+    return b"".join(plain.split(b'"')[::2])
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(name)
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise ValueError(digits)
+    return int(digits)
+
+
+def parse(kind: type[Model], body: Any, options: ServeOptions = ServeOptions()) -> Model:  # noqa: B008 - frozen
     """A request from JSON. Unknown fields are ignored. Raises `ApiError`."""
     if not isinstance(body, dict):
         raise ApiError(400, "the body is a JSON object")
+    _check_counts(body, options)
     for name, values in NEUTRAL.items():
         value = body.get(name)
         if value is not None and not any(_equal(value, neutral) for neutral in values):
@@ -204,7 +265,8 @@ def parse(kind: type[Model], body: Any) -> Model:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         param = ".".join(map(str, first["loc"]))
-        raise ApiError(400, f"{param}: {first['msg']}", param, "invalid_value") from None
+        message = shortened(f"{param}: {first['msg']}")
+        raise ApiError(400, message, param, "invalid_value") from None
     except RecursionError:
         raise ApiError(400, "the body is nested too deeply") from None
     if request.stream_options is not None and not request.stream:
@@ -224,6 +286,23 @@ def _is_encodable(value: Any) -> bool:
         elif isinstance(value, str) and value.encode("utf-8", "replace").decode() != value:
             return False
     return True
+
+
+def _check_counts(body: dict[str, Any], options: ServeOptions) -> None:
+    """Bounds that hold before anything is validated."""
+    stop = body.get("stop")
+    for text in [stop] if isinstance(stop, str) else stop if isinstance(stop, list) else []:
+        if isinstance(text, str) and len(text) > options.max_stop_length:
+            cause = f"a stop text has {len(text)} characters, more than {options.max_stop_length}"
+            raise ApiError(400, cause, "stop", "invalid_value")
+    messages = body.get("messages")
+    if isinstance(messages, list):
+        contents = [each.get("content") for each in messages if isinstance(each, dict)]
+        num_parts = sum(len(content) if isinstance(content, list) else 1 for content in contents)
+        count = max(len(messages), num_parts)
+        if count > options.max_messages:
+            cause = f"{count} messages and parts are more than {options.max_messages}"
+            raise ApiError(400, cause, "messages", "invalid_value")
 
 
 def _equal(value: Any, neutral: Any) -> bool:

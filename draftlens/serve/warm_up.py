@@ -20,7 +20,7 @@ async def warm_up(answering: Answering, state: ServerState) -> None:
     for content in _contents(answering):
         try:
             body = {"messages": [{"role": "user", "content": content}], "max_tokens": 16}
-            answer = await answering.chat(parse(ChatRequest, body), "")
+            (answer,) = await answering.chat(parse(ChatRequest, body), "")
             with answer.stream:
                 while not answer.stream.done:
                     await answer.next_round()

@@ -23,9 +23,10 @@ TEMPLATE = """{%- for message in messages %}{{ message['role'] }}: {% for item i
 PICTURE = CLIPS / "shapes.png"
 
 
-def save_pair(family: Family, folder: Path) -> tuple[str, str]:
-    """A target and a half-agreeing draft with their processors, as checkpoints."""
-    processor, model = family.processor(), family.build()
+def save_pair(family: Family, folder: Path, **text: Any) -> tuple[str, str]:
+    """A target and a half-agreeing draft with their processors, as checkpoints; `text` as for
+    `Family.build`."""
+    processor, model = family.processor(), family.build(**text)
     processor.chat_template = TEMPLATE.replace("IMAGE", family.image).replace(
         "VIDEO", family.video or ""
     )

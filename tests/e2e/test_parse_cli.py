@@ -11,10 +11,13 @@ from typing import Any
 import pdfs
 import pytest
 from compiling import attach_static, library_of
+from PIL import Image
 
 from draftlens.documents.parser import PageParser
+from draftlens.documents.reading import Reading
 from draftlens.documents.reading import pipeline as pipelines
 from draftlens.drafting.adaptive.forward_costs import ForwardCosts
+from draftlens.passes.inductor.engine import CompiledPasses
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -95,7 +98,7 @@ def test_pages_are_read_by_compiled_passes(
         attach_static(backbones, compile)
 
     monkeypatch.setattr("draftlens.engine.attach", attach)
-    monkeypatch.setattr("draftlens.engine.compile_usual", lambda backbone: None)
+    monkeypatch.setattr(CompiledPasses, "prepare", lambda passes: None)
     words = (source, "-o", tmp_path / "out", "--stages", "page", "--verify")
     code, printed, _ = parse(command, *words, "--compile", "yes")
     assert code == 0
@@ -266,7 +269,7 @@ def test_the_reader_of_the_package_runs_by_name_only(
     words = ("parse", str(source), "--pages", "1", "--max-new-tokens", "2", "--no-calibrate")
     code, printed, errors = command(*words, "--target", "reader", "--json")
     assert code == 0
-    assert "the reader in the package is a toy" in errors
+    assert "the reader is a toy" in errors
     (page,) = json.loads(printed)["pages"]
     assert (page["source"], page["lossless"], page["tokens"]) == ("model", True, 2)
 
@@ -282,3 +285,40 @@ def test_files_are_opened_before_a_model_is_loaded(
     code, _, errors = parse(command, secret, "-o", "out")
     assert code == 2
     assert "it needs a password" in errors
+
+
+def test_nonsense_of_the_reader_does_not_count_as_parsed(command: Command) -> None:
+    """A page that it was not trained on."""
+    pdfs.write(Path("b.pdf"), [pdfs.paragraph])
+    words = ("parse", "b.pdf", "--target", "reader", "--drafter", "text-layer", "--no-calibrate")
+    code, printed, errors = command(*words, "--layout", "blocks", "-o", "out")
+    assert code == 1, errors
+    assert "not counted as parsed: it " in printed
+    assert "0 pages parsed, 1 doubtful, 0 left out, 0 failed: out/b.pdf.md" in printed
+    code, printed, errors = command(*words, "--layout", "blocks", "--json")
+    summary = json.loads(printed)
+    assert (code, summary["parsed"], summary["doubtful"], summary["failed"]) == (1, 0, 1, 0)
+    assert summary["pages"][0]["doubt"]
+
+
+class FindsNothing:
+    """A reader of pictures that finds no text."""
+
+    def read(self, page: Any) -> Reading:
+        return Reading("tesseract", ())
+
+
+def test_a_picture_without_text_says_so(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And so does a blank page, if there is nothing else."""
+    monkeypatch.setattr(pipelines, "installed_ocr", FindsNothing)
+    Image.linear_gradient("L").save("photo.png")
+    Image.new("L", (99, 99), "white").save("white.png")
+    for name in ("photo.png", "white.png"):
+        code, printed, errors = command("parse", name, "--layout", "blocks")
+        assert (code, printed, errors) == (1, "", f"no text was found in {name}\n")
+    code, printed, errors = command("parse", ".", "--layout", "blocks", "-o", "out")
+    assert code == 1
+    assert "photo.png, page 1: no text\nwhite.png, page 1: blank\n2 pages parsed" in printed
+    assert errors == "no text was found in the 2 documents\n"
+    pdfs.write(Path("a.pdf"), [pdfs.columns])
+    assert command("parse", ".", "--layout", "blocks", "-o", "out")[0] == 0

@@ -17,6 +17,7 @@ import pytest
 import typer
 
 from draftlens.cli.app import app
+from draftlens.cli.plugins import LAB_COMMANDS
 from tests.e2e.conftest import CLIPS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,6 +61,14 @@ def test_every_printed_command_is_understood(page: Path) -> None:
 def test_the_readme_prints_commands() -> None:
     """So that the test above has something to look at."""
     assert len(printed(ROOT / "README.md")) > 10
+
+
+def test_the_readme_keeps_the_commands_of_the_package_and_of_the_lab_apart() -> None:
+    section = (ROOT / "README.md").read_text().split("## Command line\n")[1].split("\n## ")[0]
+    package, lab = re.findall(r"```bash\n(.*?)```", section, re.DOTALL)
+    assert set(re.findall(r"^draftlens ([\w-]+)", lab, re.MULTILINE)) == set(LAB_COMMANDS)
+    assert not set(re.findall(r"^draftlens ([\w-]+)", package, re.MULTILINE)) & set(LAB_COMMANDS)
+    assert "pip install ./lab" in section
 
 
 @pytest.fixture

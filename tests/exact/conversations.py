@@ -10,11 +10,15 @@ from string import ascii_lowercase
 from typing import Any
 
 import numpy as np
+import pytest
 from families import FAMILIES, SPECIAL, Family, tokenizer
+from hypothesis import event
 from language_models import language_part
+from rotary import ROTARY, is_refused, lengths_of, renewed
 from stock import NEAR_TIE, answers, noisy, target
 from transformers.video_utils import VideoMetadata
 
+from draftlens.core.errors import InputError
 from draftlens.core.result import Result
 from draftlens.core.stats import Clock, Stats
 from draftlens.decoding.admission import NAMESPACE
@@ -23,7 +27,7 @@ from draftlens.models.prompt_cache import PromptCache
 from draftlens.request import Request
 from draftlens.streaming import Stream
 
-BY_NAME = {family.name: family for family in FAMILIES}
+BY_NAME = {family.name: family for family in (*FAMILIES, *ROTARY)}
 FRAMES = 4
 
 
@@ -122,7 +126,7 @@ def differing(
 ) -> int | None:
     """The first row whose tokens are not those of stock `generate`, but for a near-tie of the
     scores; None if there is none."""
-    output = model.generate(
+    output = renewed(model).generate(
         **given, do_sample=False, return_dict_in_generate=True, output_scores=True, **options
     )
     rows = answers(model, given, output.sequences, **options)
@@ -137,6 +141,12 @@ def differing(
         if float(best[0] - best[1]) > NEAR_TIE:
             return number
     return None
+
+
+def answer_of_stock(model: Any, given: Mapping[str, Any], **options: Any) -> list[list[int]]:
+    """The tokens of stock `generate`, near-ties included."""
+    sequences = renewed(model).generate(**given, do_sample=False, **options)
+    return answers(model, given, sequences, **options)
 
 
 def reply(tokens: Sequence[int]) -> str:
@@ -171,10 +181,19 @@ def check_turns(case: TurnsCase) -> int:
     cache = PromptCache(case.max_bytes)
     models = models_of(family, case.draft, cache)
     replies: list[list[str]] = [[] for _ in case.talks]
+    drafts = ("method", "plain") not in case.method
     cached = 0
     for count, new in enumerate(case.new, 1):
         given = inputs_of(family, case.talks, replies, count)
         namespace = case.namespaces[count % len(case.namespaces)]
+        if is_refused(case.family, lengths_of(given), new, drafts):
+            with pytest.raises(InputError, match="rotary positions"):
+                answer(models, given, dict(case.method), namespace, max_new_tokens=new)
+            event("a turn is refused")
+            tokens = answer_of_stock(models[0].model, given, max_new_tokens=new)
+            for said, row in zip(replies, tokens, strict=True):
+                said.append(reply(row))
+            continue
         for _ in range(1 + case.repeats):
             result = answer(models, given, dict(case.method), namespace, max_new_tokens=new)
             row = differing(models[0].model, given, result.tokens, max_new_tokens=new)

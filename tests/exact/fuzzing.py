@@ -10,12 +10,14 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields, replace
-from functools import cache
+from functools import cache, partial
+from queue import Queue
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 import torch
 from compiling import attach_static
 from families import FAMILIES, PLANS, SPECIAL, VOCAB, inputs, tokenizer
@@ -25,18 +27,22 @@ from lanes import ScriptedLink
 from language_models import language_part
 from retokenizing import KINDS as RETOKENIZED
 from retokenizing import other_inputs, retokenized
+from rotary import NAMES as ROTARY_NAMES
+from rotary import ROTARY, is_refused, lengths_of, renewed
 from stock import LONG, NEAR_TIE, Divisible, answers, noisy, reference, target
 from transformers import StoppingCriteria, StopStringCriteria
 
 import draftlens
 from draftlens.core.batch import Batch
-from draftlens.core.errors import DraftlensError
+from draftlens.core.errors import DraftlensError, InputError
 from draftlens.core.proposal import DraftTree
 from draftlens.core.result import Result
 from draftlens.core.sampling import row_seeds
 from draftlens.core.sequence import Sequence
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import EAGLE_PATHS
+from draftlens.decoding.admission import NAMESPACE
+from draftlens.decoding.part_size import PartSize
 from draftlens.decoding.plan import ExtraSource, Plan
 from draftlens.decoding.session import Session
 from draftlens.documents.reading.formats.notation import WITH_MARKDOWN
@@ -47,10 +53,13 @@ from draftlens.methods.base import METHODS, Models, from_dict, resolve, to_dict,
 from draftlens.methods.mixed.drafter import MixedDrafter
 from draftlens.methods.tabed.weights import WEIGHTS
 from draftlens.models.adapter import Backbone
+from draftlens.models.prompt_cache import PromptCache
 from draftlens.pruning import PRUNERS
-from draftlens.request import read_extras
+from draftlens.request import Request, read_extras
+from draftlens.scheduling import Job, Scheduler, Update
 
-BY_NAME = {family.name: family for family in FAMILIES}
+BY_NAME = {family.name: family for family in (*FAMILIES, *ROTARY)}
+ALL = tuple(family.name for family in FAMILIES)
 STATIC = 7
 """Of so many scripts one lets the models run static passes (`compiling`)."""
 NEVER = VOCAB
@@ -109,6 +118,11 @@ class Prompts:
     def inputs(self) -> dict[str, Any]:
         """The processor's output."""
         return cached_inputs(self.family, self.kind, self.rows, self.side)
+
+    def is_refused(self, method: Mapping[str, Any] | None, new: int) -> bool:
+        """Whether rows, or draft tokens of a method, would change each other's frequencies."""
+        drafts = method is None or method.get("method") != "plain"
+        return is_refused(self.family, lengths_of(self.inputs), new, drafts)
 
     @property
     def length(self) -> int:
@@ -292,7 +306,8 @@ class Case:
             "method": self.method_options,
             "seed": self.seeds,
             "prefill": None if self.prefill is None else thawed(self.prefill),
-            "compile": self.script % STATIC == STATIC - 1,
+            "compile": self.script % STATIC == STATIC - 1
+            and self.prompts.family not in ROTARY_NAMES,
         }
         if self.references is not None and takes_references(self.method_options):
             call["references"] = references_of(self.prompts, self.references)
@@ -485,7 +500,7 @@ class Expected:
 @cache
 def expected(prompts: Prompts, options: Options) -> Expected:
     """The answer of stock `generate`, which needs its padding on the left."""
-    model = prompts.target
+    model = renewed(prompts.target)
     given = replace(prompts, side="left").inputs
     of_generate = options.of_generate(prompts)
     output = model.generate(
@@ -542,6 +557,8 @@ def check_approximations(case: Case, result: Result) -> None:
 
 def check_greedy(case: Case) -> None:
     """The tokens of stock `generate`, and counters that agree with them."""
+    if must_refuse(case):
+        return
     stock = expected_of(case)
     result = case.run()
     if is_near_tie(result.tokens, stock):
@@ -560,6 +577,17 @@ def check_greedy(case: Case) -> None:
         event("guesses from texts are accepted")
     if certain and bool(stock.gaps[:, :length].min() > NEAR_TIE):
         check_passes(case, result)
+
+
+def must_refuse(case: Case) -> bool:
+    """Whether the call is one of rotary frequencies that may not be answered; then it is not."""
+    method = {"method": "plain"} if not case.method and case.draft is None else case.method_options
+    if not case.prompts.is_refused(method, case.options.new):
+        return False
+    event("refused")
+    with pytest.raises(InputError, match="rotary positions"):
+        case.run()
+    return True
 
 
 def rebuilt(case: Case, tokens: list[list[int]]) -> list[list[int]]:
@@ -695,6 +723,8 @@ def check_caches(session: Session) -> None:
 
 def check_sampled(case: Case) -> None:
     """Guesses do not change what is drawn, and neither do the other rows of the batch."""
+    if must_refuse(case):
+        return
     result = case.run()
     method = resolve(case.method_options, case.draft is not None)
     check_counters(case, result)
@@ -813,6 +843,9 @@ class Visits:
         family: of all requests.
         draft, method, script, references, prefill: as in `Case`.
         visits: in order of arrival.
+        part: tokens of the parts in which prompts are read beside running rows; None for as many as
+            are read in time.
+        caches: whether the requests share a prompt cache.
     """
 
     family: str
@@ -822,6 +855,19 @@ class Visits:
     script: int = 0
     references: str | None = None
     prefill: Pairs | None = None
+    part: int | None = None
+    caches: bool = False
+
+    @property
+    def answered(self) -> Visits:
+        """The same without the requests that are refused."""
+        method = thawed(self.method)
+        visits = [
+            visit
+            for visit in self.visits
+            if not visit.prompts.is_refused(method, visit.options.new)
+        ]
+        return replace(self, visits=tuple(visits))
 
     def plan(self, models: Models) -> Plan:
         """The plan of the method."""
@@ -832,10 +878,36 @@ class Visits:
 
 def check_visits(case: Visits) -> None:
     """Every row has the tokens that it has alone; a row that leaves has the first of them."""
+    case = case.answered
+    if not case.visits:
+        event("all are refused")
+        return
+    with sized_parts(case.part):
+        _check_visits(case)
+
+
+def sized_parts(size: int | None) -> AbstractContextManager[Any]:
+    """A context in which prompts are read beside running rows in parts of this size."""
+    if size is None:
+        return nullcontext()
+    return patch.object(PartSize, "within", lambda self, seconds: size)
+
+
+def models_of(case: Visits) -> Models:
+    """Target and draft of a session."""
     draft = draft_of(case.family, case.draft)
     models = Models(
         Backbone.of(target(BY_NAME[case.family])), None if draft is None else Backbone.of(draft)
     )
+    if case.caches:
+        models.target.prompt_cache = PromptCache("1GB")
+        if models.draft is not None:
+            models.draft.prompt_cache = models.target.prompt_cache
+    return models
+
+
+def _check_visits(case: Visits) -> None:
+    models = models_of(case)
     plan = case.plan(models)
     session = session_of(plan, models)
     watch_depth(session)
@@ -865,6 +937,57 @@ def check_visits(case: Visits) -> None:
     assert stats.emitted == sum(len(s.tokens) for rows in sequences for s in rows)
     assert stats.accepted <= stats.drafted
     assert sum(stats.accepted_by_depth.values()) == stats.passes
+
+
+def check_jobs(case: Visits) -> None:
+    """Every request has, from a scheduler, the tokens that it has alone."""
+    models = models_of(case)
+    method = from_dict(thawed(case.method))
+    refused = [
+        visit.prompts.is_refused(thawed(case.method), visit.options.new) for visit in case.visits
+    ]
+    heard: Queue[tuple[int, Update]] = Queue()
+    # Before the scheduler has the models, since stock `generate` runs them for the options.
+    submitted = [
+        Job(request_of(case, visit, method), partial(_hear, heard, number))
+        for number, visit in enumerate(case.visits)
+    ]
+    rows: list[list[list[int]]] = [[[] for _ in visit.prompts.rows] for visit in case.visits]
+    scheduler = Scheduler(models)
+    try:
+        with sized_parts(case.part):
+            for job in submitted:
+                scheduler.submit(job)
+            waiting = set(range(len(submitted)))
+            while waiting:
+                number, update = heard.get(timeout=60)
+                assert (update.error is not None) is refused[number], update.error
+                for chunk in update.chunks:
+                    rows[number][chunk.row] += chunk.tokens
+                if update.done or refused[number]:
+                    waiting.remove(number)
+    finally:
+        scheduler.close()
+    for visit, tokens, was_refused in zip(case.visits, rows, refused, strict=True):
+        if was_refused:
+            event("a job is refused")
+        else:
+            assert tokens == visit.answer(None) or visit.is_near_tie(tokens, None)
+
+
+def request_of(case: Visits, visit: Visit, method: Any) -> Request:
+    """A request as a scheduler takes it."""
+    return Request(
+        visit.prompts.inputs,
+        method=method,
+        seed=[row_seeds(seed, 1)[0] for seed in visit.seeds],
+        options=visit.options.of_generate(visit.prompts),
+        extras={NAMESPACE: "" if case.caches else None},
+    )
+
+
+def _hear(heard: Queue[tuple[int, Update]], number: int, update: Update) -> None:
+    heard.put((number, update))
 
 
 def check_visit(
@@ -921,6 +1044,7 @@ def act(
             draft_inputs = other_inputs(BY_NAME[case.family], visit.prompts.inputs)
         extras["views"] = draft_inputs.pop("views", None)
         extras = read_extras(plan, extras, ExtraSource(len(seeds), tokenizer()))
+        extras[NAMESPACE] = "" if case.caches else None
         sequences.append(session.add(prepared, seeds, draft_inputs, extras))
 
 
@@ -1186,9 +1310,9 @@ def nones_for(options: Options) -> st.SearchStrategy[tuple[str, ...]]:
 
 
 @st.composite
-def greedy_cases(draw: st.DrawFn) -> Case:
+def greedy_cases(draw: st.DrawFn, families: tuple[str, ...] = ALL) -> Case:
     """A greedy call of any kind."""
-    family = draw(st.sampled_from(tuple(BY_NAME)))
+    family = draw(st.sampled_from(families))
     draft = draw(drafts)
     entry = draw(st.sampled_from(("generate", "stream", "custom_generate")))
     # Stock `generate` itself needs padding on the left.
@@ -1221,9 +1345,9 @@ def sampled_options(draw: st.DrawFn) -> Options:
 
 
 @st.composite
-def sampled_cases(draw: st.DrawFn) -> Case:
+def sampled_cases(draw: st.DrawFn, families: tuple[str, ...] = ALL) -> Case:
     """A call that draws, with a seed for each row."""
-    family = draw(st.sampled_from(tuple(BY_NAME)))
+    family = draw(st.sampled_from(families))
     draft = draw(drafts)
     method = draw(methods(draft))
     # With a lane of its own, rejection sampling would depend on who moves when.
@@ -1268,16 +1392,31 @@ def visits(draw: st.DrawFn, family: str) -> Visit:
 
 
 @st.composite
-def sessions(draw: st.DrawFn) -> Visits:
+def sessions(draw: st.DrawFn, families: tuple[str, ...] = ALL) -> Visits:
     """Two to four requests that share a session."""
-    family = draw(st.sampled_from(tuple(BY_NAME)))
+    family = draw(st.sampled_from(families))
     draft = draw(drafts)
     method = draw(methods(draft))
     requests = draw(st.lists(visits(family), min_size=2, max_size=4))
     requests.sort(key=lambda visit: visit.joins)
     references = draw(kinds_of_references)
     prefill = draw(prefills())
-    return Visits(family, draft, method, tuple(requests), draw(scripts), references, prefill)
+    script = draw(scripts)
+    part = draw(rarely(st.integers(1, 40)))
+    caches = prefill is None and draw(st.booleans())
+    return Visits(family, draft, method, tuple(requests), script, references, prefill, part, caches)
+
+
+@st.composite
+def jobs(draw: st.DrawFn, families: tuple[str, ...] = ALL) -> Visits:
+    """Two to five requests to a scheduler."""
+    family = draw(st.sampled_from(families))
+    requests = draw(st.lists(visits(family), min_size=2, max_size=5))
+    chain: Pairs = (("method", "speculative"), ("num_speculative_tokens", 3))
+    method: Pairs = draw(rarely(st.just(chain), (("method", "plain"),)))
+    part = draw(rarely(st.integers(1, 40)))
+    caches = draw(st.booleans())
+    return Visits(family, 0.05, method, tuple(requests), part=part, caches=caches)
 
 
 WILD: Mapping[str, tuple[Any, ...]] = {
@@ -1303,7 +1442,7 @@ WILD: Mapping[str, tuple[Any, ...]] = {
 @st.composite
 def wild_cases(draw: st.DrawFn, name: str) -> Case:
     """A greedy call whose method, of this name, has options in any combination."""
-    family = draw(st.sampled_from(tuple(BY_NAME)))
+    family = draw(st.sampled_from(ALL))
     known = [field.name for field in fields(METHODS[name]) if field.name in WILD]
     chosen = draw(st.lists(st.sampled_from(known), unique=True, max_size=5))
     options = [(option, draw(st.sampled_from(WILD[option]))) for option in chosen]

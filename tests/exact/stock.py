@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from families import FAMILIES, Family, inputs, tokenizer
+from rotary import renewed
 from transformers import LogitsProcessor, StoppingCriteria
 
 from draftlens.core.tree import ROOT, Topology, cut
@@ -83,7 +84,7 @@ def reference(family: Family, kind: str, new: int = NEW) -> list[list[int]]:
 def stock(model: Any, given: Mapping[str, Any], **options: Any) -> list[list[int]]:
     """New tokens of each row by `model.generate`, up to and with its end-of-sequence token, without
     padding."""
-    output = model.generate(
+    output = renewed(model).generate(
         **given, do_sample=False, return_dict_in_generate=True, output_scores=True, **options
     )
     rows = answers(model, given, output.sequences, **options)

@@ -70,6 +70,7 @@ class TableModel:
     name, dtype, device, vocab_size = "TableModel", torch.float64, torch.device("cpu"), VOCAB
     text_config = None
     prompt_cache = None
+    plain_only = ""
 
     def __init__(self, table: Tensor) -> None:
         self.table = table

@@ -8,21 +8,26 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from fuzzing import (
+    ROTARY_NAMES,
     Case,
     Visits,
     check_greedy,
+    check_jobs,
     check_sampled,
     check_visits,
     check_wild,
     greedy_cases,
+    jobs,
     sampled_cases,
     sessions,
     wild_cases,
 )
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from draftlens.methods.base import METHODS
 
@@ -53,6 +58,42 @@ def test_draws_depend_on_seeds_alone(case: Case) -> None:
 def test_rows_that_join_and_leave(case: Visits) -> None:
     """Each row has the tokens that it has in a call of its own."""
     check_visits(case)
+
+
+@share(0.1)
+@given(jobs())
+def test_requests_of_a_scheduler(case: Visits) -> None:
+    """Each has the tokens that it has in a call of its own."""
+    check_jobs(case)
+
+
+def by_plain_decoding(case: Visits) -> Visits:
+    """The same without a draft, which may exceed the limit of rotary frequencies."""
+    return replace(case, method=(("method", "plain"),), draft=None)
+
+
+@share(0.1)
+@given(greedy_cases(ROTARY_NAMES))
+def test_rotary_greedy_answers(case: Case) -> None:
+    check_greedy(case)
+
+
+@share(0.1)
+@given(sampled_cases(ROTARY_NAMES))
+def test_rotary_draws(case: Case) -> None:
+    check_sampled(case)
+
+
+@share(0.2)
+@given(st.one_of(sessions(ROTARY_NAMES), sessions(ROTARY_NAMES).map(by_plain_decoding)))
+def test_rotary_rows_that_join_and_leave(case: Visits) -> None:
+    check_visits(case)
+
+
+@share(0.1)
+@given(jobs(ROTARY_NAMES))
+def test_rotary_requests_of_a_scheduler(case: Visits) -> None:
+    check_jobs(case)
 
 
 @pytest.mark.parametrize("method", list(METHODS))

@@ -3,6 +3,8 @@ gives on the whole of it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from inspect import signature
 from typing import Any
@@ -23,6 +25,7 @@ from conversations import (
 from families import FAMILIES, Family
 from hypothesis import given as drawn
 from hypothesis import strategies as st
+from rotary import NAMES as ROTARY_NAMES
 from stock import stock, target
 from test_fuzz import share
 
@@ -37,6 +40,7 @@ from draftlens.models.prompt_cache import PromptCache
 from draftlens.models.prompt_reading import READERS, PromptReading
 
 PLENTY = 1 << 28
+NAMES = sorted(family.name for family in FAMILIES)
 
 METHODS: dict[str, dict[str, Any]] = {
     "plain": {"method": "plain"},
@@ -243,6 +247,26 @@ def test_namespaces_share_nothing() -> None:
     assert cached == [0, 0, 0, length - 1, 0, length - 1]
 
 
+@pytest.mark.parametrize("draft", [None, 0.05])
+def test_namespaces_share_no_features(draft: float | None) -> None:
+    """Neither of the target nor of the draft: each namespace encodes a picture once."""
+    family = BY_NAME["llava_onevision"]
+    models = models_of(family, draft, PromptCache(PLENTY))
+    given = inputs_of(family, [Conversation((Turn("i"),))], [[]], 1)
+    calls = []
+    with ExitStack() as stack:
+        for backbone in filter(None, models):
+            tower = backbone.model.base_model
+            encoder = patch.object(tower, "get_image_features", wraps=tower.get_image_features)
+            calls.append(stack.enter_context(encoder))
+            calls[-1].__signature__ = signature(tower.__class__.get_image_features)
+        counts = []
+        for space in ("a", "b", None, "a", "b", None):
+            answer(models, given, METHODS["chain"] if draft else "plain", space, max_new_tokens=2)
+            counts.append([call.call_count for call in calls])
+    assert counts == [[number] * len(calls) for number in (1, 2, 3, 3, 3, 4)]
+
+
 def test_draws_do_not_depend_on_the_cache() -> None:
     options = {"max_new_tokens": 20, "do_sample": True, "temperature": 0.9, "seed": 7}
     family = FAMILIES[2]
@@ -267,8 +291,8 @@ def test_a_bound_holds_and_counts_what_is_held() -> None:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> TurnsCase:
-    family = BY_NAME[draw(st.sampled_from(sorted(BY_NAME)))]
+def cases(draw: st.DrawFn, families: Sequence[str] = NAMES) -> TurnsCase:
+    family = BY_NAME[draw(st.sampled_from(families))]
     kinds = ["", "", "i", "ii"] + (["v", "iv"] if "mixed" in family.kinds else [])
     count = draw(st.integers(2, 5))
     turn = st.builds(Turn, st.sampled_from(kinds), st.integers(1, 24))
@@ -291,4 +315,10 @@ def cases(draw: st.DrawFn) -> TurnsCase:
 @share(0.3)
 @drawn(cases())
 def test_random_conversations(case: TurnsCase) -> None:
+    check_turns(case)
+
+
+@share(0.2)
+@drawn(cases(ROTARY_NAMES))
+def test_random_conversations_of_rotary_frequencies_that_change(case: TurnsCase) -> None:
     check_turns(case)

@@ -124,7 +124,9 @@ def test_it_is_refused_with_the_reason(name: str) -> None:
     """Before anything is generated."""
     options, reason = REFUSED[name]
     with pytest.raises(draftlens.UnsupportedModelError, match=reason):
-        draftlens.generate(build(name, **options), {"input_ids": IDS}, max_new_tokens=3)
+        draftlens.generate(
+            build(name, **options), {"input_ids": IDS}, method="lookup", max_new_tokens=3
+        )
 
 
 def test_logits_that_are_scaled_behind_the_head_are_found_out() -> None:
@@ -133,7 +135,7 @@ def test_logits_that_are_scaled_behind_the_head_are_found_out() -> None:
     with pytest.raises(
         draftlens.UnsupportedModelError, match="CohereForCausalLM computes other logits"
     ):
-        draftlens.generate(model, {"input_ids": IDS}, max_new_tokens=3)
+        draftlens.generate(model, {"input_ids": IDS}, method="lookup", max_new_tokens=3)
 
 
 def test_granites_divided_logits_are_known() -> None:

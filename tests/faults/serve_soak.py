@@ -1,6 +1,7 @@
 """A server under thousands of requests of 64 clients, and what they leave behind.
 
     python -m tests.faults.serve_soak --requests 10000 --compare 2000
+    python -m tests.faults.serve_soak --siege
 
 First come requests until so many answers are compared: greedy ones, whole, streamed or up to a stop
 text, with those of stock `generate`, and seeded ones with those that they have alone, all among
@@ -8,6 +9,11 @@ clients that leave. The other requests are short, and many of them are malformed
 are none, or come from clients that leave or never read, while processes that decode media are
 killed. At the end come more requests at once than may wait. Rows, threads, descriptors, processes
 and objects of an answer must be what they were after the first part.
+
+`--siege` runs another part instead: 300 connections that send a head byte by byte, 100 kills of
+decoders, 1,000 streams and 500 odd requests at the same time, beside clients whose answers are
+compared. Descriptors, threads, rows and temporary files must be what they were before, and the log
+must stay short.
 """
 
 from __future__ import annotations
@@ -15,6 +21,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
 import os
 import random
 import socket
@@ -24,9 +31,10 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count, product, takewhile
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -55,6 +63,30 @@ NUM_SLOW = 8
 """Clients that send a request and read nothing."""
 
 SEND_SECONDS = 5.0
+HEAD_SECONDS = 5.0
+
+NUM_SILENT, NUM_STREAMS, NUM_ODD, NUM_NEIGHBOURS = 300, 1000, 500, 4
+STREAMS_A_KILL = 10
+MOST_LOG = 2_000_000
+"""Bytes of the log of a siege."""
+
+ODD = (
+    b"GET /v1/models HTTP/1.1\r\nHost: x/health?\r\n\r\n",
+    b"GET /v1/models HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+    b"GET http://x/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+    b"GET /ws HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+    b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: -1\r\n\r\n",
+    b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n"
+    b"Content-Type: multipart/form-data; boundary=x\r\n\r\n--x--\r\n\r\n",
+    b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n"
+    b"Content-Length: 5\r\nContent-Type: application/json\r\n\r\nffffffffff\r\n",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    b"G" * 100_000,
+    b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 10_000,
+    b"GET /%00/..%2f..%2fetc/passwd HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+)
 
 
 @dataclass
@@ -242,17 +274,70 @@ class Load:
             self.chance.choice(alive).kill()
             self.num_kills += 1
 
+    async def besiege(self, num_streams: int) -> None:
+        """All at the same time; the neighbours ask until the others have ended."""
+        silent = [asyncio.create_task(self._silent()) for _ in range(NUM_SILENT)]
+        streams = asyncio.create_task(self._send(self._streamed, iter(range(num_streams))))
+        odd = asyncio.create_task(self._send_odd())
+        kills = asyncio.create_task(self._kill_often(num_streams // STREAMS_A_KILL))
+        others = asyncio.gather(streams, odd, kills, *silent)
+        async with self._client() as http:
+
+            async def neighbour() -> None:
+                while not others.done():
+                    await self._exact(http, 4)
+
+            await asyncio.gather(others, *(neighbour() for _ in range(NUM_NEIGHBOURS)))
+
+    async def _streamed(self, http: httpx.AsyncClient, number: int) -> None:
+        name = self.chance.choice(sorted(PROMPTS))
+        length = 1 + number % LONGEST
+        body = {"messages": PROMPTS[name], "max_tokens": length}
+        expected = self.expected[name][length]
+        text = await self._stream(http, body)
+        # Without a text its decoder was killed, which is status 422.
+        self._check("streamed", [text] if text or not expected else [], [expected])
+
+    async def _silent(self) -> None:
+        """A head that comes byte by byte until the server ends the connection."""
+        with suppress(ConnectionError):
+            _, writer = await asyncio.open_connection(*self._address())
+            while True:
+                writer.write(b"G")
+                await writer.drain()
+                await asyncio.sleep(0.2)
+        self.kinds["silent ones that were ended"] += 1
+
+    async def _send_odd(self) -> None:
+        for number in range(NUM_ODD):
+            said = b""
+            with suppress(OSError):
+                reader, writer = await asyncio.open_connection(*self._address())
+                writer.write(ODD[number % len(ODD)])
+                writer.write_eof()
+                said = await asyncio.wait_for(reader.read(100), 60)
+                writer.close()
+            self.kinds[f"odd: {said[9:12].decode() or 'ended'}"] += 1
+
+    async def _kill_often(self, kills: int) -> None:
+        while self.num_kills < kills:
+            await asyncio.sleep(self.chance.uniform(0.1, 0.5))
+            self._kill()
+
+    def _address(self) -> tuple[str, int]:
+        host, port = self.server.url.removeprefix("http://").split(":")
+        return host, int(port)
+
     @contextmanager
     def _slow_clients(self) -> Iterator[None]:
         content = json.dumps({"messages": PROMPTS["words"], **LONG, "max_tokens": 400}).encode()
         head = f"POST {PATH} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
         request = f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content
-        host, port = self.server.url.removeprefix("http://").split(":")
         clients = []
         for _ in range(NUM_SLOW):
             client = socket.socket()
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            client.connect((host, int(port)))
+            client.connect(self._address())
             client.sendall(request)
             clients.append(client)
         yield
@@ -269,16 +354,61 @@ def is_idle(server: Running) -> bool:
     return not (server.scheduler.num_rows or server.scheduler.num_waiting or server.state.num_open)
 
 
+def siege(folder: Path, num_streams: int) -> int:
+    """The part of `--siege`; returns the exit status."""
+    log, temporary = folder / "log", folder / "temporary"
+    temporary.mkdir()
+    tempfile.tempdir = os.environ["TMPDIR"] = str(temporary)
+    logging.basicConfig(filename=log, level=logging.WARNING)
+    logging.getLogger("draftlens.serve").setLevel(logging.INFO)
+    engine = draftlens.load(device="cpu")
+    batch = SchedulerLimits(max_rows=ROWS, max_waiting=2 * CLIENTS)
+    options = ServeOptions(batch=batch, prompt_cache="20MB")
+    with serving(engine, options, SEND_SECONDS, HEAD_SECONDS) as server:
+        load = Load(engine, server)
+        asyncio.run(load.draw_alone())
+        asyncio.run(load.compare(20))
+        until(lambda: is_idle(server) and not server.connections, 120.0)
+        before, num_files = Held.now(), len(list(temporary.iterdir()))
+        began = time.monotonic()
+        asyncio.run(load.besiege(num_streams))
+        took = time.monotonic() - began
+        until(lambda: is_idle(server) and not server.connections, 120.0)
+        asyncio.run(load.compare(load.num_compared + 20))  # starts decoders that were killed
+        until(lambda: is_idle(server) and not server.connections, 120.0)
+        after, left = Held.now(), len(list(temporary.iterdir())) - num_files
+        rows = server.scheduler.num_rows
+    remains = list(temporary.iterdir())
+    size = log.stat().st_size
+    grown = after.grown(before)
+    print(f"{took:.0f} s; statuses {dict(load.statuses)}; {dict(load.kinds)}")
+    print(f"{load.num_compared} answers compared, {load.num_different} differ")
+    print(f"{load.num_kills} kills, {load.num_lost} answers lost")
+    print(f"descriptors {before.descriptors} and {after.descriptors}, ", end="")
+    print(f"threads {before.threads} and {after.threads}, {rows} rows, ", end="")
+    print(f"{left} more temporary files, {len(remains)} after the end, log {size} bytes")
+    print(f"memory {before.memory >> 20} MiB before, {after.memory >> 20} MiB after")
+    print("\n".join(grown) or "nothing is left")
+    ended = load.kinds["silent ones that were ended"] == NUM_SILENT
+    failed = load.statuses.keys() - {200, 422} or load.num_lost > load.num_kills
+    flat = not (grown or left > 0 or remains or rows or size > MOST_LOG)
+    return 0 if flat and ended and not failed and not load.num_different else 1
+
+
 def main() -> int:
     """The command; returns its exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=10_000, help="of both parts")
     parser.add_argument("--compare", type=int, default=2_000, help="answers of the first part")
     parser.add_argument("--kills", type=int, default=20, help="of decoding processes")
+    parser.add_argument("--siege", action="store_true", help="the other part, instead of these")
+    parser.add_argument("--streams", type=int, default=NUM_STREAMS, help="of a siege")
     args = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = folder
+        if args.siege:
+            return siege(Path(folder), args.streams)
         engine = draftlens.load(device="cpu")
         batch = SchedulerLimits(max_rows=ROWS, max_waiting=2 * CLIENTS)
         options = ServeOptions(batch=batch, prompt_cache="20MB")

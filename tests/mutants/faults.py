@@ -28,6 +28,8 @@ def _only(file: str, names: str) -> tuple[str, ...]:
     return (file, "-k", names)
 
 
+GUARD = ("tests/unit/serve/test_guard.py",)
+ADDRESSES = _only("tests/unit/media/test_addresses.py", "public_addresses")
 GREEDY_FUZZ = _only("tests/exact/test_fuzz.py", "greedy")
 OWN_DRAFT = _only("tests/exact/test_coupled.py", "always_right and onevision and chain5")
 DRAW_FUZZ = _only("tests/exact/test_fuzz.py", "draws")
@@ -71,12 +73,16 @@ TABLE_CELLS = ("tests/unit/documents/reading/test_tables.py",)
 EARLIER_PAGES = ("tests/unit/documents/test_earlier.py",)
 DOCUMENT = ("tests/unit/methods/hsd/test_document.py",)
 REFERENCES = ("tests/exact/test_references.py",)
+ROTARY = ("tests/exact/test_rope.py",)
 COMPILED = ("tests/exact/test_compiled.py",)
 PRODUCTS = ("tests/unit/models/test_products.py",)
 GROUPED = ("tests/unit/models/attention/test_grouped.py",)
 READ_BY_OPENVINO = ("tests/exact/test_openvino.py", "-k", "prompts")
 MIXED = ("tests/exact/test_mixed.py",)
-COMPILED_PRODUCTS = ("tests/unit/compile/test_products.py",)
+PASS_ENGINES = ("tests/unit/passes/test_base.py",)
+COMPILED_PRODUCTS = _only("tests/unit/passes/inductor/test_compiler.py", "onednn")
+PLAIN_FAMILIES = ("tests/exact/test_plain_families.py",)
+WITHOUT_DRAFTS = _only("tests/e2e/test_without_drafts.py", "server")
 BLOCKS = ("tests/unit/prefill/spava/test_blocks.py",)
 BLOCK_ROWS = ("tests/unit/prefill/spava/test_rows.py",)
 MERGE = ("tests/unit/prefill/spava/test_merge.py",)
@@ -482,14 +488,14 @@ FAULTS = (
     ),
     Fault(
         "tokens of a chain in one go have the position of the first",
-        "draftlens/compile/passes.py",
+        "draftlens/passes/inductor/engine.py",
         "position_ids + step, slots + step",
         "position_ids, slots + step",
         COMPILED,
     ),
     Fault(
         "a chain in one go does not end where it is asked to",
-        "draftlens/compile/passes.py",
+        "draftlens/passes/inductor/engine.py",
         "if ends is not None and ends(logits, tokens):",
         "if ends is not None and not ends(logits, tokens):",
         _only("tests/exact/test_compiled.py", "ends_early"),
@@ -503,7 +509,7 @@ FAULTS = (
     ),
     Fault(
         "a chain in one go sees one slot too many",
-        "draftlens/compile/passes.py",
+        "draftlens/passes/inductor/engine.py",
         "visible[..., : length + step + 1]",
         "visible[..., : length + step + 2]",
         COMPILED,
@@ -566,7 +572,7 @@ FAULTS = (
     ),
     Fault(
         "passes of two and three tokens wait for oneDNN",
-        "draftlens/compile/build.py",
+        "draftlens/passes/inductor/compiler.py",
         "if not (shape.is_single or shape.is_few):",
         "if not shape.is_single:",
         COMPILED_PRODUCTS,
@@ -1461,8 +1467,8 @@ FAULTS = (
     Fault(
         "prompt cache: all pictures have the features of the first",
         "draftlens/models/media_features.py",
-        'content_digest([("modality", modality), *sorted(arguments.items())])',
-        'content_digest([("modality", modality)])',
+        '("modality", modality), *sorted(arguments.items())]',
+        '("modality", modality)]',
         TURNS,
     ),
     Fault(
@@ -1671,8 +1677,8 @@ FAULTS = (
     Fault(
         "scheduler: a request gets the method of another one",
         "draftlens/scheduling/scheduler.py",
-        "if batch.method == request.method:",
-        "if True:",
+        "[batch for batch in self._batches if batch.method == request.method]",
+        "list(self._batches)",
         SCHEDULER,
     ),
     Fault(
@@ -1817,7 +1823,7 @@ FAULTS = (
     ),
     Fault(
         "OpenVINO's plug-in is unloaded with the passes",
-        "draftlens/compile/openvino_graph.py",
+        "draftlens/passes/openvino.py",
         "@cache\ndef core()",
         "def core()",
         _only("tests/exact/test_openvino.py", "freed"),
@@ -1859,21 +1865,21 @@ FAULTS = (
     ),
     Fault(
         "OpenVINO: tokens of a prompt attend to later ones",
-        "draftlens/compile/openvino_passes.py",
+        "draftlens/passes/split_pass.py",
         "torch.ones(width, width, dtype=torch.bool).tril()",
         "torch.ones(width, width, dtype=torch.bool)",
         READ_BY_OPENVINO,
     ),
     Fault(
         "OpenVINO: logits of all rows follow tokens of the first one",
-        "draftlens/compile/openvino_passes.py",
+        "draftlens/passes/split_pass.py",
         "(last - start + (end - start) * torch.arange(rows)[:, None])[is_here]",
         "(last - start + 0 * torch.arange(rows)[:, None])[is_here]",
         READ_BY_OPENVINO,
     ),
     Fault(
         "OpenVINO: each part of a prompt is written to the first slots",
-        "draftlens/compile/openvino_passes.py",
+        "draftlens/passes/split_pass.py",
         "cache.lengths = [cached + end - start for cached in cache.lengths]",
         "cache.lengths = list(cache.lengths)",
         READ_BY_OPENVINO,
@@ -1956,9 +1962,30 @@ FAULTS = (
         ("tests/unit/drafting/adaptive/test_controller.py",),
     ),
     Fault(
+        "compile auto: an engine that does not suit a model runs it",
+        "draftlens/passes/base.py",
+        "if reason is None and automatic:",
+        "if False:",
+        PASS_ENGINES,
+    ),
+    Fault(
+        "compile auto: code is compiled",
+        "draftlens/passes/base.py",
+        "_engine(name, quantization).without_compiling()",
+        "_engine(name, quantization)",
+        PASS_ENGINES,
+    ),
+    Fault(
+        "an engine that failed is tried in every call",
+        "draftlens/passes/base.py",
+        "    if engine in made.failures:\n",
+        "    if False:\n",
+        PASS_ENGINES,
+    ),
+    Fault(
         "parallel: the worker drafts by the modules whatever the engine",
         "draftlens/methods/parallelvlm/draft_side.py",
-        "            message.engine.attach(self.backbone)\n",
+        "            attach_engine(self.backbone, message.engine)\n",
         "",
         ("tests/exact/test_openvino.py", "-k", "worker_drafts"),
     ),
@@ -1975,5 +2002,264 @@ FAULTS = (
         "self.emitted += sum(tokens) / max(len(tokens), 1)",
         "pass",
         ("tests/unit/drafting/adaptive/test_controller.py",),
+    ),
+    Fault(
+        "rotary: the prompt cache has parts of prompts beyond the limit",
+        "draftlens/models/prompt_reading.py",
+        "            and _may_be_divided(backbone, prompt)\n",
+        "",
+        _only("tests/exact/test_rope.py", "later_turns"),
+    ),
+    Fault(
+        "rotary: the limit of what may be divided is one token further",
+        "draftlens/models/prompt_reading.py",
+        "int(prompt.position_ids.max()) + 1)",
+        "int(prompt.position_ids.max()))",
+        _only("tests/exact/test_rope.py", "at_the_limit"),
+    ),
+    Fault(
+        "rotary: rows of other frequencies join",
+        "draftlens/decoding/admission.py",
+        "return not self.waiting[0].frequencies.allow_passes_with(self._frequencies)",
+        "return False",
+        _only("tests/exact/test_rope.py", "rows_that_join"),
+    ),
+    Fault(
+        "rotary: rows whose frequencies change share passes",
+        "draftlens/models/rope.py",
+        "return self.beyond is not None and self.beyond == other.beyond",
+        "return self.beyond == other.beyond",
+        _only("tests/exact/test_rope.py", "rows_that_join"),
+    ),
+    Fault(
+        "rotary: long prompts beyond the limit are read in parts",
+        "draftlens/decoding/admission.py",
+        "in_parts = arrival.frequencies.are_original and self._is_long(prompt)",
+        "in_parts = self._is_long(prompt)",
+        _only("tests/exact/test_rope.py", "rows_that_join"),
+    ),
+    Fault(
+        "rotary: draft tokens of a row exceed its own answer",
+        "draftlens/decoding/session.py",
+        "self._cuts_all = bool(changing_frequencies(target.text_config))",
+        "self._cuts_all = False",
+        _only("tests/exact/test_rope.py", "draft_tokens_end"),
+    ),
+    Fault(
+        "rotary: rows of a call change each other's frequencies",
+        "draftlens/models/rope.py",
+        "        if min(prompts) != max(prompts):\n",
+        "        if False:\n",
+        _only("tests/exact/test_rope.py", "change_each_other"),
+    ),
+    Fault(
+        "rotary: a call has the frequencies of an earlier one",
+        "draftlens/models/adapter.py",
+        "return restarted(self._dynamic, passing) if self._dynamic else passing",
+        "return passing",
+        _only("tests/exact/test_rope.py", "after_a_longer"),
+    ),
+    Fault(
+        "rotary: a request waits in the batch of others",
+        "draftlens/scheduling/scheduler.py",
+        "(batch for batch in batches if batch.session.admits(prepared))",
+        "(batch for batch in batches)",
+        _only("tests/exact/test_rope.py", "of_a_scheduler"),
+    ),
+    Fault(
+        "rotary: no request is admitted while one waits",
+        "draftlens/scheduling/scheduler.py",
+        "batch.reading and not batch.session.holds_back for",
+        "batch.reading for",
+        _only("tests/exact/test_rope.py", "of_a_scheduler"),
+    ),
+    Fault(
+        "rotary: Phi models answer beyond the limit",
+        "draftlens/decoding/admission.py",
+        'rereads=hasattr(self._target.model.config, "original_max_position_embeddings"),',
+        "rereads=False,",
+        _only("tests/exact/test_rope.py", "reads_its_prompt_again"),
+    ),
+    Fault(
+        "plain: two samples of a request share a cache of transformers",
+        "draftlens/models/stock_rows.py",
+        "with_cache(deepcopy(cache))",
+        "with_cache(cache)",
+        WITHOUT_DRAFTS,
+    ),
+    Fault(
+        "plain: padded texts are read together",
+        "draftlens/models/stock_rows.py",
+        "if not is_text or all(",
+        "if True or all(",
+        PLAIN_FAMILIES,
+    ),
+    Fault(
+        "plain: the last row does not take the place of one that leaves",
+        "draftlens/models/stock_rows.py",
+        "        replace_by_last(self.rows, row)\n",
+        "        self.rows.pop()\n",
+        PLAIN_FAMILIES,
+    ),
+    Fault(
+        "guard: features of media are shared by all keys",
+        "draftlens/models/media_features.py",
+        '("namespace", _NAMESPACE.get())',
+        '("namespace", "")',
+        _only("tests/exact/test_turns.py", "share_no_features"),
+    ),
+    Fault(
+        "guard: features are remembered without a namespace",
+        "draftlens/models/media_features.py",
+        "if _NAMESPACE.get() is None or ENCODED not in",
+        "if ENCODED not in",
+        _only("tests/exact/test_turns.py", "share_no_features"),
+    ),
+    Fault(
+        "guard: the path is that of the whole address, with the name of the server in it",
+        "draftlens/serve/guard.py",
+        'path: str = scope["path"]',
+        'path: str = __import__("starlette.requests").requests.URL(scope=scope).path',
+        _only("tests/e2e/serve/test_faults.py", "path_in_the_name"),
+    ),
+    Fault(
+        "guard: a server without keys answers to any name",
+        "draftlens/serve/guard.py",
+        'if self._keys or name in ("", *_OWN_NAMES):',
+        "if True:",
+        GUARD,
+    ),
+    Fault(
+        "guard: web sockets reach the application",
+        "draftlens/serve/guard.py",
+        'if scope["type"] == "lifespan":',
+        'if scope["type"] != "http":',
+        GUARD,
+    ),
+    Fault(
+        "guard: every refused request is a line of the log",
+        "draftlens/serve/guard.py",
+        "if self._num_failed > MOST_FAILED:",
+        "if False:",
+        GUARD,
+    ),
+    Fault(
+        "guard: forms are read",
+        "draftlens/serve/app.py",
+        'if kind != "application/json":',
+        'if kind == "text/plain":',
+        _only("tests/e2e/serve/test_refusals.py", "forms"),
+    ),
+    Fault(
+        "guard: a body may come for ever",
+        "draftlens/serve/app.py",
+        "timeout.reschedule(last + len(body) / _LEAST_RATE)",
+        "timeout.reschedule(None)",
+        _only("tests/e2e/serve/test_faults.py", "bodies_that"),
+    ),
+    Fault(
+        "guard: a head may come for ever",
+        "draftlens/serve/run.py",
+        "        self._drop_silent()\n",
+        "",
+        _only("tests/e2e/serve/test_faults.py", "heads_that"),
+    ),
+    Fault(
+        "guard: connections have no bound",
+        "draftlens/serve/run.py",
+        "if len(self.connections) > self._most:",
+        "if False:",
+        _only("tests/e2e/serve/test_faults.py", "more_connections"),
+    ),
+    Fault(
+        "guard: asyncio reports each connection that it cannot take",
+        "draftlens/serve/run.py",
+        "if not isinstance(error, OSError) or error.errno not in _SHORTAGES:",
+        "if True:",
+        _only("tests/e2e/serve/test_faults.py", "without_descriptors"),
+    ),
+    Fault(
+        "guard: a picture of one pixel fails its server",
+        "draftlens/serve/media.py",
+        "return 3 * medium.width * medium.height",
+        "return 3 * medium.width * medium.height // (medium.width - 1)",
+        _only("tests/e2e/serve/test_refusals.py", "one_pixel"),
+    ),
+    Fault(
+        "guard: an address of NAT64 is judged as it is",
+        "draftlens/media/download.py",
+        "if embedded is None and address in _NAT64:",
+        "if False:",
+        ADDRESSES,
+    ),
+    Fault(
+        "guard: every global IPv6 address is public",
+        "draftlens/media/download.py",
+        "if embedded is None and address not in _GLOBAL_UNICAST:",
+        "if False:",
+        ADDRESSES,
+    ),
+    Fault(
+        "guard: an IPv4 address in an IPv6 address is not looked at",
+        "draftlens/media/download.py",
+        "address = embedded or address",
+        "pass",
+        ADDRESSES,
+    ),
+    Fault(
+        "guard: code of every checkpoint may run",
+        "draftlens/models/loading.py",
+        '{"trust_remote_code": self.trust_remote_code}',
+        '{"trust_remote_code": True}',
+        _only("tests/unit/models/test_load.py", "keys_of_a_checkpoint"),
+    ),
+    Fault(
+        "guard: any codec is decoded",
+        "draftlens/media/header.py",
+        "if limits.common_formats and codec not in _COMMON_CODECS:",
+        "if False:",
+        _only("tests/unit/media/test_formats.py", "clips"),
+    ),
+    Fault(
+        "guard: any picture format is decoded",
+        "draftlens/media/image.py",
+        "names = _COMMON_FORMATS if limits.common_formats else _FORMATS",
+        "names = _FORMATS",
+        _only("tests/unit/media/test_formats.py", "pictures"),
+    ),
+    Fault(
+        "guard: a killed decoder leaves its copy",
+        "draftlens/media/reader.py",
+        "    process.wait()\n    shutil.rmtree(folder, ignore_errors=True)\n",
+        "    process.wait()\n",
+        _only("tests/unit/media/test_reader.py", "leaves_no_copy"),
+    ),
+    Fault(
+        "guard: answers of decoders are unpickled",
+        "draftlens/media/reader.py",
+        "value_of(json.loads(connection.recv_bytes(_MOST_TEXT)))",
+        "value_of(connection.recv())",
+        _only("tests/unit/media/test_reader.py", "not_unpickled"),
+    ),
+    Fault(
+        "guard: a decoder has no bound on its memory",
+        "draftlens/media/reader.py",
+        "_set_limit(resource.RLIMIT_AS, room)",
+        "pass",
+        _only("tests/unit/media/test_reader.py", "more_memory"),
+    ),
+    Fault(
+        "guard: a page with a huge picture is blank",
+        "draftlens/documents/reading/pdf_file.py",
+        "if width * height > self._limits.max_pixels:",
+        "if False:",
+        _only("tests/unit/documents/reading/test_hostile.py", "huge_picture"),
+    ),
+    Fault(
+        "guard: writers of one file share a name",
+        "draftlens/core/files.py",
+        "secrets.token_hex(8)",
+        "0",
+        ("tests/unit/core/test_files.py",),
     ),
 )

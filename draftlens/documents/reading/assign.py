@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from draftlens.documents.reading.blocks import lines_of
+from draftlens.documents.reading.blocks import lines_of, split_columns
 from draftlens.documents.reading.geometry import Box, around
 from draftlens.documents.reading.order import reading_order
 from draftlens.documents.reading.tables import (
@@ -35,6 +35,39 @@ def owners(pieces: Sequence[Piece], regions: Sequence[Region]) -> list[int | Non
     return indices
 
 
+def with_whole_lines(regions: Sequence[Region], reading: Reading) -> list[Region]:
+    """Widen regions of running text by the words of their lines that lie beside them.
+
+    Layouts find the edges of a region in a picture of the page and cut off first and last words.
+    """
+    owner_of_word = dict(zip(map(id, reading.pieces), owners(reading.pieces, regions), strict=True))
+    boxes = [region.box for region in regions]
+    for line in lines_of(reading.pieces):
+        for part in split_columns(line):
+            inside = [
+                (word, owner)
+                for word in part
+                if (owner := owner_of_word[id(word)]) is not None and not _is_whole(regions[owner])
+            ]
+            for word in part:
+                if inside and owner_of_word[id(word)] is None:
+                    _, owner = min(inside, key=lambda other: _distance(word, other[0]))
+                    boxes[owner] = _widened(boxes[owner], word.box)
+    return [replace(region, box=box) for region, box in zip(regions, boxes, strict=True)]
+
+
+def _distance(word: Piece, other: Piece) -> float:
+    """Points between two words of a line."""
+    return max(word.box.left - other.box.right, other.box.left - word.box.right)
+
+
+def _widened(box: Box, word: Box) -> Box:
+    """The box with the word's width; unchanged if the word is above or below it."""
+    if not box.top <= word.middle[1] <= box.bottom:
+        return box
+    return replace(box, left=min(box.left, word.left), right=max(box.right, word.right))
+
+
 def with_texts(regions: Sequence[Region], readings: Sequence[Reading]) -> list[Region]:
     """The same regions with the texts of each reading, the most trusted reading first."""
     texts: list[list[RegionText]] = [list(region.texts) for region in regions]
@@ -59,7 +92,7 @@ def without_prose(regions: Sequence[Region], reading: Reading) -> list[Region]:
 
 
 def with_tables(regions: Sequence[Region], reading: Reading, by_region: bool) -> list[Region]:
-    """Regions with the tables that words form where the layout has found none.
+    """Add the tables that the layout has missed, found by the positions of the words.
 
     Args:
         regions: by the layout. Those that hold such a table are divided into what is above and

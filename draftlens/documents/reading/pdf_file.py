@@ -9,7 +9,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import ceil
-from typing import Any
+from typing import Any, ClassVar
 
 import pypdfium2
 from PIL import Image
@@ -20,7 +20,8 @@ from draftlens.documents.reading.characters import read_characters
 from draftlens.documents.reading.damage import content_damage
 from draftlens.documents.reading.geometry import POINTS_PER_INCH, Box
 from draftlens.documents.reading.page import TextLayer
-from draftlens.media.limits import Limits, check_pixels, refusal
+from draftlens.documents.reading.values import Piece
+from draftlens.media.limits import Limits, check_pixels, over_limit, refusal
 from draftlens.media.reader import MediaRequest
 
 PASSWORD = 4
@@ -110,9 +111,15 @@ class PdfFile:
             raise refusal(page_name(self._path, number), f"{stated} or damaged") from error
 
     def _damage(self, page: Any, number: int) -> str | None:
-        """Why an empty page may have shown something, as a clause; None if it is blank."""
+        """Why an empty page may have shown something, as a clause; None if it is blank. Raises
+        MediaError for one with a picture of too many pixels, of which pdfium may show none."""
         for picture in page.get_objects([raw.FPDF_PAGEOBJ_IMAGE], max_depth=_FORM_DEPTH):
             try:
+                width, height = picture.get_px_size()
+                if width * height > self._limits.max_pixels:
+                    figure = f"a picture on it has {width}x{height} = {width * height} pixels"
+                    limit = str(self._limits.max_pixels)
+                    raise over_limit(page_name(self._path, number), figure, limit, "max_pixels")
                 picture.get_bitmap().close()
             except pypdfium2.PdfiumError:
                 return "a picture on it cannot be decoded"
@@ -127,6 +134,8 @@ class PdfFile:
 class PdfQuestion(MediaRequest):
     """A call of a method of `PdfFile` for the reading process; a
     page's number is the first argument."""
+
+    kinds: ClassVar[tuple[type[Any], ...]] = (TextLayer, Piece, Box)
 
     path: str
     password: str | None = field(repr=False)

@@ -12,6 +12,7 @@ from draftlens.documents.reading.assign import (
     regions_of_blocks,
     with_tables,
     with_texts,
+    with_whole_lines,
     without_captions_inside,
     without_prose,
     words_outside,
@@ -100,6 +101,8 @@ class StandardPipeline:
         if not regions:
             with phase("layout"):
                 regions = self._layout.find(page, pieces)
+        if readings and self._layout.sees:
+            regions = with_whole_lines(regions, readings[0])
         if readings and self._alone:
             regions = without_prose(regions, readings[0])
         if readings:

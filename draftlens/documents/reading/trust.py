@@ -1,4 +1,4 @@
-"""Whether a text layer agrees with the printed page."""
+"""Whether a text layer agrees with the printed page, and an answer with the text of its page."""
 
 from __future__ import annotations
 
@@ -18,6 +18,20 @@ LEAST_USED = 0.1
 
 LEAST_TOKENS = 100
 """Tokens of an answer from which this share is used."""
+
+_GRAM = 6
+"""Letters and digits in a row that an answer and the text of its page have in common."""
+
+_LEAST_AGREEMENT = 0.06
+"""Smallest share of the shorter text that must occur in the other one. The embedded reader has 12%
+to 66% on pages of its generator, and at most 3% on others."""
+
+_LEAST_TEXT = 40
+"""Letters and digits of a page from which its text is compared."""
+
+_LONGEST_ANSWER = 4
+"""A text this many times shorter than the answer, such as a running head over a scan, is not
+compared."""
 
 
 def fault_of(reading: Reading, regions: Sequence[Region], whole: Box) -> str | None:
@@ -51,3 +65,29 @@ def _emptiness(pieces: Sequence[Piece], regions: Sequence[Region]) -> str | None
 def collapsed(used_share: float, num_tokens: int) -> bool:
     """Whether an answer used so small a share of its drafts that they cannot be of this page."""
     return num_tokens >= LEAST_TOKENS and used_share < LEAST_USED
+
+
+def disagreement(answer: str, texts: Sequence[str]) -> str | None:
+    """Why an answer cannot be the text of a page, as a clause, or None.
+
+    Texts are compared by runs of letters and digits, so that format, line breaks and the order of
+    parts do not matter.
+
+    Args:
+        texts: of the page, one by each reader; one that agrees is enough.
+    """
+    answered = _grams(answer)
+    shares = []
+    for text in texts:
+        printed = _grams(text)
+        if len(printed) < max(_LEAST_TEXT, len(answered) / _LONGEST_ANSWER):
+            return None
+        shares.append(len(printed & answered) / max(min(len(printed), len(answered)), 1))
+    if not shares or max(shares) >= _LEAST_AGREEMENT:
+        return None
+    return f"it has {max(shares):.0%} of its text in common with the text of the page"
+
+
+def _grams(text: str) -> set[str]:
+    letters = "".join(character for character in text.casefold() if character.isalnum())
+    return {letters[start : start + _GRAM] for start in range(len(letters) - _GRAM + 1)}

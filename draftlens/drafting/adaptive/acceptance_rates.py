@@ -12,7 +12,7 @@ MAX_DEPTH = 8
 PRIORS = (0.8, 0.4, 0.25, 0.17)
 """Rates by rank before anything is measured; see `AcceptanceRates.ranks`."""
 MEMORY = 40.0
-"""A rate forgets what is older than about so many draft tokens: the text changes."""
+"""Draft tokens over which a rate is averaged; older ones fade, because the text changes."""
 PRIOR_WEIGHT = 3.0
 """Draft tokens that a prior counts for."""
 EARLIER_WEIGHT = 12.0

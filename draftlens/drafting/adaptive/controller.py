@@ -30,8 +30,7 @@ USUAL_LENGTH = 64
 LATEST_SHARE = 0.3
 """Share of the latest answer in the expected length of the next one."""
 MAX_SAVINGS = 2.5
-"""Most plain rounds of what drafting has gained, or left of its share, that may be lost again, in
-the same answer or in later ones: the text may have changed since."""
+"""Cap on the savings carried over, in plain rounds, because older text predicts little."""
 FIRST_PROBE = 8
 """Tokens that a paused draft must lack before it reads them to compare them with its own, where
 drafting may pay; twice as many after each time."""
@@ -122,7 +121,7 @@ class PairHistory:
         self.usual_length = float(USUAL_LENGTH)
 
     def reading_seconds(self, at: RoundState) -> float:
-        """Seconds in which the draft reads `at.pending` tokens in each row."""
+        """Seconds in which the draft reads its pending tokens in each row."""
         if self.seconds_per_prompt_token is None:
             return self.costs.level(at.pending, at)
         return self.seconds_per_prompt_token * at.rows * at.pending
@@ -177,10 +176,12 @@ class TreeController:
         return self._grown
 
     def may_read(self, at: RoundState) -> bool:
-        """Whether the draft shall read its prompt, of `at.pending` tokens: where costs are known,
-        only if that can pay within the expected rest of the answer, should draft tokens be accepted
-        as often as they may be, and if a tree or a probe may be tried then. The question is open
-        again `PLAN_EVERY` tokens later."""
+        """Whether the draft reads its prompt now.
+
+        With known costs: true if drafting could still save more time in this answer than reading
+        the prompt costs, even at the optimistic acceptance rate, and if a tree or a probe may be
+        tried afterwards. It is asked again `PLAN_EVERY` tokens later.
+        """
         with self.history.lock:
             costs = self.history.costs
             if not (costs.target.is_measured and costs.draft.is_measured):

@@ -11,7 +11,7 @@ WINDOW = 8
 SURPRISE = 1.25
 """Factor by which a forward takes longer than expected that may contradict the curve."""
 RECENT = 4
-"""Latest timings, of whatever widths, two of which contradict the curve if they are surprises."""
+"""If two of the last four timings exceed the curve by SURPRISE, the curve is distrusted."""
 FIRST_LIMIT = 3
 """Without a measured curve, the largest width to try first."""
 

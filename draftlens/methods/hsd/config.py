@@ -63,7 +63,7 @@ class HSD:
         sampling_rule: `"coupled"` (the tokens of plain sampling with the same seed) or
             `"rejection"`, as for `Lookup`.
         schedule: `"serial"`.
-        prefill: how the target reads prompts (`prefill.PREFILLS`).
+        prefill: how the target reads prompts (`prefill.base.PREFILLS`).
 
     Raises:
         ConfigError: a value is out of range.

@@ -55,7 +55,10 @@ class Alignment:
             self._distances = distances
 
     def places(self) -> list[tuple[int, int]]:
-        """Distances and places where the text may continue, by how equally both advanced."""
+        """Edit distances and the places where the text may continue.
+
+        The first places are those that are as far along in the text as the answer is.
+        """
         order = sorted(self._distances, key=lambda count: (abs(count - self._num_symbols), count))
         return [(self._distances[count], self._start + count) for count in order]
 

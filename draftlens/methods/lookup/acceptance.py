@@ -39,7 +39,7 @@ class MatchRates:
         return self._chances[kind][min(agreement, MAX_AGREEMENT)]
 
     def node_chances(self, tree: PrefixTree, candidates: Sequence[Candidate]) -> list[float]:
-        """Acceptance probability of each node; `tree.origins` indexes `candidates`."""
+        """Acceptance probability of each node; `PrefixTree.origins` indexes `candidates`."""
         topology = tree.topology
         chances = [0.0] * len(tree)
         for parent, children in topology.children.items():

@@ -47,7 +47,7 @@ class Lookup:
             `"rejection"`. Draft tokens have no probabilities here, so `"rejection"` draws from the
             target's distribution and accepts draft tokens as long as they equal the drawn ones.
         schedule: `"serial"`.
-        prefill: how the target reads prompts (`prefill.PREFILLS`).
+        prefill: how the target reads prompts (`prefill.base.PREFILLS`).
 
     Raises:
         ConfigError: a value is out of range.

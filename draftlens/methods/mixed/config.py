@@ -29,7 +29,7 @@ class Mixed:
         sampling_rule: `"coupled"`. Which drafter proposes depends on measured times, and with
             `"rejection"` so would the tokens.
         schedule: `"serial"`.
-        prefill: how the target reads prompts (`prefill.PREFILLS`).
+        prefill: how the target reads prompts (`prefill.base.PREFILLS`).
 
     Raises:
         ConfigError: a value makes no sense.

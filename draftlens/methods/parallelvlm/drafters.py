@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from draftlens.compile import BY_MODULES, PassEngine
 from draftlens.core.batch import Batch
 from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.decoding.drafter import Drafter, TargetContext
@@ -26,6 +25,7 @@ from draftlens.methods.parallelvlm.target_side import (
     WorkerDrafter,
 )
 from draftlens.models.adapter import Backbone
+from draftlens.passes import BY_MODULES, PassEngine, engine_of
 
 logger = logging.getLogger("draftlens")
 
@@ -49,7 +49,8 @@ def make_drafter(
         reading = OwnPrompt(pruning, drafter.prompts.readable)
     backbone = drafter.prompts.backbone
     # Compiled passes in a further thread of this process have not been run on a GPU.
-    engine = PassEngine.of(backbone) if backbone.device.type == "cpu" else BY_MODULES
+    on_cpu = backbone.device.type == "cpu"
+    engine = engine_of(backbone).without_compiling() if on_cpu else BY_MODULES
     link = link_of(backbone)
     return ParallelDrafter(link, reading, Schedule(window), target.vocab_size, drafter, engine)
 

@@ -104,7 +104,7 @@ class Schedule:
         return min(range(1, self.longest + 1), key=seconds)
 
     def _pass_seconds(self, width: int) -> float:
-        """T_p of passes with this width; of all where there was none."""
+        """Median T_p of passes of this width, or of all passes if there was none."""
         times = [done.pass_seconds for done in self._rounds if done.width == width]
         return median(times or [done.pass_seconds for done in self._rounds])
 

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from draftlens.compile import PassEngine
 from draftlens.core.batch import Batch
 from draftlens.core.errors import DraftlensError
 from draftlens.core.proposal import DraftTree, NextProposal, Verdict
@@ -39,6 +38,7 @@ from draftlens.methods.parallelvlm.messages import (
 )
 from draftlens.methods.parallelvlm.schedule import Round, Schedule
 from draftlens.methods.parallelvlm.worker_session import DraftForward, Row, WorkerSession
+from draftlens.passes import PassEngine
 from draftlens.pruning import Choice
 
 logger = logging.getLogger("draftlens")

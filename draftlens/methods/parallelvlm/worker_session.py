@@ -12,7 +12,6 @@ from typing import Any
 
 from torch import Tensor
 
-from draftlens.compile import PassEngine
 from draftlens.core.batch import Batch
 from draftlens.core.history import History
 from draftlens.core.proposal import NextProposal
@@ -31,6 +30,7 @@ from draftlens.methods.parallelvlm.messages import (
     ToDraft,
     WorkerLostError,
 )
+from draftlens.passes import PassEngine
 
 # Raised when something cannot be sent to another process.
 UNSENDABLE = (TypeError, AttributeError, pickle.PicklingError)

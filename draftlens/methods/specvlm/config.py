@@ -40,7 +40,7 @@ class SpecVLM:
         num_speculative_tokens, tree, sampling_rule, schedule, prefill: as for
             `SpeculativeDecoding`. The paper's tree is `"eagle"`.
         prune_ratio: r, the share of visual tokens that the draft does not read.
-        pruner: which tokens these are: a name of `prune.PRUNERS`, a mapping of a name and options
+        pruner: which tokens these are: a name of `pruning.PRUNERS`, a mapping of a name and options
             such as ``{"name": "specvlm", "attention_mass": 0.2}``, or a pruner. `"uv"` is that of
             ParallelVLM.
         draft: `"model"` for a draft model, `"self"` for the target's own weights, which go on from

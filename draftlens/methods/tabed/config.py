@@ -60,7 +60,7 @@ class TABED:
         draft: `"model"` for a draft model, which may be a language model if no view needs pictures,
             `"self"` for the target's own weights, `"auto"` for the draft model if there is one.
         schedule: `"serial"`.
-        prefill: how the target reads prompts (`prefill.PREFILLS`).
+        prefill: how the target reads prompts (`prefill.base.PREFILLS`).
 
     Raises:
         ConfigError: a value makes no sense.

@@ -225,7 +225,7 @@ class ViewRows(DraftRows):
         return logits.view(num_rows, num_tokens, num_views, -1).transpose(1, 2)
 
     def _mask(self, prefix: list[int], window: Tensor) -> Tensor | None:
-        """`trees.attention_mask` where the tokens of a view attend to slots of this view only."""
+        """`core.tree.attention_mask` in which the tokens of a view attend to slots of this view."""
         num_views = len(self.awake)
         if num_views == 1:
             return trees.attention_mask(prefix, window)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from draftlens.models.adapter import Backbone
-from draftlens.models.attention.dispatch import ARGUMENT, AttentionPass, dispatching
+from draftlens.models.attention.dispatch import ARGUMENT, AttentionPass
 from draftlens.models.kv_cache import KVCache
 from draftlens.prefill.spava.hosts import Hosts
 from draftlens.prefill.spava.sharded_attention import (
@@ -145,7 +145,7 @@ class Along:
     def run(self, backbone: Backbone, hosts: Hosts) -> None:
         rows = [hosts.kept.get(number) for number in self.numbers]
         attention = SpreadAttention(OnOtherRank(rows), hosts)
-        with torch.inference_mode(), backbone.alone(), dispatching(backbone.decoder):
+        with torch.inference_mode(), backbone.running(attention):
             backbone.decoder(
                 inputs_embeds=backbone.embed(self.tokens),
                 attention_mask=None,

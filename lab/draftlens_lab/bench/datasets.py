@@ -174,9 +174,7 @@ def dataset_rows(
         Each row with the name of its file or configuration.
     """
     if find_spec("datasets") is None:
-        raise ConfigError(
-            'benchmarks are read with the package datasets: pip install "draftlens-lab"'
-        )
+        raise ConfigError("benchmarks are read with the package datasets: pip install datasets")
     import datasets  # type: ignore[import-untyped]
 
     datasets.disable_progress_bars()

@@ -79,9 +79,7 @@ def pairs(request: Request) -> list[Clip]:
 def part_clips(family: str, request: Request) -> list[Clip]:
     """Held-out scenes with a question of one family, at each length."""
     if find_spec("matplotlib") is None:
-        raise ConfigError(
-            'the world draws its letters with matplotlib: pip install "draftlens-lab"'
-        )
+        raise ConfigError("the world draws its letters with matplotlib: pip install matplotlib")
 
     options = request.options
     side = render_side(request.processor)

@@ -183,6 +183,4 @@ def _second_turns(kind: str, request: Request) -> list[Clip]:
 
 def _check_fonts() -> None:
     if find_spec("matplotlib") is None:
-        raise ConfigError(
-            'the world draws its letters with matplotlib: pip install "draftlens-lab"'
-        )
+        raise ConfigError("the world draws its letters with matplotlib: pip install matplotlib")

@@ -146,9 +146,7 @@ def _world_lengths(name: str, source: str) -> tuple[int, ...]:
 def world_clips(request: WorkloadRequest) -> list[Clip]:
     """Held-out scenes of the procedural world, the same ones at each length."""
     if find_spec("matplotlib") is None:
-        raise ConfigError(
-            'the world draws its letters with matplotlib: pip install "draftlens-lab"'
-        )
+        raise ConfigError("the world draws its letters with matplotlib: pip install matplotlib")
 
     options = request.options
     lengths = frame_counts(request.source or WORLD_LENGTHS)

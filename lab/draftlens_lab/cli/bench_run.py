@@ -121,7 +121,7 @@ def check_options(
 
 def _check_matplotlib() -> None:
     if find_spec("matplotlib") is None:
-        raise ConfigError('plots need matplotlib: pip install "draftlens-lab", or use --no-plots')
+        raise ConfigError("plots need matplotlib: pip install matplotlib, or use --no-plots")
 
 
 def measure(

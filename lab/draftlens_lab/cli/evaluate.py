@@ -72,6 +72,4 @@ def _check_matplotlib() -> None:
     It is needed even without plots, because the letters in the clips are drawn in its fonts.
     """
     if find_spec("matplotlib") is None:
-        raise ConfigError(
-            'evaluate draws clips and plots with matplotlib: pip install "draftlens-lab"'
-        )
+        raise ConfigError("evaluate draws clips and plots with matplotlib: pip install matplotlib")

@@ -55,7 +55,7 @@ CAPTION = (
 )
 """How to read the chart; the page shows it, too."""
 
-NEEDS_MATPLOTLIB = 'the chart of who did what when needs matplotlib: pip install "draftlens-lab"'
+NEEDS_MATPLOTLIB = "the chart of who did what when needs matplotlib: pip install matplotlib"
 
 
 def has_matplotlib() -> bool:

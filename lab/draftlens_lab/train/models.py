@@ -57,6 +57,8 @@ def load_draft(options: DraftTraining) -> Draft:
     _check_ids(model, processor.processor, name)
     # It runs the model on four tokens, so a model that cannot draft is refused before training.
     backbone = Backbone(model.eval())
+    if backbone.plain_only:
+        raise UnsupportedModelError(f"{backbone.plain_only}: it cannot draft")
     targets = [target for target in (options.target, options.distil) if target]
     for target in dict.fromkeys(targets):
         tokenizer = load_processor(target, "target").tokenizer

@@ -120,7 +120,7 @@ class PromptPruning:
 
 def read_prompt(model: Any, inputs: Mapping[str, Any]) -> Prompt:
     """What a model's language model is called with for these inputs, in training or not."""
-    decoder, _, embed = model_parts(model, type(model).__name__)
+    decoder, _, embed = model_parts(model, type(model).__name__)[:3]
     pictures = represents(model.config, "image", inputs["input_ids"])
     videos = represents(model.config, "video", inputs["input_ids"])
     visual = pictures | videos
@@ -140,7 +140,7 @@ def reading_only(model: Any, input_ids: Tensor, kept: Sequence[Tensor]) -> Itera
         kept: indices int64 ``[K]`` of each row. Later rows of hidden states and logits belong to
             them, padded on the right to the longest.
     """
-    decoder, _, embed = model_parts(model, type(model).__name__)
+    decoder, _, embed = model_parts(model, type(model).__name__)[:3]
     visual = represents(model.config, "image", input_ids)
     visual |= represents(model.config, "video", input_ids)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -11,7 +10,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from draftlens.core.files import write_json
+from draftlens.core.files import whole_file, write_json
 
 Losses = dict[str, list[dict[str, float]]]
 
@@ -148,7 +147,6 @@ def loss_plot(out: Path, losses: Losses) -> bool:
         panel.plot(steps, values, marker="." if len(points) < _MAX_MARKED_POINTS else "")
         panel.set(title=stage, xlabel="step", ylabel="loss per answer token")
         panel.grid(alpha=0.3)
-    part = out / f"{PLOT_FILE}.part"
-    figure.savefig(part, dpi=120, format="png")
-    os.replace(part, out / PLOT_FILE)
+    with whole_file(out / PLOT_FILE) as part:
+        figure.savefig(part, dpi=120, format="png")
     return True

@@ -165,7 +165,7 @@ def _entry(folder: Path, kind: str, seed: int, media_format: MediaFormat) -> Wor
 def check_fonts() -> None:
     if find_spec("matplotlib") is None:
         raise ConfigError(
-            'the words of the world need the fonts of matplotlib; pip install "draftlens-lab"'
+            "the words of the world need the fonts of matplotlib: pip install matplotlib"
         )
 
 

@@ -228,6 +228,4 @@ def import_datasets() -> Any:
     try:
         return import_module("datasets")
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            'this format needs the package datasets; pip install "draftlens-lab"'
-        ) from error
+        raise ConfigError("this format needs the package datasets: pip install datasets") from error

@@ -260,4 +260,4 @@ def test_without_matplotlib_a_sentence_says_how_to_get_it(
     )
     status, _, err = call("--out", str(tmp_path), "--no-plots")
     assert status == 2
-    assert 'pip install "draftlens-lab"' in " ".join(err.split())
+    assert "pip install matplotlib" in " ".join(err.split())

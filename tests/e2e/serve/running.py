@@ -7,7 +7,7 @@ import io
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,13 @@ from typing import Any
 import httpx
 import numpy as np
 import openai
-import uvicorn
 from PIL import Image
 
 import draftlens
 from draftlens.models.known_pairs import path_of
 from draftlens.serve.app import create_app
 from draftlens.serve.options import ServeOptions
-from draftlens.serve.run import SEND_SECONDS, bind
+from draftlens.serve.run import HEAD_SECONDS, SEND_SECONDS, DrainingServer, bind
 
 CLIPS = Path(path_of("embedded", "target")).parent / "clips"
 NEW = 24
@@ -85,7 +84,11 @@ class Running:
     """A server in a thread."""
 
     def __init__(
-        self, engine: draftlens.Engine, options: ServeOptions, send_seconds: float = SEND_SECONDS
+        self,
+        engine: draftlens.Engine,
+        options: ServeOptions,
+        send_seconds: float = SEND_SECONDS,
+        head_seconds: float = HEAD_SECONDS,
     ) -> None:
         self.app = create_app(engine, options)
         self.state = self.app.state.server
@@ -93,8 +96,7 @@ class Running:
         self._socket = bind("127.0.0.1", 0, send_seconds)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
-        config = uvicorn.Config(self.app, log_level="warning", timeout_graceful_shutdown=1)
-        self._server = uvicorn.Server(config)
+        self._server = DrainingServer(self.app, options, head_seconds)
         self._thread = threading.Thread(target=self._server.run, args=[[self._socket]])
         self._thread.start()
         last = time.monotonic() + START
@@ -102,6 +104,10 @@ class Running:
             assert time.monotonic() < last, health.text
             assert self.scheduler.alive
             time.sleep(0.05)
+
+    @property
+    def connections(self) -> Collection[Any]:
+        return self._server.server_state.connections
 
     def client(self, **options: Any) -> openai.OpenAI:
         return openai.OpenAI(
@@ -120,9 +126,12 @@ class Running:
 
 @contextmanager
 def serving(
-    engine: draftlens.Engine, options: ServeOptions, send_seconds: float = SEND_SECONDS
+    engine: draftlens.Engine,
+    options: ServeOptions,
+    send_seconds: float = SEND_SECONDS,
+    head_seconds: float = HEAD_SECONDS,
 ) -> Iterator[Running]:
-    running = Running(engine, options, send_seconds)
+    running = Running(engine, options, send_seconds, head_seconds)
     try:
         yield running
     finally:

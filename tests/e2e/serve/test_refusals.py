@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -43,7 +46,7 @@ from tests.e2e.serve.running import (
         ({"ignore_eos": True}, "ignore_eos"),
         ({"min_tokens": 5}, "min_tokens"),
         ({"continue_final_message": True}, "continue_final_message"),
-        ({"temperature": 1e-38}, None),
+        ({"temperature": 1e-38}, "temperature"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role"),
         ({"messages": said(image("http://example.com/a.png"))}, "messages.0.content.0"),
@@ -128,6 +131,38 @@ def test_bodies_that_are_none(server: Running, locked: Running) -> None:
     assert locked.post(content=chunks, headers=key).status_code == 413
     assert server.post("/v1/nothing", json={}).status_code == 404
     assert httpx.get(f"{server.url}/v1/chat/completions").status_code == 405
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "multipart/form-data; boundary=x",
+        "application/x-www-form-urlencoded",
+        "application/octet-stream",
+        "text/json",
+        "",
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_forms_are_refused_unread(server: Running, path: str, kind: str) -> None:
+    """CVE-2026-40347, CVE-2026-42561 and CVE-2026-54283 concern readers of forms."""
+    content = b'--x\r\nContent-Disposition: form-data; name="messages"\r\n\r\n[]\r\n--x--\r\n'
+    response = server.post(path, content=content, headers={"content-type": kind})
+    assert response.status_code == 415
+    assert response.json()["error"]["message"] == "the body has the type application/json"
+
+
+def test_the_page_runs_its_own_script_only(server: Running) -> None:
+    response = httpx.get(server.url)
+    policy = response.headers["content-security-policy"]
+    assert "unsafe" not in policy
+    for tag, directive in (("script", "script-src"), ("style", "style-src")):
+        (content,) = re.findall(f"<{tag}>(.*?)</{tag}>", response.text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{directive} 'sha256-{digest}';" in policy
+    assert not re.search(r"<[^>]*\s(style|on\w+)=", response.text)
+    assert response.headers["x-content-type-options"] == "nosniff"
+    assert response.headers["referrer-policy"] == "no-referrer"
 
 
 BAD_MEDIA = {

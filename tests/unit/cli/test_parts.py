@@ -6,6 +6,7 @@ from __future__ import annotations
 import inspect
 import io
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import fields
 from functools import partial
@@ -14,10 +15,11 @@ from typing import Any
 
 import pytest
 import torch
+import typer
 from rich.console import Console
 from rich.text import Text
 
-from draftlens.cli import progress, show
+from draftlens.cli import plugins, progress, show
 from draftlens.cli.loading import load_models
 from draftlens.cli.option_groups import AnswerOptions, takes_groups
 from draftlens.cli.options import parse_limits, parse_method, parse_prefill
@@ -27,6 +29,7 @@ from draftlens.cli.threads import MAX_SINGLE_THREADED, settle_threads
 from draftlens.core.errors import ConfigError
 from draftlens.core.result import Result
 from draftlens.core.stats import Stats
+from draftlens.models import known_pairs
 
 
 def written(pieces: list[str], terminal: bool) -> str:
@@ -287,3 +290,31 @@ def test_deeply_nested_options_are_refused() -> None:
     for read in (parse_limits, parse_prefill, partial(parse_method, None)):
         with pytest.raises(ConfigError, match="nested too deeply"):
             read('{"a":' * 100_000)
+
+
+@pytest.mark.parametrize("name", plugins.LAB_COMMANDS)
+def test_without_the_lab_its_commands_say_how_to_install_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a checkout: no index has the package."""
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [])
+    app = typer.Typer()
+    plugins.add_commands(app)
+    (command,) = [command for command in app.registered_commands if command.name == name]
+    assert command.callback is not None
+    with pytest.raises(ConfigError, match=rf"'{name}' .*: pip install \./lab in a checkout of"):
+        command.callback()
+
+
+def test_without_the_lab_its_model_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_pairs, "entry_points", lambda group, name: [])
+    with pytest.raises(ConfigError, match=r"'reader' .*: pip install \./lab in a checkout of"):
+        known_pairs.path_of("reader", "target")
+
+
+def test_nothing_advises_to_install_the_lab_by_its_name() -> None:
+    """It cannot be installed so before a release."""
+    root = Path(__file__).resolve().parents[3]
+    pages = [root / "README.md", root / "CONTRIBUTING.md", *root.glob("docs/*.md")]
+    for path in [*pages, *root.glob("draftlens/**/*.py"), *root.glob("lab/**/*.py")]:
+        assert not re.search(r"pip install .*draftlens-lab", path.read_text()), path

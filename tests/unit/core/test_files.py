@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 
 from draftlens.core.errors import ConfigError
-from draftlens.core.files import only_writer, parse_json, read_cache, write_json, write_text
+from draftlens.core.files import (
+    only_writer,
+    parse_json,
+    read_cache,
+    whole_file,
+    write_json,
+    write_text,
+)
 from draftlens.core.text import printable
 
 
@@ -110,3 +117,20 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     refused = pytest.raises(ConfigError, match=r"cannot write to .*file/a")
     with refused, only_writer(tmp_path / "file" / "a"):
         pass
+
+
+def test_two_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
+    """Each writes a file of its own, and the last one that ends remains."""
+    file = tmp_path / "report.json"
+    with whole_file(file) as one, whole_file(file) as other:
+        one.write_text("one")
+        other.write_text("other, and longer")
+        assert one != other
+    assert file.read_text() == "one"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_write_that_fails_leaves_no_part(tmp_path: Path) -> None:
+    with pytest.raises(UnicodeEncodeError):
+        write_text(tmp_path / "report.json", "\ud800")
+    assert not list(tmp_path.iterdir())

@@ -7,6 +7,7 @@ import gc
 import time
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from draftlens.documents.reading.geometry import Box
 from draftlens.documents.reading.page import Page
 from draftlens.documents.reading.picture_drafts import picture_reader
 from draftlens.documents.reading.pipeline import Phase, untimed
+from draftlens.documents.reading.targets import TargetProfile
 from draftlens.documents.reading.values import Piece, Reading, Region, RegionText
 from draftlens.documents.regions import crops_of, read_regions
 from draftlens.drafting.adaptive.cost_curve import CostCurve
@@ -119,6 +121,7 @@ def test_tokens_are_those_of_stock_generate(
         assert page.to_dict()["tokens"] == len(page.tokens)
 
 
+@pytest.mark.usefixtures("steady_costs")
 def test_drafts_that_are_the_answer_take_few_passes(engine: draftlens.Engine, three: Path) -> None:
     (slow,) = parse(engine, three, pages="1", method="plain", on_loop="ignore")
     assert len(slow.tokens) > 12
@@ -371,3 +374,45 @@ def test_pages_say_whether_a_model_has_answered(engine: draftlens.Engine, three:
         assert values["ended"] == ended
         assert [values[name] for name in ("source", "lossless", "stages", "tokens")] == [None] * 4
         assert values["stats"] == {}
+
+
+class LayerPipeline(FixedPipeline):
+    """Says what the text layer would say."""
+
+    def read(self, page: Page, phase: Phase = untimed) -> list[Region]:
+        """The same regions by another name."""
+        return [
+            replace(
+                region, texts=tuple(replace(text, source="text-layer") for text in region.texts)
+            )
+            for region in super().read(page, phase)
+        ]
+
+
+PAGE = "The mill stands by the river and grinds rye for seven villages in the valley."
+
+
+@pytest.mark.parametrize("method", ["hsd", "plain"])
+def test_an_answer_without_the_text_of_its_page_is_doubtful(
+    engine: draftlens.Engine, three: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """The model is random."""
+    profile = TargetProfile(page_prompt="abc", max_new_tokens=120, dpi=40)
+    settings = draftlens.ParseSettings(pages="1", method=method, on_loop="ignore")
+    parser = draftlens.DocumentParser(engine, settings, LayerPipeline([PAGE]), profile)
+    (page,) = parser.parse(three)
+    assert page.doubt == "it has 0% of its text in common with the text of the page"
+    assert page.to_dict()["doubt"] == page.doubt
+    (mine,) = parse(engine, three, pages="1", pipeline=LayerPipeline([PAGE]), on_loop="ignore")
+    assert mine.doubt is None  # a prompt of the user may ask for anything
+    monkeypatch.setattr(parser.asker, "text", lambda tokens: f"# {PAGE.upper()}")
+    (page,) = parser.parse(three)
+    assert page.doubt is None
+
+
+def test_an_answer_that_repeats_itself_is_doubtful(
+    engine: draftlens.Engine, three: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Asker, "why_ended", lambda self, tokens, ending: "loop")
+    (page,) = parse(engine, three, pages="1")
+    assert page.doubt == "it repeats itself without end"

@@ -188,6 +188,21 @@ def test_certificates_are_those_of_the_name(
         ("::ffff:10.1.2.3", False),
         ("::ffff:93.184.215.14", True),
         ("2002:7f00:1::", False),
+        ("2002:5db8:d70e::", True),
+        # IPv4 addresses that a gateway of the network reaches (NAT64)
+        ("64:ff9b::127.0.0.1", False),
+        ("64:ff9b::169.254.169.254", False),
+        ("64:ff9b::93.184.215.14", True),
+        ("64:ff9b:1::10.1.2.3", False),
+        # deprecated kinds of private addresses, which count as global
+        ("fec0::1", False),
+        ("::127.0.0.1", False),
+        ("::10.1.2.3", False),
+        ("::93.184.215.14", False),
+        ("::ffff:0:10.1.2.3", False),
+        ("2001:0:7f00:1::", False),
+        ("ff0e::1", False),
+        ("255.255.255.255", False),
     ],
 )
 def test_public_addresses(address: str, is_public: bool) -> None:

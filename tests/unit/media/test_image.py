@@ -361,6 +361,28 @@ def test_a_higher_limit_lets_more_through(tmp_path: Path, monkeypatch: pytest.Mo
     assert load_image(tmp_path / "photo.png", limits=Limits(max_pixels=3072)).size == (64, 48)
 
 
+@pytest.mark.parametrize(
+    ("size", "limits", "option"),
+    [
+        ((300, 2), Limits(max_side=299), "max_side"),
+        ((2, 300), Limits(max_side=299), "max_side"),
+        ((300, 2), Limits(max_ratio=149), "max_ratio"),
+        ((2, 300), Limits(max_ratio=149), "max_ratio"),
+        ((2, 10_000_000), Limits(), "max_side"),
+    ],
+)
+def test_long_and_narrow(
+    tmp_path: Path, size: tuple[int, int], limits: Limits, option: str
+) -> None:
+    path = tmp_path / "long.png"
+    Image.new("L", size).save(path)
+    with pytest.raises(MediaError, match=option):
+        load_image(path, limits=limits)
+    if max(size) == 300:
+        wider = Limits(max_side=300, max_ratio=150)
+        assert load_image(path, limits=wider).size == size
+
+
 def test_too_many_bytes(tmp_path: Path) -> None:
     marked().save(tmp_path / "photo.bmp")
     refused(

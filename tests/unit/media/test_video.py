@@ -488,7 +488,16 @@ def test_num_frames_below_one(film: Film, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "field", ["max_bytes", "max_pixels", "max_duration_s", "max_frames", "max_output_bytes"]
+    "field",
+    [
+        "max_bytes",
+        "max_pixels",
+        "max_side",
+        "max_ratio",
+        "max_duration_s",
+        "max_frames",
+        "max_output_bytes",
+    ],
 )
 def test_a_limit_must_be_positive(field: str) -> None:
     for value in (0, -1, float("nan")):
@@ -658,6 +667,8 @@ def test_a_few_lost_frames_at_the_end_are_no_truncation(film: Film) -> None:
     [
         (Limits(max_bytes=1000), ("1000 bytes", "KiB", "max_bytes")),
         (Limits(max_pixels=3000), ("64x48", "3072", "3000", "max_pixels")),
+        (Limits(max_side=63), ("64 pixels", "63", "max_side")),
+        (Limits(max_ratio=1.2), ("times the shorter", "1.2", "max_ratio")),
         (Limits(max_duration_s=1.5), ("2.0 s", "1.5 s", "max_duration_s")),
         (Limits(max_frames=50), ("60 frames", "50", "max_frames")),
         (Limits(max_output_bytes=50_000), ("8 frames", "72.0 KiB", "48.8 KiB", "max_output_bytes")),

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import socket
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from transformers.utils import logging
 
-from draftlens.core.errors import ConfigError, IncompatiblePairError
+from draftlens.core.errors import ConfigError, DraftlensError, IncompatiblePairError
 from draftlens.models import load
 from draftlens.models.known_pairs import EMBEDDED, PAIRS, draft_for, path_of
 from draftlens.models.load import load_model, load_pair
@@ -111,3 +116,57 @@ def test_bars_are_drawn_on_terminals_only(
     finally:
         if not before:
             logging.disable_progress_bar()
+
+
+HARMFUL = """
+import pathlib
+pathlib.Path({marker!r}).touch()
+Model = Config = Processor = Tokenizer = generate = None
+"""
+
+
+@pytest.mark.parametrize(
+    "harmful",
+    [
+        {"auto_map": {"AutoConfig": "harm.Config", "AutoModelForImageTextToText": "harm.Model"}},
+        {"_attn_implementation_internal": "owner/harm"},  # CVE-2026-4372
+        {"_attn_implementation": "owner/harm", "attn_implementation": "owner/harm"},
+        {"trust_remote_code": True, "auto_map": {"AutoConfig": "harm.Config"}},  # CVE-2026-5241
+        {"custom_generate": "harm", "trust_remote_code": True},
+    ],
+    ids=["auto_map", "internal", "attention", "trust", "custom_generate"],
+)
+def test_keys_of_a_checkpoint_run_no_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harmful: dict[str, Any]
+) -> None:
+    """The checkpoint is loaded as if they were not there, or refused, and nothing is fetched."""
+    marker = tmp_path / "was run"
+    folder = shutil.copytree(path_of(EMBEDDED, "draft"), tmp_path / "model")
+    for name in ("harm.py", "custom_generate/generate.py", "harm/custom_generate/generate.py"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(HARMFUL.format(marker=str(marker)))
+    files = ("config.json", "generation_config.json", "tokenizer_config.json")
+    for file in [folder / name for name in (*files, "processor_config.json")]:
+        if file.exists():
+            content = json.loads(file.read_text())
+            if "auto_map" in harmful and file.name != "config.json":
+                classes = {"AutoProcessor": "harm.Processor", "AutoTokenizer": "harm.Tokenizer"}
+                content |= {**harmful, "auto_map": classes}
+            else:
+                content |= harmful
+            if "text_config" in content:
+                content["text_config"] |= harmful
+            file.write_text(json.dumps(content))
+    asked: list[Any] = []
+
+    def refuse(self: socket.socket, address: Any) -> None:
+        asked.append(address)
+        raise OSError("no network")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    with suppress(DraftlensError):
+        loaded = load_model(str(folder), "draft", CPU)
+        ids = torch.tensor([[1, 2, 3]])
+        loaded.backbone.model.generate(input_ids=ids, max_new_tokens=1)
+    assert not marker.exists()
+    assert not asked

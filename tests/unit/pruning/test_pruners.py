@@ -265,6 +265,6 @@ def test_a_pruner_of_the_lab_is_refused_without_it(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(PRUNERS.__dict__, "_points", {})
     with pytest.raises(
         ConfigError,
-        match="the pruner 'dycoke' is part of the package draftlens-lab: pip install draftlens-lab",
+        match=r"the pruner 'dycoke' is part of the package draftlens-lab: pip install \./lab in a ",
     ):
         make_pruner("dycoke")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from draftlens.core.errors import ConfigError, InputError, MediaError
 from draftlens.scheduling import AnswerError, QueueFullError
 from draftlens.serve.errors import ApiError, api_error
-from draftlens.serve.protocol import NEUTRAL, ChatRequest, CompletionRequest, parse
+from draftlens.serve.options import ServeOptions
+from draftlens.serve.protocol import NEUTRAL, ChatRequest, CompletionRequest, load_json, parse
 
 CHAT = {"messages": [{"role": "user", "content": "Hello"}]}
 
@@ -86,6 +89,152 @@ def test_values_that_are_refused(fields: dict[str, Any], param: str) -> None:
     assert str(refused.value.param).startswith(param)
     with pytest.raises(ApiError):
         parse(ChatRequest, ["no object"])
+
+
+NUMBERS = (
+    "n",
+    "seed",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "max_tokens",
+    "max_completion_tokens",
+)
+NO_NUMBERS = {
+    "negative": -2,
+    "huge": 10**30,
+    "minus huge": -(10**30),
+    "nan": float("nan"),
+    "inf": float("inf"),
+    "minus inf": float("-inf"),
+    "text": "1",
+    "words": "many",
+    "true": True,
+    "list": [1],
+    "object": {"value": 1},
+}
+
+
+def test_all_numbers_are_tested() -> None:
+    fields = ChatRequest.model_fields
+    numbers = [name for name in fields if _is_number(fields[name].annotation)]
+    assert sorted(numbers) == sorted(NUMBERS)
+
+
+def _is_number(annotation: Any) -> bool:
+    text = str(annotation)
+    return "int" in text or "float" in text
+
+
+@pytest.mark.parametrize("kind", NO_NUMBERS)
+@pytest.mark.parametrize("name", NUMBERS)
+def test_what_is_no_number_of_the_field(name: str, kind: str) -> None:
+    if (name, kind) == ("seed", "negative"):
+        assert chat(seed=-2).seed == -2
+        return
+    with pytest.raises(ApiError) as refused:
+        chat(**{name: NO_NUMBERS[kind]})
+    assert (refused.value.status, refused.value.param) == (400, name)
+
+
+@pytest.mark.parametrize("value", [*NO_NUMBERS.values(), 2**31])
+def test_what_is_no_token(value: Any) -> None:
+    if isinstance(value, str):
+        assert parse(CompletionRequest, {"prompt": [value]}).prompt == [value]
+        value = [value]
+    for prompt in ([value], [1, value], [value, 1]):
+        with pytest.raises(ApiError) as refused:
+            parse(CompletionRequest, {"prompt": prompt})
+        assert refused.value.status == 400
+
+
+def test_sampling_that_gives_infinite_scores() -> None:
+    for fields in ({"temperature": 1e-300}, {"repetition_penalty": 1e-300}):
+        with pytest.raises(ApiError):
+            chat(**fields)
+    assert chat(temperature=1e-6).temperature == 1e-6
+
+
+def test_stop_texts_are_short() -> None:
+    most = ServeOptions().max_stop_length
+    assert chat(stop=["a" * most]).stop == ["a" * most]
+    for stop in ("a" * (most + 1), ["a", "b" * 1_000_000]):
+        with pytest.raises(ApiError) as refused:
+            chat(stop=stop)
+        assert (refused.value.status, refused.value.param) == (400, "stop")
+        assert len(refused.value.message) < 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": [[]] * 500},
+        {"messages": [{"role": "user", "content": [[]] * 500}]},
+        {"messages": CHAT["messages"], "stop": [[]] * 500},
+        {"messages": CHAT["messages"], "prediction": {"content": [[]] * 500}},
+    ],
+)
+def test_one_error_for_each_list(body: dict[str, Any]) -> None:
+    """An error for each of its values takes long, and only the first one is shown."""
+    with pytest.raises(ValidationError) as raised:
+        ChatRequest.model_validate(body)
+    assert raised.value.error_count() <= 2  # a text is allowed, too
+    for prompt in ([[]] * 500, [-1] * 500):
+        with pytest.raises(ValidationError) as raised:
+            CompletionRequest.model_validate({"prompt": prompt})
+        assert raised.value.error_count() <= 3
+
+
+def test_messages_and_parts_are_counted_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    most = ServeOptions().max_messages
+    part = {"type": "text", "text": "a"}
+    message = {"role": "user", "content": [part] * (most // 2)}
+    assert len(chat(messages=CHAT["messages"] * most).messages) == most
+    assert len(chat(messages=[message] * 2).messages) == 2
+    monkeypatch.setattr(ChatRequest, "model_validate", None)
+    for messages in (CHAT["messages"] * (most + 1), [message, message, *CHAT["messages"]]):
+        with pytest.raises(ApiError) as refused:
+            chat(messages=messages)
+        assert (refused.value.status, refused.value.param) == (400, "messages")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"messages":[' + b"[]," * 200 + b"[]]}",
+        b'{"prompt":[' + b"1," * 200 + b"1]}",
+        b"[" * 200 + b"]" * 200,
+        b'{"a":' * 200 + b"1" + b"}" * 200,
+        b"[" + b'"",' * 200 + b'""]',
+        b'"' * 2000 + b"," * 2000,
+    ],
+)
+def test_the_values_of_a_body_are_counted_first(
+    body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("json.loads", None)
+    with pytest.raises(ApiError) as refused:
+        load_json(body, max_items=150)
+    assert (refused.value.status, refused.value.code) == (400, "too_many_values")
+
+
+@pytest.mark.parametrize("text", [",:[{" * 500, 'a", \\" \\' * 300, '",' * 500, "\\" * 999])
+def test_marks_in_texts_are_no_values(text: str) -> None:
+    body = {"prompt": text, text[:9]: [1, 2]}
+    assert load_json(json.dumps(body).encode(), max_items=8 * 500) == body
+
+
+def test_commas_of_a_long_text() -> None:
+    body = {"prompt": 'one, two: [three] "four" \\' * 1000}
+    assert load_json(json.dumps(body).encode(), max_items=1000) == body
+
+
+def test_whole_numbers_have_few_digits() -> None:
+    for digits in ("9" * 41, "-" + "9" * 4300):
+        with pytest.raises(ApiError, match="not valid JSON"):
+            load_json(f'{{"seed": {digits}}}'.encode(), 100)
 
 
 def test_errors_quote_no_other_library() -> None:

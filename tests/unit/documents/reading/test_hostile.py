@@ -65,6 +65,16 @@ def test_a_page_that_needs_too_much_memory_is_refused(tmp_path: Path) -> None:
     document.close()
 
 
+def test_a_page_with_a_huge_picture_is_not_called_blank(tmp_path: Path) -> None:
+    path = pdfs.huge_picture(tmp_path / "huge.pdf", 30_000)
+    (page,) = drafted_pages([path], drafted, ParseSettings(), Limits())
+    assert page.error is not None
+    assert "page 1: a picture on it has 30000x30000 = 900000000 pixels, over the" in page.error
+    path = pdfs.huge_picture(tmp_path / "white.pdf", 300)
+    (page,) = drafted_pages([path], drafted, ParseSettings(), Limits())
+    assert page.is_blank
+
+
 def corrupt(content: bytes) -> bytes:
     """The compressed content of the page does not begin as it should."""
     return content.replace(b"stream\nx", b"stream\n\0", 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from draftlens.documents.reading.pipeline import parse_readers
 from draftlens.documents.reading.readers import READERS, make_reader
 from draftlens.documents.reading.readers.rapidocr import lines_of_rapidocr
 from draftlens.documents.reading.readers.tesseract import words_of_tesseract
-from draftlens.documents.reading.trust import collapsed, fault_of
+from draftlens.documents.reading.trust import collapsed, disagreement, fault_of
 from draftlens.documents.reading.values import Piece, Reading, Region
 
 HEAD = "level\tblock_num\tpar_num\tline_num\tleft\ttop\twidth\theight\tconf\ttext\n"
@@ -63,19 +64,20 @@ class FakeOcr:
 
 
 class FakeLayout:
-    """Sees one region of text."""
+    """Sees one region."""
 
     sees = True
 
-    def __init__(self, box: Box) -> None:
+    def __init__(self, box: Box, kind: str = "text") -> None:
         self.box = box
+        self.kind = kind
 
     def missing(self) -> None:
         """Nothing."""
 
     def find(self, page: Page, pieces: Sequence[Piece]) -> list[Region]:
         """The region."""
-        return [Region(self.box, "text")]
+        return [Region(self.box, self.kind)]
 
 
 def word(text: str, left: float = 0, top: float = 0) -> Piece:
@@ -276,3 +278,94 @@ def test_rapid_layout_sees_columns(tmp_path: Path) -> None:
     regions = make_layout("rapid-layout").find(document.page(1), ())
     assert len([region for region in regions if region.kind == "text"]) == 2
     document.close()
+
+
+@pytest.mark.parametrize("box", [Box(43, 130, 260, 185), Box(25, 130, 244, 185)])
+def test_words_that_a_layout_cuts_off_stay_in_their_line(box: Box, tmp_path: Path) -> None:
+    """First words and last words, whose middles lie beside the region."""
+    path = pdfs.write(tmp_path / "a.pdf", [pdfs.paragraph])
+    with closing(open_document(path)) as document:
+        page = document.page(1)
+        cut = owners(page.text_layer().pieces, [Region(box, "text")])
+        assert None in cut
+        (region,) = StandardPipeline("text-layer", FakeLayout(box)).read(page)
+    assert region.texts[0].lines == pdfs.PARAGRAPH
+
+
+def test_rapid_layout_cuts_off_words(tmp_path: Path) -> None:
+    """As it does on real pages."""
+    pytest.importorskip("rapid_layout")
+    path = pdfs.write(tmp_path / "a.pdf", [pdfs.paragraph])
+    with closing(open_document(path)) as document:
+        page = document.page(1)
+        found = make_layout("rapid-layout").find(page, ())
+        words = page.text_layer().pieces
+        beside = [
+            word.text
+            for word, owner in zip(words, owners(words, found), strict=True)
+            if owner is None
+        ]
+        (region,) = StandardPipeline("text-layer", "rapid-layout").read(page)
+    assert beside == ["In", "for", "It"]
+    assert region.texts[0].lines == pdfs.PARAGRAPH
+
+
+@pytest.mark.parametrize("kind", ["figure", "formula", "table"])
+def test_words_beside_something_else_stay_apart(kind: str) -> None:
+    page = FakePage(word("beside"), Piece("inside", Box(40, 0, 100, 10), 0))
+    layout = FakeLayout(Box(38, 0, 101, 10), kind)
+    region, other = StandardPipeline("text-layer", layout).read(page)
+    assert {region.texts[0].text, other.texts[0].text} == {"beside", "inside"}
+
+
+def test_a_region_is_not_widened_by_what_is_above_its_line() -> None:
+    mark = Piece("2", Box(105, 0, 110, 8), 0)
+    page = FakePage(word("beside"), Piece("text", Box(40, 4, 100, 14), 0), mark)
+    texts = StandardPipeline("text-layer", FakeLayout(Box(38, 4.5, 101, 15))).read(page)
+    assert sorted(region.texts[0].text for region in texts) == ["2", "beside text"]
+
+
+PRINTED = "The mill stands by the river and grinds rye for seven villages in the valley."
+
+
+@pytest.mark.parametrize(
+    ("answer", "texts", "is_doubted"),
+    [
+        (PRINTED, [PRINTED], False),
+        ("# the MILL\n\n| stands | by |\n| the | river |", [PRINTED], False),
+        (
+            f"A figure shows a wheel.\n\n{PRINTED}\n\nBelow it is a map of the valley.",
+            [PRINTED],
+            False,
+        ),
+        ("- weveral\n- weversterstersterstrezstrezstrezsrezsrezs", [PRINTED], True),
+        ("", [PRINTED], True),
+        ("- weveral", ["no such thing is printed here, said the reader of letters", PRINTED], True),
+        (PRINTED, ["no such thing is printed here, said the reader of letters", PRINTED], False),
+        (PRINTED, ["Downloaded in 1482"], False),
+        (PRINTED * 9, ["A running head over a page which was scanned, and nothing else"], True),
+        (PRINTED, [], False),
+    ],
+    ids=[
+        "same",
+        "other format",
+        "longer",
+        "nonsense",
+        "empty",
+        "two readers",
+        "one of two agrees",
+        "little text",
+        "much text",
+        "no text",
+    ],
+)
+def test_an_answer_has_text_in_common_with_its_page(
+    answer: str, texts: list[str], is_doubted: bool
+) -> None:
+    assert (disagreement(answer, texts) is not None) == is_doubted
+
+
+def test_a_running_head_over_a_scan_is_not_compared() -> None:
+    head = "Proceedings of the society of millers, volume seven"
+    words = " ".join(f"word{number} of{number * 7}" for number in range(60))
+    assert disagreement(words, [head]) is None

@@ -1,0 +1,312 @@
+"""Families whose caches cannot be rolled back, or whose language model cannot be called directly:
+tiny random float32 models, and prompts with pictures as tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+import transformers as hf
+from families import MROPE, QWEN_VISION, SIDE, SIGLIP, TEXT, VISION, settings
+
+PICTURE = 201
+"""The id of a picture's tokens."""
+
+WINDOW = 8
+"""Tokens of a sliding window: prompts and answers cross it."""
+
+FOUR = settings(
+    **{**TEXT, "num_hidden_layers": 4, "pad_token_id": 0, "bos_token_id": 1},
+    head_dim=16,
+    tie_word_embeddings=False,
+)
+SLIDING = settings(sliding_window=WINDOW, layer_types=["sliding_attention", "full_attention"] * 2)
+LINEAR = settings(
+    layer_types=["linear_attention", "linear_attention", "linear_attention", "full_attention"],
+    linear_num_key_heads=2,
+    linear_num_value_heads=4,
+    linear_key_head_dim=8,
+    linear_value_head_dim=8,
+)
+MIXED_ROPE = {**MROPE, "mrope_interleaved": True, "partial_rotary_factor": 1.0}
+EXPERTS = settings(
+    num_experts=4,
+    num_experts_per_tok=2,
+    moe_intermediate_size=16,
+    shared_expert_intermediate_size=16,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class StockFamily:
+    """One architecture.
+
+    Args:
+        name: of its classes.
+        config: beside the text configuration.
+        text: what sets its text configuration apart.
+        tokens: of a picture; 0 where none is tried.
+        pixels: names and shapes of the tensors of a picture.
+        types: the name of the argument that marks picture tokens by 1, if there is one.
+        cause: of the refusal of draft tokens.
+    """
+
+    name: str
+    cause: str
+    text: Mapping[str, Any]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    kind: str = "ForConditionalGeneration"
+    tokens: int = 0
+    pixels: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    types: str | None = None
+
+    def __str__(self) -> str:
+        return self.name
+
+    def build(self) -> Any:
+        torch.manual_seed(0)
+        text = {**FOUR, **self.text}
+        kind: Any = getattr(hf, self.name + self.kind)
+        if self.kind == "ForCausalLM":
+            config = kind.config_class(**text)
+        else:
+            config = kind.config_class(
+                text_config=text, **{"tie_word_embeddings": False, **self.config}
+            )
+        model = kind(config).eval()
+        with torch.no_grad():
+            model.get_output_embeddings().weight[[0, PICTURE]] = 0  # no answer holds these
+        model.generation_config.pad_token_id = 0
+        model.generation_config.eos_token_id = None
+        return model
+
+
+SLIDES, RECURS = "SlidingWindowLayer", "LinearAttentionLayer"
+PIXELS = settings(pixel_values=(1, 3, SIDE, SIDE))
+PATCHES = settings(pixel_values=(16, 3 * 2 * 4 * 4))
+GRID = settings(image_grid_thw=torch.tensor([[1, 4, 4]]))
+GEMMA4 = settings(
+    **SLIDING,
+    global_head_dim=16,
+    num_global_key_value_heads=2,
+    vocab_size_per_layer_input=TEXT["vocab_size"],
+    hidden_size_per_layer_input=8,
+    num_kv_shared_layers=2,
+    final_logit_softcapping=30.0,
+)
+QWEN_IDS = settings(
+    image_token_id=PICTURE, video_token_id=202, vision_start_token_id=203, vision_end_token_id=204
+)
+
+STOCK_FAMILIES = (
+    StockFamily(
+        "Gemma3",
+        SLIDES,
+        text=SLIDING,
+        config=settings(vision_config=SIGLIP, mm_tokens_per_image=4, image_token_index=PICTURE),
+        tokens=4,
+        pixels=PIXELS,
+        types="token_type_ids",
+    ),
+    StockFamily(
+        "Gemma3n",
+        SLIDES,
+        text={
+            **SLIDING,
+            "vocab_size_per_layer_input": TEXT["vocab_size"],
+            "hidden_size_per_layer_input": 8,
+            "num_kv_shared_layers": 2,
+            "laurel_rank": 8,
+            "activation_sparsity_pattern": [0.0] * 4,
+            "intermediate_size": [96] * 4,
+        },
+        kind="ForCausalLM",
+    ),
+    StockFamily(
+        "Gemma4",
+        SLIDES,
+        text={**GEMMA4, "use_bidirectional_attention": "vision"},
+        config=settings(
+            vision_config=settings(
+                **VISION,
+                num_hidden_layers=2,
+                num_attention_heads=2,
+                num_key_value_heads=2,
+                head_dim=16,
+                patch_size=4,
+                pooling_kernel_size=2,
+                position_embedding_size=16,
+            ),
+            image_token_id=PICTURE,
+            audio_config=None,
+            video_token_id=202,
+            audio_token_id=203,
+        ),
+        tokens=4,
+        pixels=settings(pixel_values=(1, 16, 48)),
+        fixed=settings(
+            image_position_ids=torch.cartesian_prod(torch.arange(4), torch.arange(4))[None]
+        ),
+        types="mm_token_type_ids",
+    ),
+    StockFamily(
+        "Qwen3_5",
+        RECURS,
+        text={**LINEAR, "rope_parameters": MIXED_ROPE},
+        config=settings(
+            vision_config=settings(**QWEN_VISION, out_hidden_size=64, num_position_embeddings=64),
+            **QWEN_IDS,
+        ),
+        tokens=4,
+        pixels=PATCHES,
+        fixed=GRID,
+        types="mm_token_type_ids",
+    ),
+    StockFamily(
+        "Qwen3_5Moe",
+        RECURS,
+        text={**LINEAR, **EXPERTS, "rope_parameters": MIXED_ROPE},
+        config=settings(
+            vision_config=settings(**QWEN_VISION, out_hidden_size=64, num_position_embeddings=64),
+            **QWEN_IDS,
+        ),
+        tokens=4,
+        pixels=PATCHES,
+        fixed=GRID,
+        types="mm_token_type_ids",
+    ),
+    StockFamily(
+        "Lfm2Vl",
+        RECURS,
+        text=settings(
+            model_type="lfm2",
+            layer_types=["conv", "conv", "full_attention", "conv"],
+            conv_L_cache=3,
+        ),
+        config=settings(
+            vision_config=settings(
+                **VISION,
+                num_hidden_layers=2,
+                num_attention_heads=2,
+                num_patches=16,
+                patch_size=4,
+                model_type="siglip2_vision_model",
+            ),
+            image_token_id=PICTURE,
+            projector_hidden_size=32,
+        ),
+        tokens=4,
+        pixels=settings(pixel_values=(1, 16, 48)),
+        fixed=settings(
+            spatial_shapes=torch.tensor([[4, 4]]), pixel_attention_mask=torch.ones(1, 16).long()
+        ),
+    ),
+    StockFamily(
+        "Cohere2Vision",
+        SLIDES,
+        text={**SLIDING, "model_type": "cohere2"},
+        config=settings(
+            vision_config=SIGLIP,
+            image_token_id=PICTURE,
+            downsample_factor=2,
+            alignment_intermediate_size=64,
+        ),
+        tokens=4,
+        pixels=PIXELS,
+    ),
+    StockFamily(
+        "Exaone4_5_",
+        SLIDES,
+        text={**SLIDING, "model_type": "exaone4"},
+        config=settings(
+            vision_config=settings(
+                **QWEN_VISION,
+                out_hidden_size=64,
+                window_size=16,
+                fullatt_block_indexes=[1],
+                num_key_value_heads=2,
+            ),
+            **{k: v for k, v in QWEN_IDS.items() if not k.startswith("vision")},
+        ),
+        tokens=4,
+        pixels=PATCHES,
+        fixed=GRID,
+    ),
+    StockFamily(
+        "MiniCPMV4_6",
+        RECURS,
+        text={**LINEAR, "model_type": "qwen3_5_text"},
+        config=settings(
+            vision_config=settings(
+                **VISION,
+                num_hidden_layers=2,
+                num_attention_heads=2,
+                image_size=SIDE,
+                patch_size=4,
+                insert_layer_id=1,
+            ),
+            image_token_id=PICTURE,
+            insert_layer_id=1,
+        ),
+    ),
+    StockFamily(
+        "PaliGemma",
+        "other logits",
+        text={"model_type": "gemma"},
+        config=settings(vision_config=SIGLIP, image_token_index=PICTURE, projection_dim=64),
+        tokens=16,
+        pixels=PIXELS,
+        types="token_type_ids",
+    ),
+    StockFamily(
+        "Mllama",
+        "cross-attention",
+        text=settings(cross_attention_layers=[1]),
+        config=settings(
+            vision_config=settings(
+                hidden_size=16,
+                num_hidden_layers=2,
+                num_global_layers=1,
+                attention_heads=2,
+                image_size=8,
+                patch_size=4,
+                vision_output_dim=48,
+            )
+        ),
+    ),
+)
+
+
+@cache
+def model_of(family: StockFamily) -> Any:
+    return family.build()
+
+
+def prompts(
+    family: StockFamily, lengths: tuple[int, ...], pictures: bool = False
+) -> dict[str, Any]:
+    """Left-padded prompts of random words; with a picture after the second token of each row."""
+    made = torch.Generator().manual_seed(3)
+    rows, types = [], []
+    for length in lengths:
+        words = torch.randint(5, 150, (length,), generator=made)
+        picture = torch.full((family.tokens if pictures else 0,), PICTURE)
+        ids = torch.cat([words[:2], picture, words[2:]])
+        pad = torch.zeros(max(lengths) - length, dtype=torch.long)
+        rows.append(torch.cat([pad, ids]))
+        types.append((rows[-1] == PICTURE).long())
+    ids = torch.stack(rows)
+    given = {"input_ids": ids, "attention_mask": (ids != 0).long()}
+    if family.types is not None:
+        given[family.types] = torch.stack(types)
+    if pictures:
+        count = len(lengths)
+        for name, shape in family.pixels.items():
+            whole = (count * shape[0], *shape[1:])
+            given[name] = torch.randn(whole, generator=made)
+        given |= {name: value.repeat_interleave(count, 0) for name, value in family.fixed.items()}
+    return given
