@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from draftlens.core.batch import Batch
-from draftlens.core.proposal import DraftTree, Verdict
-from draftlens.decoding.drafter import Drafter, TargetContext
-from draftlens.decoding.plan import DraftWorker
+from draftlens.core.sequence import Batch
+from draftlens.core.tree import DraftTree, Verdict
+from draftlens.decoding.plan import Drafter, DraftWorker, TargetContext
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.drafting.pruning import Pruning
 from draftlens.methods.parallelvlm.draft_process import process_of

@@ -15,15 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from draftlens.core.batch import Batch
 from draftlens.core.errors import DraftlensError
-from draftlens.core.proposal import DraftTree, NextProposal, Verdict
-from draftlens.core.rows import replace_by_last
+from draftlens.core.sequence import Batch, replace_by_last
 from draftlens.core.stats import Clock
 from draftlens.core.timeline import Span
-from draftlens.core.tree import chain
-from draftlens.decoding.drafter import TargetContext
+from draftlens.core.tree import DraftTree, NextProposal, Verdict, chain
 from draftlens.decoding.observer import ignore, no_phase
+from draftlens.decoding.plan import TargetContext
 from draftlens.drafting.pruning import Pruning
 from draftlens.methods.parallelvlm.messages import (
     Decide,

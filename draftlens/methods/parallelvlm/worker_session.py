@@ -12,10 +12,9 @@ from typing import Any
 
 from torch import Tensor
 
-from draftlens.core.batch import Batch
-from draftlens.core.history import History
-from draftlens.core.proposal import NextProposal
+from draftlens.core.sequence import Batch, History
 from draftlens.core.timeline import DISCARDED, Span
+from draftlens.core.tree import NextProposal
 from draftlens.drafting.pruning import Pruning
 from draftlens.methods.parallelvlm.messages import (
     Arrive,

@@ -12,14 +12,13 @@ import torch
 
 from draftlens.core.errors import InputError
 from draftlens.core.prefill_readings import NO_FEATURES
-from draftlens.decoding.drafter import TargetContext
-from draftlens.decoding.plan import ExtraSource
+from draftlens.decoding.plan import ExtraSource, TargetContext
 from draftlens.drafting.draft_prompt import DraftPrompt
 from draftlens.methods.tabed.view_rows import Present
 from draftlens.methods.tabed.views import MakeInputs, MakeView, Source, View, ViewError
 from draftlens.models.adapter import Backbone
+from draftlens.models.checks import check_tokens
 from draftlens.models.prompt import Prompt
-from draftlens.models.prompt_checks import check_tokens
 
 VIEWS_EXTRA = "views"  # The name of further views among the extras of a call.
 

@@ -8,10 +8,8 @@ from typing import Any
 from draftlens.core.names import IMAGE_PROMPT, VIDEO_PROMPT
 from draftlens.core.stats import Clock, Stats
 from draftlens.decoding.session import Session
-from draftlens.media.chat_source import ChatSource, Processing
-from draftlens.media.conversation import Conversation
-from draftlens.methods.base import Models
-from draftlens.methods.plain import PlainDecoding
+from draftlens.media.conversation import ChatSource, Conversation, Processing
+from draftlens.methods.base import Models, PlainDecoding
 from draftlens.methods.tabed.views import ViewError
 from draftlens.models.adapter import Backbone
 from draftlens_lab.plugins.caption_media import Medium, pixels_of

@@ -15,7 +15,7 @@ import numpy as np
 from draftlens.core.errors import ConfigError
 from draftlens.core.prefill_readings import NO_FEATURES
 from draftlens.drafting.draft_prompt import DraftPrompt
-from draftlens.media.chat_source import ChatSource
+from draftlens.media.conversation import ChatSource
 from draftlens.methods.base import Models
 from draftlens.methods.tabed.views import MakeView, Source, ViewError
 from draftlens.models.model_state import Slot

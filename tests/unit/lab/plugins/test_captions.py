@@ -30,8 +30,7 @@ from PIL import Image
 import draftlens
 from draftlens.core.errors import ConfigError
 from draftlens.media import Video
-from draftlens.media.chat_source import ChatSource, Processing
-from draftlens.media.conversation import Conversation
+from draftlens.media.conversation import ChatSource, Conversation, Processing
 from draftlens.methods.base import Models
 from draftlens.methods.tabed.views import VIEWS, make_view
 from draftlens.models.adapter import Backbone
