@@ -24,7 +24,7 @@ from draftlens_lab.measure.statistics import format_quartiles, quartiles
 from draftlens_lab.measure.tables import markdown_table
 from shared import argument_parser, configure, environment, environment_line, save
 
-from draftlens.drafting.adaptive import cost_store as known_costs
+from draftlens.drafting.adaptive import history as known_costs
 
 PREDICTION = """Written before the first run of this script, after the simulator had been used to
 develop the controller. Simulated: cold at least 0.98 of plain in every cell's mean, single answers

@@ -36,7 +36,7 @@ from shared import (
 )
 
 import draftlens
-from draftlens.drafting.adaptive import cost_store
+from draftlens.drafting.adaptive import history as cost_store
 from draftlens.engine import Engine
 from draftlens.inputs import Inputs
 from draftlens.models.adapter import Backbone

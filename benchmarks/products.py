@@ -34,7 +34,7 @@ from torch.nn.functional import linear
 import draftlens
 from draftlens.core.tree import attention_mask
 from draftlens.models.adapter import Backbone
-from draftlens.models.onednn_linear import exchanged_product, product
+from draftlens.models.products import exchanged_product, product
 from draftlens.verify import run_stock
 
 PREDICTION = """Written after trying single products and three sizes by hand: 1.2 to 1.5 times as

@@ -32,7 +32,7 @@ from shared import (
 )
 
 import draftlens
-from draftlens.models import onednn_many_rows
+from draftlens.models import products as onednn_many_rows
 from draftlens.models.adapter import Backbone
 from draftlens.verify import run_stock
 

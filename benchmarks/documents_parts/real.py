@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 from documents_parts.pages import Page
 from draftlens.documents.reading.open import open_document
 from draftlens.documents.reading.pipeline import StandardPipeline
-from draftlens.methods.hsd.variants import variants_of
+from draftlens.methods.hsd.reference_text import variants_of
 
 
 def print_page(page: Page, file: Path) -> None:

@@ -15,8 +15,7 @@ from shared import argument_parser, configure, environment, environment_line, sa
 from draftlens import load
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prompt
-from draftlens.prefill.base import Prefill
-from draftlens.prefill.full import FullPrefill
+from draftlens.prefill.base import FullPrefill, Prefill
 from draftlens.prefill.spava.config import SpavaPrefill
 from draftlens.prefill.spava.hosts import ALONE, Hosts, set_hosts
 from draftlens.prefill.spava.processes.launch import start

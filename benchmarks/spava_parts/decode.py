@@ -26,8 +26,7 @@ from shared import (
 from draftlens import load
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prompt
-from draftlens.prefill.base import make_prefill
-from draftlens.prefill.reading import PrefillReading
+from draftlens.prefill.base import PrefillReading, make_prefill
 from draftlens.prefill.spava.hosts import ALONE, Hosts, set_hosts
 from draftlens.prefill.spava.processes.launch import start
 from spava_parts.asked import FRAMES

@@ -19,8 +19,7 @@ from shared import caption_sample, encoded_prompt, rotated, sample_inputs
 from draftlens.engine import Engine
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prompt
-from draftlens.prefill.base import Prefill
-from draftlens.prefill.reading import PrefillReading
+from draftlens.prefill.base import Prefill, PrefillReading
 from draftlens.prefill.spava.hosts import ALONE, Hosts, set_hosts
 from draftlens.prefill.spava.processes.heartbeat import Signs
 from draftlens.prefill.spava.processes.jobs import ALLOWED

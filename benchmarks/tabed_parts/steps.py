@@ -20,12 +20,11 @@ from shared import (
 )
 
 from draftlens import load
-from draftlens.core.batch import Batch
-from draftlens.core.history import History
 from draftlens.core.sampling import SamplingRule
+from draftlens.core.sequence import Batch, History
 from draftlens.core.tree import chain
 from draftlens.drafting.draft_prompt import prefilled
-from draftlens.drafting.growth import levels
+from draftlens.drafting.draft_rows import levels
 from draftlens.methods.tabed.mixture import log_mixture
 from draftlens.methods.tabed.view_rows import ViewRows
 from draftlens.models.adapter import Backbone
