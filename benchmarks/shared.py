@@ -8,11 +8,13 @@ import hashlib
 import importlib
 import json
 import os
+import re
 import statistics
+import string
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +22,8 @@ import torch
 import transformers
 from draftlens_lab.evaluate.answers import dialogue
 from draftlens_lab.measure.environment import environment as machine_environment
+from draftlens_lab.measure.statistics import format_quartiles, quartiles
+from draftlens_lab.measure.tables import markdown_table
 from draftlens_lab.world import HELD_OUT, Turn, marked_caption, sample_scene
 from draftlens_lab.world.samples import Sample
 
@@ -34,6 +38,9 @@ from draftlens.verify import assistant_settings, run_stock
 T = TypeVar("T")
 Json = TypeVar("Json", bound=Mapping[str, Any])
 
+Report = dict[str, Any]
+"""The figures of a benchmark as JSON values."""
+
 Run = dict[str, Any]
 """One answer: `tokens`, seconds `e2e` and `decode`, and further figures of the engine."""
 
@@ -47,6 +54,170 @@ SIDE = 64
 PROMPT = "Describe the video."
 WARM_UPS = 2
 """Calls of each case that are not timed: they fill caches."""
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A measurement that runs from the command line and writes a report and its page.
+
+    Args:
+        name: of the report in `benchmarks/results`.
+        about: text for ``--help``.
+        title: of the page.
+        measure: returns the report for the parsed options, or yields it after each of its parts.
+        page: returns the paragraphs and tables of the page of a report.
+        options: defaults of further options by name, or arguments of `add_argument`. They may also
+            replace the defaults of the options that every benchmark has.
+    """
+
+    name: str
+    about: str | None
+    title: str
+    measure: Callable[[argparse.Namespace], Report | Iterator[Report]]
+    page: Callable[[Report], Iterable[str]]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def main(self) -> None:
+        """Measure and write the report and the page, or the page alone."""
+        args = self.parser().parse_args()
+        file = args.out.with_suffix(".json")
+        if args.page:
+            write_text(file.with_suffix(".md"), self.markdown(report_of(args)))
+            return
+        configure(args.threads)
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        prediction = args.prediction or report_of(args).get("prediction")
+        kept = {"prediction": prediction} if prediction else {}
+        found = self.measure(args)
+        for report in found if isinstance(found, Iterator) else (found,):
+            whole = {"environment": environment(args), **kept, **report}
+            write_json(file, whole, indent=None)
+            write_text(file.with_suffix(".md"), self.markdown(whole))
+        print(self.markdown(report_of(args)))
+
+    def parser(self) -> argparse.ArgumentParser:
+        """A parser with the options of every benchmark and with those of this one."""
+        parser = argparse.ArgumentParser(
+            description=self.about, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        out = Path("benchmarks/results", self.name)
+        parser.add_argument("--out", type=Path, default=out, help="report without suffix")
+        parser.add_argument("--page", action="store_true", help="write the page of OUT.json only")
+        parser.add_argument("--prediction", help="what is expected; kept in the report")
+        common = {"--repeats": 1, "--threads": 1, "--max-new-tokens": 320}
+        for option, value in {**common, **self.options}.items():
+            parser.add_argument(option, **_argument(value))
+        return parser
+
+    def markdown(self, report: Report) -> str:
+        """The page of a report."""
+        blocks = [f"# {self.title}", *filter(None, self.page(report))]
+        if "outcome" in report:
+            blocks.append(f"Outcome. {report['outcome']}")
+        if "environment" in report:
+            blocks.append(f"<sub>{environment_line(report['environment'])}</sub>")
+        return "\n\n".join(blocks) + "\n"
+
+
+def _argument(value: Any) -> dict[str, Any]:
+    """Arguments of `add_argument` for a default."""
+    if isinstance(value, dict):
+        return value
+    if value is False:
+        return {"action": "store_true"}
+    if isinstance(value, list):
+        return {"type": type(value[0]), "nargs": "+", "default": value}
+    return {"type": type(value), "default": value}
+
+
+def report_of(args: argparse.Namespace) -> Report:
+    """The report of an earlier run; empty if there is none."""
+    file = args.out.with_suffix(".json")
+    found: Report = json.loads(file.read_text()) if file.exists() else {}
+    return found
+
+
+def run_part(description: str | None, parts: Mapping[str, str]) -> None:
+    """Run the part of a benchmark that the first argument names.
+
+    Args:
+        description: text for ``--help``.
+        parts: modules by name, each with a `BENCHMARK`; only the one that is named is imported.
+    """
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("part", choices=tuple(parts))
+    args = parser.parse_args(sys.argv[1:2])
+    # The part reads its options from the command line as if it had been started itself.
+    sys.argv = [f"{sys.argv[0]} {args.part}", *sys.argv[2:]]
+    module = importlib.import_module(parts[args.part])
+    getattr(module, "BENCHMARK", module).main()
+
+
+SCALES = {"ms": 1e3, "MiB": 2**-20, "GB": 1e-9}
+"""Factors of seconds and of bytes by the units that a cell may end its format with."""
+
+
+class _Cells(string.Formatter):
+    def get_value(self, key: Any, args: Any, kwargs: Any) -> Any:
+        return kwargs.get(key)
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if value is None:
+            return ""
+        for unit, factor in SCALES.items():
+            if format_spec.endswith(unit):
+                return format(factor * value, format_spec.removesuffix(unit) + "f")
+        if isinstance(value, bool):
+            return "yes" if value else "NO"
+        return str(super().format_field(value, format_spec))
+
+
+def table(rows: Iterable[Any], columns: Mapping[str, str | Callable[[Any], object]]) -> str:
+    """A Markdown table.
+
+    Args:
+        rows: one value, usually a mapping, for each row.
+        columns: cells by heading, as a format of the row's values, such as ``{seconds:.1ms}``, or
+            as a function of the row. Values that a row lacks are empty.
+    """
+    cells = [
+        [
+            _Cells().vformat(cell, (), row) if isinstance(cell, str) else str(cell(row))
+            for cell in columns.values()
+        ]
+        for row in rows
+    ]
+    words = [
+        index
+        for index, column in enumerate(zip(*cells, strict=True))
+        if index == 0 or not all(re.match(r"[-+]?[\d.]|$", cell) for cell in column)
+    ]
+    return "\n".join(markdown_table(tuple(columns), cells, words))
+
+
+def medians(rows: Iterable[Mapping[str, Any]], *keys: str) -> list[dict[str, Any]]:
+    """The rows with equal values of some keys as one, with the medians of the other values."""
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return [
+        {
+            **dict(zip(keys, group, strict=True)),
+            **{
+                name: statistics.median(row[name] for row in members)
+                for name, value in members[0].items()
+                if name not in keys and isinstance(value, int | float)
+            },
+        }
+        for group, members in groups.items()
+    ]
+
+
+def ratio_line(slow: Sequence[float], fast: Sequence[float]) -> str:
+    """Median and quartiles of ratios that are paired by run."""
+    return format_quartiles(quartiles([a / b for a, b in zip(slow, fast, strict=True)]))
 
 
 def argument_parser(description: str | None, out: str, repeats: int) -> argparse.ArgumentParser:
@@ -65,23 +236,6 @@ def argument_parser(description: str | None, out: str, repeats: int) -> argparse
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--max-new-tokens", type=int, default=320)
     return parser
-
-
-def run_part(description: str | None, parts: Mapping[str, str]) -> None:
-    """Run the part of a benchmark that the first argument names.
-
-    Args:
-        description: text for ``--help``.
-        parts: modules by name, each with a `main()`; only the one that is asked for is imported.
-    """
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("part", choices=tuple(parts))
-    args = parser.parse_args(sys.argv[1:2])
-    # The part reads its options from the command line as if it had been started itself.
-    sys.argv = [f"{sys.argv[0]} {args.part}", *sys.argv[2:]]
-    importlib.import_module(parts[args.part]).main()
 
 
 def configure(threads: int) -> None:
