@@ -1,4 +1,4 @@
-"""The part `claims`: the figures of the fifteen claims of HSD's paper.
+"""The part `claims`: the figures for the fifteen claims of HSD's paper.
 
     python benchmarks/documents.py claims [--pages 6] [--only stages sources] [--early FOLDER]
 
@@ -25,8 +25,8 @@ from shared import argument_parser, configure, environment, environment_line, sa
 
 from documents_parts import rows, runs, work
 from documents_parts.bench import Bench, Cell, Section
-from documents_parts.expected import CLAIMS, TIMED_KINDS, Claim
 from documents_parts.paged import PagedSection, PageRows
+from documents_parts.runs import TIMED_KINDS
 from documents_parts.timing import parse_once, processor_seconds
 
 PAGED: Mapping[str, PagedSection] = {
@@ -99,7 +99,6 @@ def _measure_pages(bench: Bench, kept: PageRows, names: Sequence[str], pages: in
 
 
 def _save(out: Path, report: dict[str, Any], bench: Bench) -> None:
-    report["seen"] = seen(report["sections"])
     report["answers"] = bench.answers()
     save(out, report, page(report))
 
@@ -134,35 +133,13 @@ def _earlier(file: Path) -> dict[str, Any]:
     return report
 
 
-def seen(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """What was measured for each claim, by its number."""
-    figures = {name: section["figures"] for name, section in sections.items()}
-    found = {}
-    for claim in CLAIMS:
-        try:
-            found[str(claim.number)] = claim.seen(figures)
-        except KeyError as missing:
-            found[str(claim.number)] = f"not run yet: section {missing}"
-    return found
-
-
 def page(report: Mapping[str, Any]) -> str:
     """The report as Markdown."""
-    lines = ["# The claims of HSD", "", INTRODUCTION, "", *_claims(report["seen"]), ""]
+    lines = ["# The claims of HSD", "", INTRODUCTION, "", ""]
     for name in (*PAGED, *AT_ONCE):
         if name in report["sections"]:
             lines += _section(report["sections"][name])
     return "\n".join([*lines, f"<sub>{environment_line(report['environment'])}</sub>", ""])
-
-
-def _claims(found: Mapping[str, str]) -> list[str]:
-    cells = [_claim(claim, found[str(claim.number)]) for claim in CLAIMS]
-    columns = ("", "the paper says", "prediction, before the first run", "seen")
-    return markdown_table(columns, cells, text_columns=range(len(columns)))
-
-
-def _claim(claim: Claim, figures: str) -> list[str]:
-    return [str(claim.number), claim.says, claim.prediction, figures]
 
 
 def _section(section: Mapping[str, Any]) -> list[str]:

@@ -266,7 +266,6 @@ def report(figures: Mapping[str, Any], kind: str) -> list[str]:
         for tree, tree_title in TREE_TITLES.items():
             lines += [*table_by_ratio(Lengths(part["counts"], tree), tree_title), ""]
         lines += [*further_lines(part), ""]
-        lines += [*verdict_lines(Lengths(part["counts"], "tree")), ""]
         lines.append(
             f"Counted from the draft's ranks of the answer's tokens; on the first "
             f"{part['checked']} of them the engine itself said the same tokens in as many passes."
@@ -302,47 +301,4 @@ def further_lines(part: Mapping[str, Any]) -> list[str]:
         "",
         f"Self-speculation at r = 0.9, tree, the first {part['checked']}: "
         f"{', '.join(self_lengths)}.",
-    ]
-
-
-def claims(lengths: Lengths) -> dict[str, Difference]:
-    """The paper's claims, as differences that should be above zero."""
-
-    def margin(case: str, baseline: str, ratio: float = 0.9) -> Difference:
-        return lengths.margin(f"{case} {ratio}", f"{baseline} {ratio}")
-
-    table: dict[str, Difference] = {}
-    for ratio in RATIOS:
-        table[f"fig. 6: specvlm beats random at r = {ratio}"] = margin("specvlm", "random", ratio)
-    growth = lengths.growth("specvlm", "random", 0.5, 0.97)
-    table["fig. 6: its margin grows from r = 0.5 to 0.97"] = growth
-    for window in WINDOWS:
-        claim = f"fig. 7a: attention beats the {window} window"
-        table[claim] = margin("attention", f"window {window}")
-    for pruner in TEMPORAL:
-        for baseline in ("uniform", "random"):
-            table[f"fig. 7b: {baseline} beats {pruner}"] = margin(baseline, pruner)
-    for stage, baseline in (("I", "uniform"), ("II", "attention")):
-        claim = f"fig. 8: with stage {stage} better than without ({baseline})"
-        table[claim] = margin("specvlm", baseline)
-    return table
-
-
-def verdict_lines(lengths: Lengths) -> list[str]:
-    """Each claim with its difference; the ratio is 0.9 unless another one is named."""
-    share, (low, high) = lengths.share_of_unpruned("specvlm 0.9")
-    columns = (
-        "claim of the paper (tree, r = 0.9)",
-        "difference, of the unpruned length",
-        "here",
-    )
-    rows = [
-        (claim, str(difference), difference.verdict)
-        for claim, difference in claims(lengths).items()
-    ]
-    return [
-        f"At r = 0.9 `specvlm` keeps {share:.1%} ({low:.1%} to {high:.1%}) of the unpruned length "
-        f"(tree).",
-        "",
-        *markdown_table(columns, rows, text_columns=(0, 2)),
     ]

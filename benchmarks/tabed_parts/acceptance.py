@@ -18,7 +18,6 @@ from tabed_parts.cases import CASES, CHECKED, NAMES, VIEWS
 from tabed_parts.kinds import KINDS, prompts, read
 from tabed_parts.replay import GAMMA, Replay, Replayed, proposal, replay_hits
 from tabed_parts.taught import Taught, Teacher
-from tabed_parts.verdicts import efficiency, verdicts
 
 PREDICTION = """\
 Written before the first run. On the embedded pair M is the best view of every kind but text-only
@@ -169,6 +168,11 @@ def checked(engine: Engine, answers: Sequence[Taught], args: argparse.Namespace)
     return {"answers": compared}
 
 
+def efficiency(pairs: Sequence[Sequence[float]]) -> float:
+    """Tokens a pass."""
+    return sum(pair[0] for pair in pairs) / max(1, sum(pair[1] for pair in pairs))
+
+
 def table(counts: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> list[str]:
     """Block efficiency by case and kind, with the mean over kinds last."""
     kinds = list(counts)
@@ -233,6 +237,4 @@ def page(report: Mapping[str, Any], args: argparse.Namespace) -> str:
         ]
         lines += ["Share of the tokens that each view would have proposed:", ""]
         lines += [*markdown_table(["", *shares], rows), ""]
-    if 0 in args.temperatures:
-        lines += ["## Verdicts", "", *verdicts(report["temperature 0"]), ""]
     return "\n".join(lines)
