@@ -36,6 +36,8 @@ from draftlens.models.prompt import Prompt
 from draftlens.verify import assistant_settings, run_stock
 
 T = TypeVar("T")
+R = TypeVar("R")
+C = TypeVar("C")
 Json = TypeVar("Json", bound=Mapping[str, Any])
 
 Report = dict[str, Any]
@@ -90,7 +92,9 @@ class Benchmark:
         kept = {"prediction": prediction} if prediction else {}
         found = self.measure(args)
         for report in found if isinstance(found, Iterator) else (found,):
-            whole = {"environment": environment(args), **kept, **report}
+            has_parts = any(isinstance(v, dict) and "environment" in v for v in report.values())
+            facts = {} if has_parts else {"environment": environment(args)}
+            whole = {**facts, **kept, **report}
             write_json(file, whole, indent=None)
             write_text(file.with_suffix(".md"), self.markdown(whole))
         print(self.markdown(report_of(args)))
@@ -189,12 +193,53 @@ def table(rows: Iterable[Any], columns: Mapping[str, str | Callable[[Any], objec
         ]
         for row in rows
     ]
+    return _aligned(tuple(columns), cells)
+
+
+def grid(corner: str, rows: Iterable[R], columns: Iterable[C], cell: Callable[[R, C], str]) -> str:
+    """A Markdown table whose cells follow from the names of their row and of their column."""
+    names = list(columns)
+    cells = [[str(row), *(cell(row, name) for name in names)] for row in rows]
+    return _aligned((corner, *map(str, names)), cells)
+
+
+def _aligned(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
+    """A Markdown table with columns of words to the left and others to the right."""
     words = [
         index
         for index, column in enumerate(zip(*cells, strict=True))
         if index == 0 or not all(re.match(r"[-+]?[\d.]|$", cell) for cell in column)
     ]
-    return "\n".join(markdown_table(tuple(columns), cells, words))
+    return "\n".join(markdown_table(columns, cells, words))
+
+
+def measured_parts(
+    parts: Mapping[str, Callable[[T, argparse.Namespace], Any]],
+    subject: T,
+    args: argparse.Namespace,
+) -> Iterator[Report]:
+    """The report of an earlier run with the parts of `--parts` measured anew, after each of them.
+
+    Args:
+        parts: by name, each returns its figures for the subject and the options.
+        subject: what is measured, usually the engine.
+        args: options of the benchmark.
+    """
+    report = report_of(args)
+    for name in args.parts.split(","):
+        report[name] = {"found": parts[name](subject, args), "environment": environment(args)}
+        yield report
+
+
+def parts_page(report: Report, pages: Mapping[str, Callable[[Any], Iterable[str]]]) -> list[str]:
+    """The paragraphs and tables of all parts of a report, each with its environment."""
+    blocks = []
+    for name, page in pages.items():
+        if name in report:
+            part = report[name]
+            facts = f"<sub>{name}: {environment_line(part['environment'])}</sub>"
+            blocks += [*page(part["found"]), facts]
+    return blocks
 
 
 def medians(rows: Iterable[Mapping[str, Any]], *keys: str) -> list[dict[str, Any]]:
@@ -215,9 +260,19 @@ def medians(rows: Iterable[Mapping[str, Any]], *keys: str) -> list[dict[str, Any
     ]
 
 
+def ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
+    """Ratios that are paired by run."""
+    return [a / b for a, b in zip(above, below, strict=True)]
+
+
 def ratio_line(slow: Sequence[float], fast: Sequence[float]) -> str:
     """Median and quartiles of ratios that are paired by run."""
-    return format_quartiles(quartiles([a / b for a, b in zip(slow, fast, strict=True)]))
+    return format_quartiles(quartiles(ratios(slow, fast)))
+
+
+def range_line(values: Sequence[float]) -> str:
+    """Median, least and greatest value."""
+    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
 def argument_parser(description: str | None, out: str, repeats: int) -> argparse.ArgumentParser:
