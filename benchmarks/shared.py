@@ -265,6 +265,11 @@ def ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
     return [a / b for a, b in zip(above, below, strict=True)]
 
 
+def median_ratio(above: Sequence[float], below: Sequence[float]) -> float:
+    """The median of ratios that are paired by run."""
+    return statistics.median(ratios(above, below))
+
+
 def ratio_line(slow: Sequence[float], fast: Sequence[float]) -> str:
     """Median and quartiles of ratios that are paired by run."""
     return format_quartiles(quartiles(ratios(slow, fast)))
@@ -422,6 +427,59 @@ def engine_answerer(engine: Engine, method: Any) -> Answerer:
         return {"tokens": result.tokens, **result.stats.to_dict()}
 
     return answer
+
+
+def interleaved_runs(
+    answerers: Mapping[str, Answerer],
+    prompts: Iterable[tuple[Inputs, dict[str, Any]]],
+    repeats: int,
+    warm_up: bool = False,
+) -> dict[str, list[Run]]:
+    """Answers to prompts with their options by way, with the ways interleaved.
+
+    Args:
+        answerers: ways of answering.
+        prompts: with their options.
+        repeats: how often each is answered.
+        warm_up: whether all ways answer the first prompt once before.
+    """
+    runs: dict[str, list[Run]] = {way: [] for way in answerers}
+    asked = list(prompts)
+    for answer in answerers.values() if warm_up else ():
+        answer(asked[0][0], dict(asked[0][1]))
+    for repeat in range(repeats):
+        for inputs, options in asked:
+            for way, answer in rotated(list(answerers.items()), repeat):
+                runs[way].append(answer(inputs, dict(options)))
+    return runs
+
+
+def against_stock(runs: Sequence[Run], stock: Sequence[Run]) -> dict[str, Any]:
+    """Figures of one way beside stock `generate`, paired by prompt and repeat."""
+    pairs = list(zip(stock, runs, strict=True))
+    per_pass = [run["mean_acceptance_length"] for run in runs if "passes" in run]
+    speedups = [other["e2e"] / run["e2e"] for other, run in pairs]
+    return {
+        "decode speedup": statistics.median(o["decode"] / run["decode"] for o, run in pairs),
+        "speedup": statistics.median(speedups),
+        "lowest": min(speedups),
+        "highest": max(speedups),
+        "tokens a pass": statistics.mean(per_pass) if per_pass else None,
+        "tokens": sum(len(run["tokens"][0]) for run in runs),
+        "differing answers": sum(other["tokens"] != run["tokens"] for other, run in pairs),
+    }
+
+
+AGAINST_STOCK = {
+    "decode speedup": "{decode speedup:.2f}",
+    "speedup": "{speedup:.2f}",
+    "lowest": "{lowest:.2f}",
+    "highest": "{highest:.2f}",
+    "tokens a pass": "{tokens a pass:.2f}",
+    "tokens": "{tokens}",
+    "differing answers": "{differing answers}",
+}
+"""Columns of `against_stock`."""
 
 
 def rotated(items: Sequence[T], offset: int) -> list[T]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from draftlens_lab.measure.rounds import accepted_per_pass
-from shared import caption_sample, grid, ratios, rotated, sample_inputs, table
+from shared import caption_sample, grid, median_ratio, rotated, sample_inputs, table
 
 from draftlens import Result
 from draftlens.engine import Engine
@@ -103,7 +103,7 @@ def report_self(figures: Mapping[str, Any]) -> list[str]:
             "frames": frames,
             "way": way,
             "seconds": statistics.median(seconds),
-            "gain": statistics.median(ratios(found["seconds"]["plain"], seconds)),
+            "gain": median_ratio(found["seconds"]["plain"], seconds),
             "length": statistics.mean(found["lengths"][way]),
         }
         for frames, found in figures.items()
