@@ -3,7 +3,7 @@
     python benchmarks/documents.py claims --pages 6
     python benchmarks/documents.py repeated
 
-Every part is a module of `documents_parts` with a `main()` that reads the options behind its name
+Every part is a module of `documents_parts` with a `BENCHMARK` that reads the options after its name
 and writes its own report, `benchmarks/results/documents_PART.json` and `.md`.
 """
 

@@ -155,8 +155,7 @@ def run_part(description: str | None, parts: Mapping[str, str]) -> None:
     args = parser.parse_args(sys.argv[1:2])
     # The part reads its options from the command line as if it had been started itself.
     sys.argv = [f"{sys.argv[0]} {args.part}", *sys.argv[2:]]
-    module = importlib.import_module(parts[args.part])
-    getattr(module, "BENCHMARK", module).main()
+    importlib.import_module(parts[args.part]).BENCHMARK.main()
 
 
 SCALES = {"ms": 1e3, "MiB": 2**-20, "GB": 1e-9}
@@ -278,24 +277,6 @@ def ratio_line(slow: Sequence[float], fast: Sequence[float]) -> str:
 def range_line(values: Sequence[float]) -> str:
     """Median, least and greatest value."""
     return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
-
-
-def argument_parser(description: str | None, out: str, repeats: int) -> argparse.ArgumentParser:
-    """A parser with the options of every benchmark.
-
-    Args:
-        description: text for ``--help``.
-        out: default of ``--out``, without a suffix.
-        repeats: default of ``--repeats``.
-    """
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, default=Path(out), help="report without suffix")
-    parser.add_argument("--repeats", type=int, default=repeats)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--max-new-tokens", type=int, default=320)
-    return parser
 
 
 def configure(threads: int) -> None:

@@ -9,7 +9,7 @@
     python benchmarks/spava.py optimizations
     python benchmarks/spava.py model
 
-Every part is a module of `spava_parts` with a `main()` that reads the options behind its name and
+Every part is a module of `spava_parts` with a `BENCHMARK` that reads the options after its name and
 writes its own report, `benchmarks/results/spava_PART.json` and `.md`.
 """
 

@@ -5,7 +5,7 @@
     python benchmarks/tabed.py endtoend --prompts 8
     python benchmarks/tabed.py captions
 
-Every part is a module of `tabed_parts` with a `main()` that reads the options after its name and
+Every part is a module of `tabed_parts` with a `BENCHMARK` that reads the options after its name and
 writes its own report, `benchmarks/results/tabed_PART.json` and `.md`.
 """
 

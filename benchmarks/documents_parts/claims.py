@@ -12,16 +12,15 @@ their pages at once.
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from draftlens_lab.measure.tables import markdown_table
-from shared import argument_parser, configure, environment, environment_line, save
+from shared import Benchmark, Report, environment, environment_line, report_of, table
 
 from documents_parts import rows, runs, work
 from documents_parts.bench import Bench, Cell, Section
@@ -55,36 +54,6 @@ reader are simulated and say what the same drafts would give without its mistake
 their intervals, are in docs/claims.md."""
 
 
-def main() -> None:
-    """Measure, and write the report."""
-    parser = argument_parser(__doc__, "benchmarks/results/documents_claims", repeats=1)
-    parser.add_argument("--pages", type=int, default=6, help="of each kind")
-    parser.add_argument("--only", nargs="+", choices=(*PAGED, *AT_ONCE), default=list(PAGED))
-    parser.add_argument("--rows", type=Path, default=ROWS, help="one page a line")
-    parser.add_argument("--target", help="folder of the reader; that of the package by default")
-    parser.add_argument("--early", help="folder of an earlier checkpoint, as draft model")
-    parser.add_argument("--real", nargs="+", type=Path, default=[], help="PDFs of one page")
-    parser.set_defaults(max_new_tokens=500)
-    args = parser.parse_args()
-    configure(args.threads)
-    report = _earlier(args.out.with_suffix(".json"))
-    report |= {"environment": environment(args), "pages": args.pages}
-    with tempfile.TemporaryDirectory() as folder:
-        bench = _bench(args, Path(folder), report["answers"])
-        kept = PageRows(args.rows, bench.weights, report["environment"]["commit"])
-        for name in filter(AT_ONCE.__contains__, args.only):
-            found = asdict(AT_ONCE[name](bench)) | {"environment": report["environment"]}
-            report["sections"][name] = found
-            _save(args.out, report, bench)
-        _measure_pages(bench, kept, [name for name in args.only if name in PAGED], args.pages)
-        for name, section in PAGED.items():
-            if pages := kept.of(name):
-                report["sections"][name] = asdict(section.summary(pages))
-        report["minutes"] = kept.seconds / 60
-        _save(args.out, report, bench)
-    print(page(report))
-
-
 ROWS = Path("benchmarks/results/documents_claims_rows.jsonl")
 
 
@@ -96,11 +65,6 @@ def _measure_pages(bench: Bench, kept: PageRows, names: Sequence[str], pages: in
             found = PAGED[name].measure(bench, number)
             kept.add(name, number, found, processor_seconds() - began)
             print(f"{name}, page {number}: done", flush=True)
-
-
-def _save(out: Path, report: dict[str, Any], bench: Bench) -> None:
-    report["answers"] = bench.answers()
-    save(out, report, page(report))
 
 
 def _bench(args: argparse.Namespace, folder: Path, answers: Mapping[str, Any]) -> Bench:
@@ -123,42 +87,6 @@ def _bench(args: argparse.Namespace, folder: Path, answers: Mapping[str, Any]) -
     return bench
 
 
-def _earlier(file: Path) -> dict[str, Any]:
-    """The report of an earlier run, whose sections stay until they run again."""
-    if not file.exists():
-        return {"sections": {}, "answers": {}}
-    report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    for section in report["sections"].values():
-        section.setdefault("environment", report["environment"])
-    return report
-
-
-def page(report: Mapping[str, Any]) -> str:
-    """The report as Markdown."""
-    lines = ["# The claims of HSD", "", INTRODUCTION, "", ""]
-    for name in (*PAGED, *AT_ONCE):
-        if name in report["sections"]:
-            lines += _section(report["sections"][name])
-    return "\n".join([*lines, f"<sub>{environment_line(report['environment'])}</sub>", ""])
-
-
-def _section(section: Mapping[str, Any]) -> list[str]:
-    cells = [[_cell(value) for value in row] for row in section["rows"]]
-    table = markdown_table(section["columns"], cells, text_columns=_text_columns(section))
-    lines = [f"## {section['title']}", "", *table, "", section["note"], ""]
-    if "environment" in section:  # of a section that ran at once, perhaps by another commit
-        lines += [f"<sub>{environment_line(section['environment'])}</sub>", ""]
-    return lines
-
-
-def _text_columns(section: Mapping[str, Any]) -> list[int]:
-    """Columns that hold words."""
-    if not section["rows"]:
-        return [0]
-    first = section["rows"][0]
-    return [index for index, value in enumerate(first) if isinstance(value, str)]
-
-
 def _cell(value: Cell) -> str:
     if value is None:
         return ""
@@ -167,5 +95,58 @@ def _cell(value: Cell) -> str:
     return str(value)
 
 
-if __name__ == "__main__":
-    main()
+def measure(args: argparse.Namespace) -> Iterator[Report]:
+    """The report after each section; those of an earlier run stay until they run again."""
+    facts = environment(args)
+    report: Report = {"sections": {}, "answers": {}, **report_of(args)}
+    for section in report["sections"].values():
+        section.setdefault("environment", report["environment"])
+    report |= {"environment": facts, "pages": args.pages}
+    with tempfile.TemporaryDirectory() as folder:
+        bench = _bench(args, Path(folder), report["answers"])
+        kept = PageRows(args.rows, bench.weights, facts["commit"])
+        for name in filter(AT_ONCE.__contains__, args.only):
+            report["sections"][name] = asdict(AT_ONCE[name](bench)) | {"environment": facts}
+            yield report | {"answers": bench.answers()}
+        _measure_pages(bench, kept, [name for name in args.only if name in PAGED], args.pages)
+        for name, section in PAGED.items():
+            if pages := kept.of(name):
+                report["sections"][name] = asdict(section.summary(pages))
+        yield report | {"minutes": kept.seconds / 60, "answers": bench.answers()}
+
+
+def page(report: Report) -> list[str]:
+    """The sections."""
+    blocks = [INTRODUCTION]
+    for name in (*PAGED, *AT_ONCE):
+        if name in report["sections"]:
+            section = report["sections"][name]
+            names = section["columns"]
+            rows = [dict(zip(range(len(names)), row, strict=True)) for row in section["rows"]]
+            columns = {title: partial(_cell_of, place) for place, title in enumerate(names)}
+            blocks += [f"## {section['title']}", table(rows, columns), section["note"]]
+            if "environment" in section:  # of a section that ran at once, perhaps earlier
+                blocks.append(f"<sub>{environment_line(section['environment'])}</sub>")
+    return blocks
+
+
+def _cell_of(place: int, row: Mapping[int, Cell]) -> str:
+    return _cell(row[place])
+
+
+BENCHMARK = Benchmark(
+    "documents_claims",
+    __doc__,
+    "The claims of HSD",
+    measure,
+    page,
+    {
+        "--pages": {"type": int, "default": 6, "help": "of each kind"},
+        "--only": {"nargs": "+", "choices": (*PAGED, *AT_ONCE), "default": list(PAGED)},
+        "--rows": {"type": Path, "default": ROWS, "help": "one page a line"},
+        "--target": {"help": "folder of the reader; that of the package by default"},
+        "--early": {"help": "folder of an earlier checkpoint, as draft model"},
+        "--real": {"nargs": "+", "type": Path, "default": [], "help": "PDFs of one page"},
+        "--max-new-tokens": 500,
+    },
+)
