@@ -2,12 +2,10 @@
 speedup that theory predicts.
 
     python benchmarks/engine.py --out benchmarks/results/engine
-    python benchmarks/engine.py --static-batch --repeats 5 --out benchmarks/results/engine_batch
 
 Every configuration answers every clip once per repeat, interleaved, so that noise of the machine
 affects all of them alike. Times are end to end (vision and prefill included) unless they are named
-decode. Writes OUT.json and OUT.md. `--static-batch` measures a batch of rows that end one after the
-other, with rows that have ended dropped from the passes, and kept in them.
+decode. Writes OUT.json and OUT.md.
 """
 
 from __future__ import annotations
@@ -36,7 +34,6 @@ from shared import (
     median_seconds,
     milliseconds_line,
     predicted_speedup,
-    ratio_line,
     ratios,
     rotated,
     stock_answerer,
@@ -44,21 +41,13 @@ from shared import (
 )
 
 import draftlens
-from draftlens.core.stats import Clock, Stats
-from draftlens.decoding import Session, decode
 from draftlens.engine import Engine
 from draftlens.inputs import Inputs
-from draftlens.methods.base import Models, from_dict
 
 FIGURES = ("e2e", "decode", "tau", "outside")
 """Figures of a run that are collected, where the configuration has them."""
 
 FORWARD_REPEATS = 60
-
-KINDS = ("kept", "dropped")
-
-LENGTHS = [8 + round(number * 152 / 15) for number in range(16)]
-"""Tokens of the rows of the static batch."""
 
 
 def configurations(engine: Engine, gamma: int) -> dict[str, Answerer]:
@@ -220,15 +209,13 @@ def all_values(by_clip: Mapping[str, Sequence[float]]) -> list[float]:
 
 
 def report(args: argparse.Namespace) -> Report:
-    """The report of the configurations, or that of the static batch."""
+    """Runs and costs of the configurations."""
     engine = draftlens.load("embedded", device="cpu")
     folder = Path(str(files("draftlens") / "embedded" / "clips"))
     clips = [record.with_suffix("") for record in sorted(folder.glob("*.mp4.json"))]
     prompts = {
         clip.name: engine.read("Describe the video.", video=clip, num_frames=8) for clip in clips
     }
-    if args.static_batch:
-        return {"seconds": static_batch(engine, list(prompts.values()), args)}
     runs = measure(engine, prompts, args)
     costs = forward_costs(engine, next(iter(prompts.values())), args.gamma)
     return {"runs": runs, "costs": costs, "summary": summarize(runs, costs, args.gamma)}
@@ -266,9 +253,7 @@ def paired_ratios(
 
 
 def page(report: Report) -> list[str]:
-    """The configurations, or the static batch."""
-    if "runs" not in report:
-        return static_batch_page(report["seconds"])
+    """The configurations."""
     summary = report["summary"]
     rows = [{"name": name, **summary[name]} for name in report["runs"]]
     columns: dict[str, Any] = {
@@ -295,89 +280,13 @@ def page(report: Report) -> list[str]:
     ]
 
 
-class RowsKept(Session):
-    """A session in which rows that have ended stay in the passes."""
-
-    def _drop_ended(self) -> None: ...
-
-
-def static_batch(
-    engine: Engine, prompts: Sequence[Inputs], args: argparse.Namespace
-) -> dict[str, dict[str, list[float]]]:
-    """Decode seconds of a batch of `LENGTHS`, from the first token of all rows on."""
-    methods = {
-        "plain": {"method": "plain"},
-        f"chain (γ = {args.gamma})": {"num_speculative_tokens": args.gamma},
-        "tree (auto, the default)": {"tree": "auto"},
-    }
-    seconds: dict[str, dict[str, list[float]]]
-    seconds = {name: {kind: [] for kind in KINDS} for name in methods}
-    reference: list[list[int]] = []
-    for repeat in range(-1, args.repeats):  # the first one is not measured
-        for name in rotated(list(methods), repeat):
-            for kind in rotated(KINDS, repeat):
-                took, tokens = answer_batch(engine, prompts, methods[name], kind == "kept")
-                reference = reference or tokens
-                assert tokens == reference
-                if repeat >= 0:
-                    seconds[name][kind].append(took)
-    return seconds
-
-
-def static_batch_page(seconds: Mapping[str, Mapping[str, list[float]]]) -> list[str]:
-    """Seconds and gains by method."""
-    rows = [
-        {
-            "name": name,
-            "kept": statistics.median(own["kept"]),
-            "dropped": statistics.median(own["dropped"]),
-            "gain": ratio_line(own["kept"], own["dropped"]),
-            "over plain": ratio_line(seconds["plain"]["kept"], own["dropped"]),
-        }
-        for name, own in seconds.items()
-    ]
-    columns = {
-        "": "{name}",
-        "rows kept, s": "{kept:.3f}",
-        "rows dropped, s": "{dropped:.3f}",
-        "gain": "{gain}",
-        "against plain with rows kept": "{over plain}",
-    }
-    return [
-        f"Decoding of {len(LENGTHS)} rows of {LENGTHS[0]} to {LENGTHS[-1]} tokens, interleaved; "
-        "tokens are equal in all runs. Ratios are paired by repeat: median (quartiles).",
-        table(rows, columns),
-    ]
-
-
-def answer_batch(
-    engine: Engine, prompts: Sequence[Inputs], method: Mapping[str, Any], kept: bool
-) -> tuple[float, list[list[int]]]:
-    """Seconds of decoding, and the tokens of each row."""
-    target, draft = backbones(engine)
-    plan = from_dict(method).plan(Models(target, draft))
-    session = (RowsKept if kept else Session)(target, plan, Clock(Stats()))
-    rows = []
-    for number, length in enumerate(LENGTHS):
-        inputs = prompts[number % len(prompts)]
-        prepared = target.prepare(
-            inputs.target, max_new_tokens=length, do_sample=False, eos_token_id=None
-        )
-        rows += session.add(prepared, [0], inputs.draft or inputs.target)
-    session.start()
-    began = time.perf_counter()
-    for _ in decode(session):
-        pass
-    return time.perf_counter() - began, [row.tokens for row in rows]
-
-
 BENCHMARK = Benchmark(
     "engine",
     __doc__,
     "Engine benchmark",
     report,
     page,
-    {"--repeats": 9, "--gamma": 5, "--static-batch": False},
+    {"--repeats": 9, "--gamma": 5},
 )
 
 

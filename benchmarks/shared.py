@@ -192,17 +192,17 @@ def table(rows: Iterable[Any], columns: Mapping[str, str | Callable[[Any], objec
         ]
         for row in rows
     ]
-    return _aligned(tuple(columns), cells)
+    return aligned(tuple(columns), cells)
 
 
 def grid(corner: str, rows: Iterable[R], columns: Iterable[C], cell: Callable[[R, C], str]) -> str:
     """A Markdown table whose cells follow from the names of their row and of their column."""
     names = list(columns)
     cells = [[str(row), *(cell(row, name) for name in names)] for row in rows]
-    return _aligned((corner, *map(str, names)), cells)
+    return aligned((corner, *map(str, names)), cells)
 
 
-def _aligned(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
+def aligned(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
     """A Markdown table with columns of words to the left and others to the right."""
     words = [
         index

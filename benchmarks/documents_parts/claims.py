@@ -15,14 +15,13 @@ import argparse
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from shared import Benchmark, Report, environment, environment_line, report_of, table
+from shared import Benchmark, Report, aligned, environment, environment_line, report_of
 
-from documents_parts import rows, runs, work
+from documents_parts import runs, work
 from documents_parts.bench import Bench, Cell, Section
 from documents_parts.paged import PagedSection, PageRows
 from documents_parts.runs import TIMED_KINDS
@@ -41,8 +40,6 @@ PAGED: Mapping[str, PagedSection] = {
 AT_ONCE: Mapping[str, Callable[[Bench], Section]] = {
     "sources": runs.sources,
     "draft model": runs.draft_model,
-    "crops": rows.crops,
-    "packing": rows.packing,
     "real pages": runs.real_pages,
     "replays": work.check_replays,
 }
@@ -121,17 +118,12 @@ def page(report: Report) -> list[str]:
     for name in (*PAGED, *AT_ONCE):
         if name in report["sections"]:
             section = report["sections"][name]
-            names = section["columns"]
-            rows = [dict(zip(range(len(names)), row, strict=True)) for row in section["rows"]]
-            columns = {title: partial(_cell_of, place) for place, title in enumerate(names)}
-            blocks += [f"## {section['title']}", table(rows, columns), section["note"]]
+            cells = [[_cell(value) for value in row] for row in section["rows"]]
+            found = aligned(section["columns"], cells)
+            blocks += [f"## {section['title']}", found, section["note"]]
             if "environment" in section:  # of a section that ran at once, perhaps earlier
                 blocks.append(f"<sub>{environment_line(section['environment'])}</sub>")
     return blocks
-
-
-def _cell_of(place: int, row: Mapping[int, Cell]) -> str:
-    return _cell(row[place])
 
 
 BENCHMARK = Benchmark(
