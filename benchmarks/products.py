@@ -2,8 +2,7 @@
 logits move, and answers of a batch beside stock `generate`.
 
     python benchmarks/products.py --layers 4
-    # single products, also of prepacked matrices
-    python benchmarks/products.py --kernels --out benchmarks/results/products_kernels
+    python benchmarks/products.py --kernels  # single products, also of prepacked matrices
 """
 
 from __future__ import annotations
@@ -131,8 +130,9 @@ def answers(backbone: Backbone, rows: int, repeats: int) -> dict[str, Any]:
 
 
 def measure(args: argparse.Namespace) -> Report:
-    """Passes, logits and batches by size, or single products."""
+    """Passes, logits and batches by size, or single products in a report of their own."""
     if args.kernels:
+        args.out = args.out.with_name(f"{args.out.name}_kernels")
         return {
             "rows": [
                 {

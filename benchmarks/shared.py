@@ -82,9 +82,8 @@ class Benchmark:
     def main(self) -> None:
         """Measure and write the report and the page, or the page alone."""
         args = self.parser().parse_args()
-        file = args.out.with_suffix(".json")
         if args.page:
-            write_text(file.with_suffix(".md"), self.markdown(report_of(args)))
+            write_text(args.out.with_suffix(".md"), self.markdown(report_of(args)))
             return
         configure(args.threads)
         args.out.parent.mkdir(parents=True, exist_ok=True)
@@ -95,8 +94,8 @@ class Benchmark:
             has_parts = any(isinstance(v, dict) and "environment" in v for v in report.values())
             facts = {} if has_parts else {"environment": environment(args)}
             whole = {**facts, **kept, **report}
-            write_json(file, whole, indent=None)
-            write_text(file.with_suffix(".md"), self.markdown(whole))
+            write_json(args.out.with_suffix(".json"), whole, indent=None)
+            write_text(args.out.with_suffix(".md"), self.markdown(whole))
         print(self.markdown(report_of(args)))
 
     def parser(self) -> argparse.ArgumentParser:
@@ -284,13 +283,6 @@ def configure(threads: int) -> None:
     torch.set_num_threads(threads)
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-
-
-def save(out: Path, report: Mapping[str, Any], page: str) -> None:
-    """Write the report as ``OUT.json`` and the page as ``OUT.md``."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_json(out.with_suffix(".json"), report, indent=None)
-    write_text(out.with_suffix(".md"), page)
 
 
 def digest(*models: torch.nn.Module) -> str:
