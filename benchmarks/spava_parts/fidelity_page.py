@@ -14,6 +14,9 @@ from spava_parts.asked import Cell
 SEED = 16
 """Of the bootstrap."""
 
+FEWEST = 13
+"""Prompts from which on the page shows a way."""
+
 
 def summaries(cell: Cell, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Figures of every way in one cell; none without rows."""
@@ -82,16 +85,19 @@ def page(report: Report) -> list[str]:
         "same": "{same:.1%}",
         "FLOPs": "{flops:.1%}",
     }
+    fewest = min(FEWEST, max((found["prompts"] for found in report["cells"]), default=0))
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for found in report["cells"]:
-        groups.setdefault(found["cell"], []).append(found)
+        if found["prompts"] >= fewest:
+            groups.setdefault(found["cell"], []).append(found)
     blocks = [
         "`right`: answers that are right word for word, of captions facts, with the 95% interval "
         "(of answers Wilson's, of facts the bootstrap over clips); `lost` and `won`: prompts that "
         "full answers rightly and this one does not, and the reverse; `KL`: nats a token along the "
         "full prefill's own answer, with the bootstrap's 95% interval; `same`: tokens of it that "
         "stay the likeliest; `FLOPs`: of attention in the language model in relation to full. "
-        "FastV's FLOPs and distributions are not compared."
+        "FastV's FLOPs and distributions are not compared. Ways with fewer than "
+        f"{fewest} prompts are in the report alone."
     ]
     for cell, rows in groups.items():
         blocks += [f"## {cell[0].upper()}{cell[1:]}", table(rows, columns)]
