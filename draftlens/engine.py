@@ -14,7 +14,6 @@ from typing import Any, Unpack
 from draftlens.async_answer import AsyncAnswer
 from draftlens.batch.map import ClipAnswer, MapOptions, map_clips
 from draftlens.chat import Chat
-from draftlens.compile import Compile, attach, check_compile, compile_usual
 from draftlens.core.checks import wrong
 from draftlens.core.errors import InputError
 from draftlens.core.names import IMAGE_PROMPT, VIDEO_PROMPT
@@ -49,6 +48,7 @@ from draftlens.options import (
     completed_options,
     split_options,
 )
+from draftlens.passes import Compile, attach, check_compile
 from draftlens.pruning import Choice
 from draftlens.request import Request, check_for_models
 from draftlens.scheduling import Scheduler, SchedulerLimits
@@ -123,28 +123,27 @@ class Engine:
                 model.backbone.prompt_cache = prompt_cache
 
     def compile(self, mode: Compile = True, draft_quantization: str | None = None) -> None:
-        """Let decode forwards of the models run as compiled code.
+        """Let an engine of passes compute the decode forwards of the models.
 
-        The code depends on the number of threads (`torch.set_num_threads`): set it before.
+        What is compiled depends on the number of threads (`torch.set_num_threads`): set it before.
 
         Args:
-            mode: True or `"inductor"` compiles the passes of single requests now, unless their code
-                is on disk, and further kinds of passes when they first run; this takes about a
-                minute for each. `"openvino"` prepares OpenVINO's passes, for float32 models on the
-                CPU; it keeps a second copy of the weights. `"auto"` times the passes of each model
-                for about two seconds and takes the fastest of modules, OpenVINO's and code that is
-                on disk. False takes the models' modules again.
-            draft_quantization: `"int8"` gives the draft 8-bit weights in OpenVINO's passes, which
-                halves the time of a draft token and changes no answer.
+            mode: what computes them, a name of `passes.PASSES`. True compiles the
+                passes of single requests now, unless their code is on disk, and further kinds of
+                passes when they first run; this takes about a minute for each. `"auto"` takes for
+                each model the first engine of `passes.base.BY_PREFERENCE` that suits it, and
+                compiles nothing for minutes. False takes the models' modules again.
+            draft_quantization: `"int8"` gives the draft 8-bit weights in the passes of an engine
+                that has them, which halves the time of a draft token and changes no answer.
 
         Raises:
-            ConfigError: the mode is another one, or OpenVINO is not installed.
+            ConfigError: the mode is another one, or its engine is not installed.
         """
         models = [self.target] if self.draft is None else [self.target, self.draft]
         backbones = [model.backbone for model in models]
         attach(backbones, mode, draft_quantization)
-        for backbone in backbones if mode else []:
-            compile_usual(backbone)
+        for backbone in backbones:
+            backbone.passes.prepare()
 
     def generate(
         self, prompt: str | Sequence[str] | None = None, **options: Unpack[PromptOptions]

@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Unpack
 
-from draftlens.compile import INT8, QUANTIZING, Compile, check_compile, check_quantization
 from draftlens.core.checks import switch
 from draftlens.decoding.observer import ignore
 from draftlens.engine import CALIBRATION_SECONDS, Engine
@@ -17,6 +16,7 @@ from draftlens.models.known_pairs import AUTO
 from draftlens.models.loading import LoadWords, pair_options
 from draftlens.models.prompt_cache import PromptCache
 from draftlens.open_models import model_name, open_models
+from draftlens.passes import Compile, check_compile, check_quantization, quantizations_of
 from draftlens.prefill.base import make_prefill
 
 
@@ -73,9 +73,9 @@ def load(
         prefill: how the target reads prompts (`prefill.base.PREFILLS`), whatever the method: a
             name, a dict of its name and options, or a prefill; None for the method's own.
         compile: what computes decode forwards (`Engine.compile`), with the same tokens in float32:
-            True for compiled code, which is kept in the user's cache folder, `"openvino"`, or
-            `"auto"` for the fastest as measured. With the latter two, `draft_quantization="int8"`
-            gives the draft 8-bit weights in OpenVINO's passes; they change no answer.
+            True for compiled code, which is kept in the user's cache folder, another name of
+            `passes.PASSES`, or `"auto"`. Where the engine has 8-bit weights,
+            `draft_quantization="int8"` gives them to the draft's passes; they change no answer.
         prompt_cache: a bound in bytes, such as ``"4GB"``, on what is kept of prompts (keys and
             values of both models, features of media), so that a later prompt with the same
             beginning is read from where it differs; or a `PromptCache` that engines share. None
@@ -130,10 +130,11 @@ def load(
 
 
 def pop_pass_quantization(words: dict[str, Any], compile: Compile) -> str | None:
-    """`draft_quantization`, taken out of the options of loading, if it is OpenVINO's: the model is
-    loaded in full, and its passes have 8-bit weights. Raises `ConfigError` without OpenVINO."""
-    if compile not in QUANTIZING or words.get("draft_quantization") != INT8:
+    """`draft_quantization`, taken out of the options of loading, if the engine of the passes has
+    it: the model is loaded in full. Raises `ConfigError` if the engine is not installed."""
+    quantization = words.get("draft_quantization")
+    if quantization not in quantizations_of(compile):
         return None
-    check_quantization(INT8, compile)
+    check_quantization(quantization, compile)
     words.pop("draft_quantization")
-    return INT8
+    return str(quantization)

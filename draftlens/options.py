@@ -13,7 +13,6 @@ from typing import Annotated, Any, SupportsIndex, TypedDict, get_type_hints
 
 from transformers import StopStringCriteria
 
-from draftlens.compile import Compile
 from draftlens.core.checks import (
     Check,
     as_real,
@@ -31,6 +30,7 @@ from draftlens.core.text import tokenizer_of
 from draftlens.media import Limits
 from draftlens.methods.base import MethodLike
 from draftlens.models.cache_argument import CACHE_ARGUMENTS
+from draftlens.passes import Compile
 
 NOT_RETURNED = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 """Options of `generate` that request outputs which speculative decoding does not have."""

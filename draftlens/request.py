@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from draftlens.compile import Compile, attach
 from draftlens.core.errors import ConfigError, DraftlensError, InputError
 from draftlens.core.sampling import as_seed, row_seeds
 from draftlens.core.sequence import Sequence as AnswerSequence
@@ -37,6 +36,7 @@ from draftlens.options import (
     checked_options,
     names_beside_options,
 )
+from draftlens.passes import Compile, attach
 
 
 @dataclass(frozen=True)

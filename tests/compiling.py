@@ -9,15 +9,14 @@ from typing import Any
 
 from torch import Tensor
 
-from draftlens.compile.passes import CompiledPasses
-from draftlens.compile.shapes import PassShape
-from draftlens.compile.skeleton import pass_of
 from draftlens.models.adapter import Backbone
 from draftlens.models.forward_backend import EAGER
+from draftlens.passes.inductor.engine import CompiledPasses
+from draftlens.passes.inductor.static_pass import PassShape, pass_of
 
 
 class UncompiledLibrary:
-    """Stands in for `compile.library.Library`; every kind of pass is there when it is asked for.
+    """Stands in for `inductor.library.Library`; every kind of pass is there when it is asked for.
 
     Attributes:
         calls: how often each kind of pass was run.
@@ -55,7 +54,7 @@ _LIBRARIES: weakref.WeakKeyDictionary[Any, UncompiledLibrary] = weakref.WeakKeyD
 
 
 def attach_static(backbones: list[Backbone], compile: object = True) -> None:
-    """Stands in for `compiled.attach`."""
+    """Stands in for `passes.attach`."""
     for backbone in backbones:
         backbone.passes = EAGER
         if not compile:

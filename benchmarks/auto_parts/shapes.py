@@ -20,10 +20,10 @@ from simulation import Token, recorded_text
 from torch import Tensor
 
 from auto_parts.cells import recorded_depths
-from draftlens.compile import attach
 from draftlens.drafting.adaptive import history as records
 from draftlens.drafting.adaptive.cost_store import calibrate_models
 from draftlens.models.adapter import Backbone
+from draftlens.passes import attach
 from draftlens.request import Request
 from draftlens.streaming import Stream
 from draftlens.verify import run_stock

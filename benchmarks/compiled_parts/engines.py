@@ -29,10 +29,10 @@ from shared import (
     save,
 )
 
-from draftlens.compile import attach
-from draftlens.compile.openvino_passes import OpenVinoPasses
 from draftlens.models.adapter import Backbone
 from draftlens.models.forward_backend import EAGER, Passes
+from draftlens.passes import attach
+from draftlens.passes.openvino import OpenVinoPasses
 
 PREDICTION = """Written before the first run: by OpenVINO three tokens cost at most 1.2 and six at
 most 1.4 times one token, as other measurements of the same engine showed (1.15 and 1.33); by the

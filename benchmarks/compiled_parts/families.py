@@ -12,10 +12,11 @@ from draftlens_lab.measure.tables import markdown_table
 from shared import argument_parser, configure, environment, environment_line, save
 
 from compiled_parts import by_modules
-from draftlens.compile import attach, library_of
-from draftlens.compile.shapes import ANY, PassShape
 from draftlens.core.tree import ancestors, attention_mask, chain, depths
 from draftlens.models.adapter import Backbone
+from draftlens.passes import attach
+from draftlens.passes.inductor.engine import library_of
+from draftlens.passes.inductor.static_pass import ANY, PassShape
 
 PREDICTION = """Written before the first run: no family moves by more than 2e-5 at logits of about
 10, which is what checking several tokens in one pass moves them by already."""

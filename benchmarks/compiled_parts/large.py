@@ -20,8 +20,8 @@ from shared import (
 )
 
 from compiled_parts import by_modules
-from draftlens.compile import attach, compile_usual
 from draftlens.models.adapter import Backbone
+from draftlens.passes import attach
 
 PREDICTION = """Written before the first run: at width 1,536 the weights are read from memory once a
 pass, which no compiler changes: compiled passes take 0.93 to 1.0 of the modules' time at one and at
@@ -41,7 +41,7 @@ def main() -> None:
     configure(args.threads)
     backbone = Backbone(random_model("1.5B", args.layers))
     attach([backbone], True)
-    compile_usual(backbone)
+    backbone.passes.prepare()
     if args.compile_only:
         return
     prompt = backbone.text_prompt(torch.ones(1, CONTEXT, dtype=torch.long))

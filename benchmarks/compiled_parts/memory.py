@@ -21,8 +21,8 @@ from random_models import random_model
 from shared import argument_parser, configure, environment, environment_line, save
 
 import draftlens
-from draftlens.compile import attach
 from draftlens.models.adapter import Backbone
+from draftlens.passes import attach
 from draftlens.verify import run_stock
 
 WAYS = ("stock generate", "modules", "OpenVINO", "OpenVINO, 8-bit weights")

@@ -32,9 +32,9 @@ from shared import (
 )
 
 import draftlens
-from draftlens.compile.openvino_passes import OpenVinoPasses
 from draftlens.models.adapter import Backbone
 from draftlens.models.forward_backend import EAGER, Passes
+from draftlens.passes.openvino import OpenVinoPasses
 
 LENGTHS = (100, 300, 600, 1200, 2400)
 MODULES = "modules"
@@ -49,7 +49,7 @@ def seconds_by_length(args: argparse.Namespace) -> list[dict[str, Any]]:
     engines: dict[str, Passes] = {
         MODULES: EAGER,
         "OpenVINO": OpenVinoPasses(backbone),
-        "OpenVINO, 8-bit weights": OpenVinoPasses(backbone, (), "int8"),
+        "OpenVINO, 8-bit weights": OpenVinoPasses(backbone, "int8"),
     }
     rows = []
     for length in LENGTHS:

@@ -23,7 +23,7 @@ import json, sys, time
 import torch
 torch.set_num_threads(1)
 import draftlens
-from draftlens.compile import library_of
+from draftlens.passes.inductor.engine import library_of
 mode, answers = sys.argv[1], int(sys.argv[2])
 engine = draftlens.load(calibrate=False)
 began = time.perf_counter()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Listed = Mapping[str, list[dict[str, Any]]]
 """By kind, every entry with its name, location, package, error, and the defaults of its options."""
 
-GROUPS = ("methods", "pruners", "prefills", "views", "weights")
+GROUPS = ("methods", "pruners", "prefills", "views", "weights", "passes")
 """Kinds that other packages can add to, by the entry points `draftlens.methods` and so on."""
 
 LAB = "draftlens-lab"
@@ -32,7 +32,7 @@ REQUIRED = "required"
 
 
 def listed() -> Listed:
-    """All methods, pruners, views, weights, prefills and schedules."""
+    """All methods, pruners, views, weights, prefills, schedules and engines of passes."""
     packages = {
         None if point.dist is None else point.dist.name
         for group in GROUPS
@@ -45,15 +45,20 @@ def listed() -> Listed:
 
 def names(kind: str) -> list[str]:
     """The names of one kind; nothing is imported for those of other packages."""
-    package_rows = rows_of(_stored(), "draftlens")[kind]
     plugins = entry_points(group=f"draftlens.{kind}")
-    return sorted({row["name"] for row in package_rows} | {point.name for point in plugins})
+    return sorted({*own_names(kind), *(point.name for point in plugins)})
+
+
+def own_names(kind: str) -> list[str]:
+    """The names of one kind in draftlens itself."""
+    return [row["name"] for row in rows_of(_stored(), "draftlens")[kind]]
 
 
 def from_classes() -> Listed:
     """The same as `listed`, read from the classes."""
     from draftlens.decoding.plan import SCHEDULES
     from draftlens.methods.base import METHODS
+    from draftlens.passes import PASSES
     from draftlens.prefill.base import PREFILLS
     from draftlens.pruning import PRUNERS
 
@@ -64,7 +69,7 @@ def from_classes() -> Listed:
         registries |= {
             kind: registry for kind, registry in parts.items() if registry is not METHODS
         }
-    registries |= {"prefills": PREFILLS, "schedules": SCHEDULES}
+    registries |= {"prefills": PREFILLS, "schedules": SCHEDULES, "passes": PASSES}
     return {kind: _rows(registry) for kind, registry in registries.items()}
 
 

@@ -14,7 +14,6 @@ import transformers
 from draftlens.cli.loading import load_models
 from draftlens.cli.model_options import PLAIN, Loading
 from draftlens.cli.show import print_json, table
-from draftlens.compile import attach, choice_of, describe_passes
 from draftlens.core.errors import ConfigError
 from draftlens.core.names import AUTO
 from draftlens.core.tree import Topology
@@ -28,6 +27,7 @@ from draftlens.models.adapter import Backbone
 from draftlens.models.load import Loaded
 from draftlens.models.pair import is_blind, unseen
 from draftlens.models.support import ATTENTION
+from draftlens.passes import chosen, describe_passes
 
 DOCTOR_SECONDS = 10.0
 """Time for measuring forwards, if the pair was never measured before."""
@@ -80,15 +80,13 @@ def _models(target: str, draft: str, loading: Loading) -> dict[str, Any]:
         return {"target": _model(target_model), "drafting": f"none: {cause}"}
     facts = {
         "target": _model(target_model),
-        "target compiled passes": describe_passes(target_model.backbone),
-        "target passes by --compile-auto": _choice(target_model.backbone),
+        **_passes("target", target_model.backbone),
     }
     if draft_model is None:
         return facts
     modalities = target_model.backbone.modalities & draft_model.backbone.modalities
     facts["draft"] = _model(draft_model)
-    facts["draft compiled passes"] = describe_passes(draft_model.backbone)
-    facts["draft passes by --compile-auto"] = _choice(draft_model.backbone)
+    facts |= _passes("draft", draft_model.backbone)
     backbones = [target_model.backbone, draft_model.backbone]
     tokenizers = "same tokenizer"
     if draft_model.backbone.retokenizer is not None:
@@ -106,12 +104,10 @@ def _models(target: str, draft: str, loading: Loading) -> dict[str, Any]:
     return facts
 
 
-def _choice(backbone: Backbone) -> str:
-    """What `compile="auto"` chooses and why; the modules compute again afterwards."""
-    attach([backbone], "auto")
-    choice = choice_of(backbone)
-    attach([backbone], False)
-    return str(choice)
+def _passes(role: str, backbone: Backbone) -> dict[str, str]:
+    """What each engine of passes has for a model, and what `--compile-auto` chooses and why."""
+    facts = {f"{role} passes by {name}": text for name, text in describe_passes(backbone).items()}
+    return facts | {f"{role} passes by --compile-auto": str(chosen(backbone))}
 
 
 def describe_curve(curve: CostCurve) -> str:

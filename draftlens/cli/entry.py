@@ -57,11 +57,11 @@ def main() -> None:
 
 def _run(debug: bool) -> None:
     from draftlens.cli.app import app
-    from draftlens.cli.switches import without_values
+    from draftlens.cli.switches import with_values
     from draftlens.core.errors import DraftlensError
 
     try:
-        sys.argv = without_values(sys.argv)
+        sys.argv = with_values(sys.argv)
         app()
     except DraftlensError as error:
         if debug:

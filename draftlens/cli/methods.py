@@ -9,12 +9,13 @@ from draftlens.cli.options import AsJson
 
 
 def methods(as_json: AsJson = False) -> None:
-    """List the decoding methods, the pruners, the views and weights of `tabed`, the prefills
-    and the schedules, with the defaults of their options and where they come from.
+    """List the decoding methods, the pruners, the views and weights of `tabed`, the prefills,
+    the schedules and the engines of passes, with the defaults of their options and where they
+    come from.
 
     Other packages add some by the entry points `draftlens.methods`, `draftlens.pruners`,
-    `draftlens.prefills`, `draftlens.views` and `draftlens.weights`. An entry that
-    cannot be imported is listed with its error.
+    `draftlens.prefills`, `draftlens.views`, `draftlens.weights` and `draftlens.passes`. An entry
+    that cannot be imported is listed with its error.
     """
     from draftlens.cli.catalogue import listed
     from draftlens.cli.show import print_json, table

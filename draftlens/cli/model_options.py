@@ -46,8 +46,8 @@ MODEL_OPTIONS: Mapping[str, tuple[Any, str]] = MappingProxyType(
         "quantization": (
             str | None,
             "Quantization: 4bit or 8bit (bitsandbytes), int8 or int4 (torchao; int8 of a draft "
-            "with --openvino needs no torchao), or JSON as in the `quantization_config` of a "
-            "checkpoint. Quantized checkpoints need none.",
+            "needs none with an engine of --compile that has it), or JSON as in the "
+            "`quantization_config` of a checkpoint. Quantized checkpoints need none.",
         ),
         "attn_implementation": (str | None, "Attention implementation: sdpa or eager."),
         "device_map": (

@@ -86,9 +86,7 @@ class DecodingOptions:
     schedule: opt.ScheduleName = None
     speculative_config: opt.SpeculativeConfig = None
     prefill: opt.Prefill = None
-    compile: opt.Compile = False
-    openvino: opt.OpenVino = False
-    compile_auto: opt.CompileAuto = False
+    compile: opt.Compile = "no"
 
     def parsed(self) -> Decoding:
         return Decoding(
@@ -96,7 +94,7 @@ class DecodingOptions:
             draft=self.draft,
             method=opt.parse_method(self.method, self.speculative_config, schedule=self.schedule),
             prefill=opt.parse_prefill(self.prefill),
-            compile=opt.parse_compile(self.compile, self.openvino, self.compile_auto),
+            compile=opt.parse_compile(self.compile),
         )
 
 

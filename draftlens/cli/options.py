@@ -203,27 +203,14 @@ Calibrate = Annotated[
     ),
 ]
 Compile = Annotated[
-    bool,
+    str,
     typer.Option(
-        help="Compile decode forwards first, and keep the compiled code on disk.",
+        metavar="ENGINE",
+        help=f"What computes decode forwards: {', '.join(catalogue.names('passes'))}, or `auto` "
+        "for what suits the model. Without a value, they are compiled first, and the code is kept "
+        "on disk.",
         rich_help_panel=MODELS,
-    ),
-]
-OpenVino = Annotated[
-    bool,
-    typer.Option(
-        "--openvino",
-        help="Run decode forwards by OpenVINO: float32 models on the CPU.",
-        rich_help_panel=MODELS,
-    ),
-]
-CompileAuto = Annotated[
-    bool,
-    typer.Option(
-        "--compile-auto",
-        help="Time decode forwards by modules, by OpenVINO and by compiled code on disk, and run "
-        "the fastest.",
-        rich_help_panel=MODELS,
+        autocompletion=completes(lambda: [AUTO, *catalogue.names("passes")]),
     ),
 ]
 Answers = Annotated[
@@ -324,11 +311,9 @@ def read_text(path: Path, noun: str) -> str:
         raise ConfigError(f"cannot read the {noun} {path}: {error}") from error
 
 
-def parse_compile(inductor: bool, openvino: bool, auto: bool) -> Any:
-    """Return the option `compile` of its switches."""
-    if auto:
-        return "auto"
-    return "openvino" if openvino else inductor
+def parse_compile(value: str) -> bool | str:
+    """Return the option `compile` of a word."""
+    return {"yes": True, "no": False}.get(value, value)
 
 
 def parse_text(text: str, source: str) -> Any:

@@ -121,9 +121,7 @@ def parse_command(
     loading: Loading = PLAIN,
     limits: opt.MediaLimits = None,
     calibrate: opt.Calibrate = True,
-    compile: opt.Compile = False,
-    openvino: opt.OpenVino = False,
-    compile_auto: opt.CompileAuto = False,
+    compile: opt.Compile = "no",
     as_json: opt.AsJson = False,
 ) -> None:
     """Turn documents into Markdown and JSON, each page written or printed as it ends.
@@ -142,7 +140,7 @@ def parse_command(
         loading=loading,
         limits=opt.parse_limits(limits),
         calibrate=calibrate,
-        compile=opt.parse_compile(compile, openvino, compile_auto),
+        compile=opt.parse_compile(compile),
         as_json=as_json,
     )
     parse_files(inputs, out, resume, run)

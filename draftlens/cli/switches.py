@@ -1,42 +1,34 @@
-"""Switches for the values of the option `compile`: `--compile auto` is understood, too."""
+"""Ways to write the option `--compile`: without a value, and as a switch for each of its values."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from draftlens.cli import catalogue
+from draftlens.core.names import AUTO
+
 _SWITCH = "--compile"
-_VALUES = {
-    "yes": _SWITCH,
-    "no": "--no-compile",
-    "inductor": _SWITCH,
-    "openvino": "--openvino",
-    "auto": "--compile-auto",
-}
 
 
-def without_values(words: Sequence[str]) -> list[str]:
-    """The words of a command line with `--compile` for `--compile yes`."""
+def with_values(words: Sequence[str]) -> list[str]:
+    """The words of a command line with `--compile=VALUE` for every way to write it, such as
+    `--compile VALUE`, `--compile` (yes) and `--VALUE` for an engine of passes of draftlens."""
     return list(_rewritten(words))
 
 
 def _rewritten(words: Sequence[str]) -> Iterator[str]:
-    rest = iter(_parted(words))
+    engines = catalogue.names("passes")
+    values = ("yes", "no", AUTO, *engines)
+    short = {"--no-compile": "no", f"--compile-{AUTO}": AUTO}
+    short |= {f"--{name}": name for name in catalogue.own_names("passes")}
+    rest = iter(words)
     for word in rest:
-        if word != _SWITCH:
+        if word in short:
+            yield f"{_SWITCH}={short[word]}"
+        elif word != _SWITCH:
             yield word
-            continue
-        value = next(rest, None)
-        yield _VALUES.get(value or "", _SWITCH)
-        if value is not None and value not in _VALUES:
-            yield value
-
-
-def _parted(words: Sequence[str]) -> Iterator[str]:
-    """With `--compile=yes` as two words."""
-    for word in words:
-        switch, equals, value = word.partition("=")
-        if switch == _SWITCH and equals:
-            yield switch
-            yield value
         else:
-            yield word
+            value = next(rest, None)
+            yield f"{_SWITCH}={value if value in values else 'yes'}"
+            if value is not None and value not in values:
+                yield from _rewritten([value])

@@ -16,8 +16,8 @@ from draftlens.documents.settings import ParseSettings, needs_target
 from draftlens.media import Limits
 
 if TYPE_CHECKING:
-    from draftlens.compile import Compile
     from draftlens.engine import Engine
+    from draftlens.passes import Compile
 
 
 def parse(

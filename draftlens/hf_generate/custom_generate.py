@@ -11,7 +11,6 @@ from torch import Tensor
 from transformers import StopStringCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from draftlens.compile import Compile, check_compile
 from draftlens.core.checks import switch
 from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.references import GivenReferences
@@ -27,6 +26,7 @@ from draftlens.models.prompt import Prepared, capture_call, with_checked_mask
 from draftlens.models.prompt_checks import LONG_PROMPT, check_tokens
 from draftlens.options import Seed, check_config
 from draftlens.options import tokenizer as check_tokenizer
+from draftlens.passes import Compile, check_compile
 from draftlens.request import Request, models_of, open_prepared
 from draftlens.streaming import result_of, texts_of, with_streamer
 

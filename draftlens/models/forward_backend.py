@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor
 
@@ -15,12 +16,21 @@ EndsChain = Callable[[Tensor, Tensor], bool]
 
 class Passes:
     """Computes passes of a model other than by calling its modules. This base class leaves every
-    pass to the modules."""
+    pass to the modules.
+
+    Attributes:
+        engine: what made it (`passes.base.PassEngine`); None if nothing did.
+    """
+
+    engine: Any = None
 
     @property
     def label(self) -> str:
         """Names the backend in measured costs; empty for the modules."""
         return ""
+
+    def prepare(self) -> None:
+        """Prepare what a request of one row needs, though it may take minutes."""
 
     def begin(self) -> None:
         """A call begins: the model may have changed since the last one."""

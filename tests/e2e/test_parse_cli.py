@@ -17,6 +17,7 @@ from draftlens.documents.parser import PageParser
 from draftlens.documents.reading import Reading
 from draftlens.documents.reading import pipeline as pipelines
 from draftlens.drafting.adaptive.forward_costs import ForwardCosts
+from draftlens.passes.inductor.engine import CompiledPasses
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -97,7 +98,7 @@ def test_pages_are_read_by_compiled_passes(
         attach_static(backbones, compile)
 
     monkeypatch.setattr("draftlens.engine.attach", attach)
-    monkeypatch.setattr("draftlens.engine.compile_usual", lambda backbone: None)
+    monkeypatch.setattr(CompiledPasses, "prepare", lambda passes: None)
     words = (source, "-o", tmp_path / "out", "--stages", "page", "--verify")
     code, printed, _ = parse(command, *words, "--compile", "yes")
     assert code == 0

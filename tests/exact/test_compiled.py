@@ -13,10 +13,10 @@ from families import FAMILIES, Family, inputs
 from stock import METHODS, NEW, draft, reference, target
 
 import draftlens
-from draftlens.compile.passes import CompiledPasses
-from draftlens.compile.shapes import ANY
 from draftlens.core import tree as trees
 from draftlens.models.adapter import Backbone
+from draftlens.passes.inductor.engine import CompiledPasses
+from draftlens.passes.inductor.static_pass import ANY
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
 

@@ -18,14 +18,6 @@ from families import FAMILIES, Family, inputs
 from stock import METHODS, NEW, draft, reference, target
 
 import draftlens
-from draftlens.compile import (
-    BY_MODULES,
-    PassEngine,
-    attach,
-    openvino_graph,
-    openvino_passes,
-)
-from draftlens.compile.openvino_passes import OpenVinoPasses
 from draftlens.core import tree as trees
 from draftlens.core.errors import ConfigError
 from draftlens.methods.parallelvlm.draft_process import DraftProcess
@@ -33,6 +25,8 @@ from draftlens.methods.parallelvlm.draft_side import Worker
 from draftlens.methods.parallelvlm.messages import Arrive, DraftTokens, Open
 from draftlens.models.adapter import Backbone
 from draftlens.models.forward_backend import EAGER
+from draftlens.passes import BY_MODULES, attach, engine_of, openvino, split_pass
+from draftlens.passes.openvino import OpenVinoEngine, OpenVinoPasses
 from draftlens.request import Request
 from draftlens.streaming import Stream
 
@@ -114,7 +108,7 @@ def test_a_process_drafts_by_the_same_engine(
     result = Stream(model, small, request).run()
     assert result.tokens == reference(family, family.richest)
     assert result.stats.worker_lost is None
-    assert [message.engine for message in opened] == [PassEngine("openvino", quantization or "")]
+    assert [message.engine for message in opened] == [OpenVinoEngine(quantization or "")]
 
 
 def test_a_worker_drafts_by_the_engine_that_is_named() -> None:
@@ -122,11 +116,11 @@ def test_a_worker_drafts_by_the_engine_that_is_named() -> None:
     small = Backbone.of(_copy(draft(family)))
     given: Any = inputs(family, family.richest, (0,))
     tokens = []
-    for engine in (BY_MODULES, PassEngine("openvino"), PassEngine("openvino", "int8"), BY_MODULES):
+    for engine in (BY_MODULES, OpenVinoEngine(), OpenVinoEngine("int8"), BY_MODULES):
         sent: list[Any] = []
         worker = Worker(small, sent.append)
         worker.handle(Open(0, small.vocab_size, None, shows_choices=False, engine=engine))
-        assert PassEngine.of(small) == engine
+        assert engine_of(small) == engine
         batch = batch_of(sequences(given["input_ids"], [[]]))
         worker.handle(Arrive(0, (0,), batch, given, 20, 4, waits=False))
         while worker.can_step:
@@ -140,8 +134,8 @@ def test_a_worker_drafts_by_the_engine_that_is_named() -> None:
 def test_8_bit_weights_are_those_of_the_products() -> None:
     """Each matrix of a product is int8 with a scale for each output; other weights are float32."""
     backbone = Backbone.of(_copy(target(FAMILIES[0])))
-    graph = openvino_graph.traced_graph(backbone, ())
-    openvino_graph.quantize(graph)
+    graph = openvino.traced_graph(backbone, ())
+    openvino.quantize(graph)
     constants = [node for node in graph.get_ops() if node.get_type_name() == "Constant"]
     bytes_of = [node.data.nbytes for node in constants if str(node.get_element_type()) == INT8]
     linear = [m for m in backbone.decoder.modules() if isinstance(m, torch.nn.Linear)]
@@ -151,7 +145,7 @@ def test_8_bit_weights_are_those_of_the_products() -> None:
 
 @pytest.fixture
 def private_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("draftlens.compile.store.cache_folder", lambda: tmp_path)
+    monkeypatch.setattr("draftlens.passes.structure.cache_folder", lambda: tmp_path)
     return tmp_path / "compiled"
 
 
@@ -229,8 +223,8 @@ def test_prompts_are_read_as_by_the_modules(
 ) -> None:
     """Ragged rows with pictures, in one part or in several: equal logits, keys and values, also
     where a second turn is read after the first."""
-    monkeypatch.setattr(openvino_passes, "PART", size)
-    monkeypatch.setattr(openvino_passes, "LEAST_PART", 1)
+    monkeypatch.setattr(split_pass, "PART", size)
+    monkeypatch.setattr(split_pass, "LEAST_PART", 1)
     backbone = Backbone.of(_copy(target(family)))
     prompt = backbone.encode(backbone.prepare(inputs(family, family.richest), max_new_tokens=1))
     assert len(set(prompt.lengths)) > 1
@@ -257,7 +251,7 @@ def test_what_reads_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _parts_read(family, "plain") == [True]
     assert _parts_read(with_features, "plain") == []
     assert _parts_read(family, {"method": "specvlm", "draft": "self"}) == []
-    monkeypatch.setattr(openvino_passes, "SCORES", 1000)
+    monkeypatch.setattr(split_pass, "SCORES", 1000)
     assert _parts_read(family, "plain") == [False]
 
 
@@ -302,14 +296,14 @@ def test_what_differs_from_the_modules_never_runs(monkeypatch: pytest.MonkeyPatc
     attach([backbone], "openvino")
     with torch.no_grad():
         model.get_output_embeddings().weight.mul_(1)
-    split = openvino_graph.SplitPass.forward
+    split = openvino.SplitPass.forward
 
     def wrong(self: Any, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         logits, *states = split(self, *inputs)
         return (logits + 1, *states)
 
-    monkeypatch.setattr(openvino_graph.SplitPass, "forward", wrong)
-    monkeypatch.setattr(openvino_graph.GraphFile, "of", lambda *_: None)
+    monkeypatch.setattr(openvino.SplitPass, "forward", wrong)
+    monkeypatch.setattr(openvino.GraphFile, "of", lambda *_: None)
     backbone.passes.begin()
     expected = _forward(Backbone.of(_copy(model)))
     for _ in range(2):
@@ -328,7 +322,7 @@ def test_a_model_is_not_kept_alive() -> None:
 
 
 def test_a_signal_is_handled_after_a_thread_freed_the_passes() -> None:
-    """A plug-in that a thread unloads leaves a freed stack for signals (`openvino_graph.core`)."""
+    """A plug-in that a thread unloads leaves a freed stack for signals (`passes.openvino.core`)."""
     command = [sys.executable, "-c", INTERRUPTED]
     process = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert process.returncode == 0, process.stderr

@@ -79,9 +79,10 @@ PRODUCTS = ("tests/unit/models/test_products.py",)
 GROUPED = ("tests/unit/models/attention/test_grouped.py",)
 READ_BY_OPENVINO = ("tests/exact/test_openvino.py", "-k", "prompts")
 MIXED = ("tests/exact/test_mixed.py",)
+PASS_ENGINES = ("tests/unit/passes/test_base.py",)
+COMPILED_PRODUCTS = _only("tests/unit/passes/inductor/test_compiler.py", "onednn")
 PLAIN_FAMILIES = ("tests/exact/test_plain_families.py",)
 WITHOUT_DRAFTS = _only("tests/e2e/test_without_drafts.py", "server")
-COMPILED_PRODUCTS = ("tests/unit/compile/test_products.py",)
 BLOCKS = ("tests/unit/prefill/spava/test_blocks.py",)
 BLOCK_ROWS = ("tests/unit/prefill/spava/test_rows.py",)
 MERGE = ("tests/unit/prefill/spava/test_merge.py",)
@@ -487,14 +488,14 @@ FAULTS = (
     ),
     Fault(
         "tokens of a chain in one go have the position of the first",
-        "draftlens/compile/passes.py",
+        "draftlens/passes/inductor/engine.py",
         "position_ids + step, slots + step",
         "position_ids, slots + step",
         COMPILED,
     ),
     Fault(
         "a chain in one go does not end where it is asked to",
-        "draftlens/compile/passes.py",
+        "draftlens/passes/inductor/engine.py",
         "if ends is not None and ends(logits, tokens):",
         "if ends is not None and not ends(logits, tokens):",
         _only("tests/exact/test_compiled.py", "ends_early"),
@@ -508,7 +509,7 @@ FAULTS = (
     ),
     Fault(
         "a chain in one go sees one slot too many",
-        "draftlens/compile/passes.py",
+        "draftlens/passes/inductor/engine.py",
         "visible[..., : length + step + 1]",
         "visible[..., : length + step + 2]",
         COMPILED,
@@ -571,7 +572,7 @@ FAULTS = (
     ),
     Fault(
         "passes of two and three tokens wait for oneDNN",
-        "draftlens/compile/build.py",
+        "draftlens/passes/inductor/compiler.py",
         "if not (shape.is_single or shape.is_few):",
         "if not shape.is_single:",
         COMPILED_PRODUCTS,
@@ -1822,7 +1823,7 @@ FAULTS = (
     ),
     Fault(
         "OpenVINO's plug-in is unloaded with the passes",
-        "draftlens/compile/openvino_graph.py",
+        "draftlens/passes/openvino.py",
         "@cache\ndef core()",
         "def core()",
         _only("tests/exact/test_openvino.py", "freed"),
@@ -1864,21 +1865,21 @@ FAULTS = (
     ),
     Fault(
         "OpenVINO: tokens of a prompt attend to later ones",
-        "draftlens/compile/openvino_passes.py",
+        "draftlens/passes/split_pass.py",
         "torch.ones(width, width, dtype=torch.bool).tril()",
         "torch.ones(width, width, dtype=torch.bool)",
         READ_BY_OPENVINO,
     ),
     Fault(
         "OpenVINO: logits of all rows follow tokens of the first one",
-        "draftlens/compile/openvino_passes.py",
+        "draftlens/passes/split_pass.py",
         "(last - start + (end - start) * torch.arange(rows)[:, None])[is_here]",
         "(last - start + 0 * torch.arange(rows)[:, None])[is_here]",
         READ_BY_OPENVINO,
     ),
     Fault(
         "OpenVINO: each part of a prompt is written to the first slots",
-        "draftlens/compile/openvino_passes.py",
+        "draftlens/passes/split_pass.py",
         "cache.lengths = [cached + end - start for cached in cache.lengths]",
         "cache.lengths = list(cache.lengths)",
         READ_BY_OPENVINO,
@@ -1961,9 +1962,30 @@ FAULTS = (
         ("tests/unit/drafting/adaptive/test_controller.py",),
     ),
     Fault(
+        "compile auto: an engine that does not suit a model runs it",
+        "draftlens/passes/base.py",
+        "if reason is None and automatic:",
+        "if False:",
+        PASS_ENGINES,
+    ),
+    Fault(
+        "compile auto: code is compiled",
+        "draftlens/passes/base.py",
+        "_engine(name, quantization).without_compiling()",
+        "_engine(name, quantization)",
+        PASS_ENGINES,
+    ),
+    Fault(
+        "an engine that failed is tried in every call",
+        "draftlens/passes/base.py",
+        "    if engine in made.failures:\n",
+        "    if False:\n",
+        PASS_ENGINES,
+    ),
+    Fault(
         "parallel: the worker drafts by the modules whatever the engine",
         "draftlens/methods/parallelvlm/draft_side.py",
-        "            message.engine.attach(self.backbone)\n",
+        "            attach_engine(self.backbone, message.engine)\n",
         "",
         ("tests/exact/test_openvino.py", "-k", "worker_drafts"),
     ),

@@ -1,5 +1,6 @@
 """The folder of a paper can be deleted alone: without it and the lines of registries that name it,
-all other methods and prefills answer as stock `generate`."""
+all other methods and prefills answer as stock `generate`. So can the file or folder of an engine of
+passes."""
 
 from __future__ import annotations
 
@@ -28,6 +29,8 @@ PAPERS = {
 """Folders, and those that stand on them: parallelvlm schedules specvlm, hsd is lookup in texts,
 mixed copies by lookup."""
 
+ENGINES = ("passes/openvino.py", "passes/inductor")
+
 ANSWERS = """
 import importlib, os, pkgutil, sys
 from importlib.metadata import entry_points
@@ -41,6 +44,7 @@ torch.set_num_threads(1)
 def answer():
     import draftlens
     from draftlens.methods.base import METHODS
+    from draftlens.passes import PASSES
     from draftlens.prefill.base import PREFILLS
     from draftlens.verify import run_stock
 
@@ -60,6 +64,9 @@ def answer():
     # The last one starts a process, which is not waited for.
     for name in sorted(methods, key=lambda name: name == "parallelvlm"):
         assert engine.answer(inputs, method=name, **options).run().tokens == stock, name
+    if not {"inductor", "openvino"} <= set(PASSES):
+        engine.compile("auto")
+        assert engine.answer(inputs, **options).run().tokens == stock, "auto"
     assert draftlens.__file__.startswith(os.getcwd())
     print("methods", *methods)
 
@@ -80,16 +87,26 @@ for folder in sys.argv[1:]:
 the libraries; what it prints is in files of the copy's folder."""
 
 
+REGISTRIES = (
+    *("methods/base.py", "methods/parts.py", "prefill/base.py", "decoding/plan.py"),
+    "passes/base.py",
+)
+
+
 def without(folder: str, place: Path) -> Path:
-    """A folder with a copy of the package that lacks a paper."""
+    """A folder with a copy of the package that lacks a paper, or an engine of passes."""
     copy = place / "draftlens"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("embedded", "__pycache__"))
     (copy / "embedded").symlink_to(PACKAGE / "embedded")
-    gone = (folder, *PAPERS[folder])
+    gone = (folder, *PAPERS.get(folder, ()))
     for path in gone:
-        shutil.rmtree(copy / path)
-    modules = "|".join(re.escape(f"draftlens.{path.replace('/', '.')}.") for path in gone)
-    for registry in ("methods/base.py", "methods/parts.py", "prefill/base.py", "decoding/plan.py"):
+        if path.endswith(".py"):
+            (copy / path).unlink()
+        else:
+            shutil.rmtree(copy / path)
+    names = [path.removesuffix(".py").replace("/", ".") for path in gone]
+    modules = "|".join(rf"{re.escape(f'draftlens.{name}')}[.:]" for name in names)
+    for registry in REGISTRIES:
         kept = [
             line
             for line in (copy / registry).read_text().splitlines(keepends=True)
@@ -101,8 +118,9 @@ def without(folder: str, place: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The folder of each paper's copy, once all have answered."""
-    made = {folder: without(folder, tmp_path_factory.mktemp("copy")) for folder in PAPERS}
+    """The folder of each copy, once all have answered."""
+    gone = (*PAPERS, *ENGINES)
+    made = {folder: without(folder, tmp_path_factory.mktemp("copy")) for folder in gone}
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     subprocess.run(
         [sys.executable, "-c", ANSWERS, *map(str, made.values())],
@@ -123,6 +141,14 @@ def test_a_paper_can_be_removed(folder: str, places: dict[str, Path]) -> None:
     names = set(printed.split()[1:])
     left = {"plain", "speculative", "specvlm", "parallelvlm", "tabed", "lookup", "hsd", "mixed"}
     assert names == left - {path.removeprefix("methods/") for path in gone}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_engine_of_passes_can_be_removed(engine: str, places: dict[str, Path]) -> None:
+    printed = (places[engine] / "out").read_text()
+    assert printed, (places[engine] / "err").read_text()[-2000:]
 
 
 LEFTOVERS = {

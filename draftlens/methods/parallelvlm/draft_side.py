@@ -30,6 +30,7 @@ from draftlens.methods.parallelvlm.speculated_rows import SpeculatedRows
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
+from draftlens.passes import attach_engine
 from draftlens.pruning import Choice
 
 
@@ -58,7 +59,7 @@ class Worker:
     def handle(self, message: ToDraft) -> None:
         number = message.answer
         if isinstance(message, Open):
-            message.engine.attach(self.backbone)
+            attach_engine(self.backbone, message.engine)
             self._sessions[number] = _Session(self.backbone, message, self._send)
             self._turns.append(number)
             return

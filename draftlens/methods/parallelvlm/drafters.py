@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from draftlens.compile import BY_MODULES, PassEngine
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.drafting.pruning import Pruning
 from draftlens.methods.parallelvlm.draft_inputs import DraftReading, OwnPrompt, TargetsPrompt
@@ -10,6 +9,7 @@ from draftlens.methods.parallelvlm.placement import link_of
 from draftlens.methods.parallelvlm.schedule import Schedule
 from draftlens.methods.parallelvlm.target_side import ParallelDrafter
 from draftlens.models.adapter import Backbone
+from draftlens.passes import BY_MODULES, engine_of
 
 
 def make_drafter(
@@ -27,7 +27,8 @@ def make_drafter(
         reading = OwnPrompt(pruning, drafter.prompts.readable)
     backbone = drafter.prompts.backbone
     # Compiled passes in a further thread of this process have not been run on a GPU.
-    engine = PassEngine.of(backbone) if backbone.device.type == "cpu" else BY_MODULES
+    on_cpu = backbone.device.type == "cpu"
+    engine = engine_of(backbone).without_compiling() if on_cpu else BY_MODULES
     return ParallelDrafter(
         link_of(backbone),
         reading,

@@ -12,12 +12,12 @@ from typing import Any
 
 from torch import Tensor
 
-from draftlens.compile import BY_MODULES, PassEngine
 from draftlens.core.batch import Batch
 from draftlens.core.prefill_readings import PrefillFeatures
 from draftlens.core.timeline import Span
 from draftlens.drafting.pruning import Pruning
 from draftlens.models.prompt import Prompt
+from draftlens.passes import BY_MODULES, PassEngine
 from draftlens.pruning import Choice
 
 

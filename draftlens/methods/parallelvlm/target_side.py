@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from draftlens.compile import BY_MODULES, PassEngine
 from draftlens.core.batch import Batch
 from draftlens.core.errors import DraftlensError
 from draftlens.core.proposal import DraftTree, NextProposal, Verdict
@@ -30,6 +29,7 @@ from draftlens.methods.parallelvlm.messages import Decide, DraftTokens, FromDraf
 from draftlens.methods.parallelvlm.schedule import Round, Schedule
 from draftlens.methods.parallelvlm.target_rows import DraftForward, Row
 from draftlens.methods.parallelvlm.worker_session import WorkerSession
+from draftlens.passes import BY_MODULES, PassEngine
 from draftlens.pruning import Choice
 
 logger = logging.getLogger("draftlens")

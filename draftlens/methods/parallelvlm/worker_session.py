@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from draftlens.compile import PassEngine
 from draftlens.core.batch import Batch
 from draftlens.drafting.pruning import Pruning
 from draftlens.methods.parallelvlm.link import Link, WorkerLostError
@@ -22,6 +21,7 @@ from draftlens.methods.parallelvlm.messages import (
     ToDraft,
 )
 from draftlens.methods.parallelvlm.target_rows import Row
+from draftlens.passes import PassEngine
 
 # Raised when something cannot be sent to another process.
 UNSENDABLE = (TypeError, AttributeError, pickle.PicklingError)

@@ -14,21 +14,20 @@ import torch
 from families import FAMILIES
 from torch import Tensor, nn
 
-import draftlens
-from draftlens.cli.switches import without_values
-from draftlens.compile import library as libraries
-from draftlens.compile import store, switch
-from draftlens.compile.compiler import Built, Compiler, Order
-from draftlens.compile.library import Library
-from draftlens.compile.passes import CompiledPasses
-from draftlens.compile.shapes import ANY, PassShape
-from draftlens.compile.skeleton import Skeleton, pass_of
 from draftlens.core.errors import ConfigError
 from draftlens.core.tree import attention_mask
 from draftlens.models.adapter import Backbone
 from draftlens.models.forward_backend import EAGER
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.model_state import Slot
+from draftlens.passes import attach, describe_passes, structure
+from draftlens.passes.inductor import compiler, engine
+from draftlens.passes.inductor import library as libraries
+from draftlens.passes.inductor.compiler import Built, Compiler, Order
+from draftlens.passes.inductor.engine import CompiledPasses
+from draftlens.passes.inductor.library import Library
+from draftlens.passes.inductor.static_pass import ANY, PassShape, pass_of
+from draftlens.passes.structure import Skeleton, folder_of, tracing_refusal
 from draftlens.processes.child import start_child
 
 ONE = PassShape(1, 1)
@@ -221,7 +220,7 @@ def test_without_a_process_nothing_is_compiled(
     def refuse(*_: object, **__: object) -> Any:
         raise OSError("too many processes")
 
-    monkeypatch.setattr("draftlens.compile.compiler.start_child", refuse)
+    monkeypatch.setattr("draftlens.passes.inductor.compiler.start_child", refuse)
     library = Library(backbone, Skeleton.of(backbone), tmp_path, ReadyCompiler())
     library.wait(ONE, SOME)
     reason = "no process can compile it: too many processes"
@@ -232,9 +231,10 @@ def test_a_process_that_ends_fails_what_is_left(
     backbone: Backbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(descriptor: int, module: str, threads: int) -> Any:
-        return start_child(descriptor, "draftlens.compile.shapes", threads)  # it has no `main`
+        module = "draftlens.passes.inductor.static_pass"  # it has no `main`
+        return start_child(descriptor, module, threads)
 
-    monkeypatch.setattr("draftlens.compile.compiler.start_child", broken)
+    monkeypatch.setattr("draftlens.passes.inductor.compiler.start_child", broken)
     library = Library(backbone, Skeleton.of(backbone), tmp_path, ReadyCompiler())
     library.wait(ONE, SOME)
     assert set(library.failures.values()) == {"the compiling process has ended"}
@@ -266,16 +266,17 @@ def test_a_folder_of_code_is_the_users_own(
     what: str, backbone: Backbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is made so, and refused where others may write it."""
-    monkeypatch.setattr(store, "cache_folder", lambda: tmp_path / "draftlens")
-    monkeypatch.setattr(switch, "_LIBRARY", Slot("none"))
-    passes = store.folder_of(backbone, Skeleton.of(backbone))
-    made = {"compiled": passes.parent, "passes": passes, "inductor": store.inductor_folder()}
+    for module in (structure, compiler):
+        monkeypatch.setattr(module, "cache_folder", lambda: tmp_path / "draftlens")
+    monkeypatch.setattr(engine, "_LIBRARY", Slot("none"))
+    passes = folder_of(backbone, Skeleton.of(backbone))
+    made = {"compiled": passes.parent, "passes": passes, "inductor": compiler.inductor_folder()}
     assert all(path.stat().st_mode & 0o777 == 0o700 for path in made.values())
     made[what].chmod(0o775)
     with pytest.raises(PermissionError, match="may be written by other users: run chmod go-w"):
-        store.folder_of(backbone, Skeleton.of(backbone))
-    assert "may be written by other users" in switch.describe_passes(backbone)
-    switch.attach([backbone], True)
+        folder_of(backbone, Skeleton.of(backbone))
+    assert "may be written by other users" in describe_passes(backbone)["inductor"]
+    attach([backbone], True)
     assert backbone.passes is EAGER
 
 
@@ -341,13 +342,13 @@ def test_modules_that_code_cannot_stand_for_are_refused(
     backbone: Backbone, caplog: pytest.LogCaptureFixture
 ) -> None:
     handle = backbone.decoder.layers[0].register_forward_hook(lambda *_: None)
-    switch.attach([backbone], True)
+    attach([backbone], True)
     assert backbone.passes is EAGER
     assert "hooks" in caplog.text
     handle.remove()
-    assert switch.compile_refusal(backbone) == ""
+    assert tracing_refusal(backbone) is None
     with pytest.raises(ConfigError, match="or False, not 'always'"):
-        switch.attach([backbone], "always")  # type: ignore[arg-type]
+        attach([backbone], "always")  # type: ignore[arg-type]
 
 
 class PackedTensor(Tensor):
@@ -360,13 +361,13 @@ def test_weights_that_are_quantized_on_disk_only_are_compiled(
     """Those of a GGUF file become floats when they are read; 8-bit ones, and those of torchao,
     which are a subclass of tensors, stay what they are."""
     monkeypatch.setattr(backbone.model.config, "quantization_config", {"a": 1}, raising=False)
-    assert switch.compile_refusal(backbone) == ""
+    assert tracing_refusal(backbone) is None
     norm = backbone.decoder.norm
     plain = norm.weight
     packed = plain.data.as_subclass(PackedTensor)
     for other in (plain.data.to(torch.int8), plain.data.to(torch.float8_e4m3fn), packed):
         norm.weight = torch.nn.Parameter(other, requires_grad=False)
-        assert switch.compile_refusal(backbone) == "its weights are quantized"
+        assert tracing_refusal(backbone) == "its weights are quantized"
     norm.weight = plain
 
 
@@ -380,31 +381,9 @@ def test_frequencies_that_change_with_the_length_are_refused(
         rope |= {**factors, "original_max_position_embeddings": 64}
     family = next(family for family in FAMILIES if family.name == "internvl")
     backbone = Backbone(family.build(rope_parameters=rope, max_position_embeddings=128))
-    switch.attach([backbone], True)
+    attach([backbone], True)
     assert backbone.passes is EAGER
     assert f"the frequencies of its {kind} rotary positions change with the length" in caplog.text
-
-
-def test_a_bad_value_is_refused_before_anything_is_loaded() -> None:
-    with pytest.raises(ConfigError, match="compile must be"):
-        draftlens.load(compile="yes")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="compile must be"):
-        draftlens.SpeculativeGenerate(None, compile=None)  # type: ignore[arg-type]
-
-
-def test_compile_is_a_switch_that_may_still_have_a_value() -> None:
-    understood = [
-        ("a.mp4 --compile", "a.mp4 --compile"),
-        ("--compile a.mp4", "--compile a.mp4"),
-        ("--compile yes a.mp4", "--compile a.mp4"),
-        ("--compile no a.mp4", "--no-compile a.mp4"),
-        ("--compile=yes --compile=no", "--compile --no-compile"),
-        ("a.mp4 --compile auto", "a.mp4 --compile-auto"),
-        ("--compile=openvino --compile inductor", "--openvino --compile"),
-        ("--no-compile yes", "--no-compile yes"),
-    ]
-    for words, expected in understood:
-        assert without_values(words.split()) == expected.split()
 
 
 def test_without_a_folder_the_modules_compute(
@@ -413,7 +392,7 @@ def test_without_a_folder_the_modules_compute(
     def refuse(*_: object) -> Path:
         raise OSError("read-only file system")
 
-    monkeypatch.setattr(switch, "folder_of", refuse)
-    switch.attach([backbone], True)
+    monkeypatch.setattr(engine, "folder_of", refuse)
+    attach([backbone], True)
     assert backbone.passes is EAGER
     assert "read-only" in caplog.text

@@ -1,27 +1,46 @@
-"""The graph that OpenVINO compiles: traced from a model once and kept on disk without weights."""
+"""Passes by OpenVINO, which reads the weights once for up to about eight tokens."""
 
 from __future__ import annotations
 
 import logging
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import psutil
 import torch
 from torch import Tensor
 
-from draftlens.compile.skeleton import SMALL, Skeleton, named_tensors
-from draftlens.compile.split_pass import SplitPass
-from draftlens.compile.store import folder_of
 from draftlens.core.files import check_private, private_folder
 from draftlens.models.adapter import Backbone
+from draftlens.passes.base import PassEngine
+from draftlens.passes.split_pass import Function, SplitPass, SplitPasses, example_inputs
+from draftlens.passes.structure import (
+    SMALL,
+    Skeleton,
+    folder_of,
+    named_tensors,
+    tracing_refusal,
+    weight_bytes,
+)
 
-ROWS, WIDTH, CAPACITY = 2, 3, 96
-"""Sizes of the tensors that a pass is traced with. Their dimensions are variables afterwards."""
+INT8 = "int8"
+"""8-bit weights, with one scale for each output of a matrix."""
+
+QUANTIZED_BOUND = 0.5
+"""Largest difference of 8-bit weights' logits, relative to the largest: more is a mistake."""
+
+LEAST = 8 * 2**20
+"""Fewest bytes of weights with which `"auto"` takes OpenVINO: else a pass is mostly its call."""
+
+MEMORY = 1.2
+"""Free memory that the copy of the weights needs, in sizes of the weights."""
 
 FORMAT = 2
 """Version of the graphs; those of another version are traced again."""
@@ -36,6 +55,125 @@ MOST_BLOBS = 4
 """Compiled forms that are kept of one graph: of other weights of the model, and in int8."""
 
 _log = logging.getLogger("draftlens")
+
+
+@dataclass(frozen=True)
+class OpenVinoEngine(PassEngine):
+    """OpenVINO, for float32 models on the CPU.
+
+    Args:
+        quantization: `int8` for 8-bit weights in products, which changes logits: for drafts; else
+            empty.
+    """
+
+    quantizations: ClassVar[tuple[str, ...]] = (INT8,)
+    label: ClassVar[str] = "OpenVINO"
+
+    quantization: str = ""
+
+    @property
+    def missing(self) -> str:
+        if find_spec("openvino") is None:
+            return 'OpenVINO: pip install "draftlens[openvino]"'
+        return ""
+
+    def refusal(self, backbone: Backbone) -> str | None:
+        if reason := tracing_refusal(backbone):
+            return reason
+        if self.missing:
+            return f"it needs {self.missing}"
+        if backbone.device.type != "cpu":
+            return f"the model is on {backbone.device}, and OpenVINO runs on the CPU here"
+        if backbone.dtype != torch.float32:
+            name = str(backbone.dtype).removeprefix("torch.")
+            return f"the model is {name}, and OpenVINO's passes are checked in float32 only"
+        return None
+
+    def unsuited(self, backbone: Backbone) -> str | None:
+        size = weight_bytes(backbone)
+        if size < LEAST:
+            return f"it gains nothing with weights of less than {LEAST >> 20} MiB"
+        free = psutil.virtual_memory().available
+        if free >= MEMORY * size:
+            return None
+        return f"its copy of the weights takes {size / 2**30:.1f} GiB, {free / 2**30:.1f} are free"
+
+    def make(self, backbone: Backbone) -> OpenVinoPasses:
+        _log.info("preparing passes of %s by OpenVINO", backbone.name)
+        passes = OpenVinoPasses(backbone, self.quantization)
+        _log.info(
+            "passes of %s run by OpenVINO%s (%s, compiled and checked in %.1f s)",
+            backbone.name,
+            f" with {self.quantization} weights" if self.quantization else "",
+            "graph read from disk" if passes.is_stored else "traced",
+            passes.seconds,
+        )
+        return passes
+
+
+class OpenVinoPasses(SplitPasses):
+    """Runs passes of a model by OpenVINO, which keeps a copy of the weights in its own layout.
+
+    Args:
+        backbone: the model, in float32 on the CPU, which is not kept alive.
+        quantization: as for `OpenVinoEngine`.
+
+    Attributes:
+        is_stored: whether the graph was on disk.
+    """
+
+    def __init__(self, backbone: Backbone, quantization: str = "") -> None:
+        self.quantization = quantization
+        self.is_stored = False
+        super().__init__(backbone, QUANTIZED_BOUND if quantization else None)
+
+    @property
+    def label(self) -> str:
+        return f"openvino {self.quantization}".strip()
+
+    def compile(self, backbone: Backbone, axes: tuple[int, ...]) -> None:
+        """Read the graph from disk, or trace it."""
+        file = GraphFile.of(backbone, axes)
+        graph = None if file is None else file.read(backbone)
+        self.is_stored = graph is not None
+        if graph is not None:
+            try:
+                self._start_graph(backbone, axes, graph, file)
+            except Exception as error:  # of any kind: it is traced again
+                _log.info("the graph of %s on disk is not used: %s", backbone.name, error)
+            else:
+                return
+        self.is_stored = False
+        self._start_graph(backbone, axes, *_new_graph(backbone, axes, file))
+
+    def _start_graph(
+        self, backbone: Backbone, axes: tuple[int, ...], graph: Any, file: GraphFile | None
+    ) -> None:
+        options = {
+            # Float32 models run in bfloat16 on processors that have it unless this is said.
+            "INFERENCE_PRECISION_HINT": "f32",
+            "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+            "PERFORMANCE_HINT": "LATENCY",
+        }
+        if file is not None and not self.has_changed:
+            options |= file.blob_options(backbone)
+        if self.quantization:
+            quantize(graph)
+        self.start(backbone, axes, _function_of(core().compile_model(graph, "CPU", options)))
+
+
+def _function_of(compiled: Any) -> Function:
+    """Calls a compiled graph."""
+    import openvino
+
+    request = compiled.create_infer_request()
+
+    def infer(inputs: Sequence[Tensor]) -> list[Tensor]:
+        shared = [openvino.Tensor(tensor.numpy(), shared_memory=True) for tensor in inputs]
+        outputs = request.infer(shared, share_outputs=True)
+        return [torch.from_numpy(outputs[index]) for index in range(len(outputs))]
+
+    return infer
 
 
 @cache
@@ -105,8 +243,7 @@ class GraphFile:
     def blob_options(self, backbone: Backbone) -> dict[str, Any]:
         """Options with which OpenVINO keeps the compiled form of a small model, weights included,
         and finds it again by a hash of graph and weights."""
-        size = sum(tensor.nbytes for tensor in backbone.model.parameters())
-        if size > SMALL_MODEL:
+        if weight_bytes(backbone) > SMALL_MODEL:
             return {}
         blobs = sorted(private_folder(self.blobs).glob("*.blob"), key=lambda p: p.stat().st_mtime)
         for path in blobs:
@@ -129,13 +266,8 @@ def traced_graph(backbone: Backbone, axes: tuple[int, ...]) -> Any:
     from openvino.frontend import FrontEndManager
     from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 
-    keys, values = _example(backbone)
-    embeds = backbone.embed(torch.zeros(ROWS, WIDTH, dtype=torch.long))
-    positions = torch.zeros(*axes, ROWS, WIDTH, dtype=torch.long)
-    visible = torch.ones(ROWS, 1, WIDTH, CAPACITY + WIDTH, dtype=torch.bool)
-    readers = torch.arange(ROWS * WIDTH - 1)
-    inputs = (embeds, positions, visible, readers, *keys, *values)
-    module = SplitPass(backbone.model, len(keys), backbone.divisor).eval()
+    inputs = example_inputs(backbone, axes)
+    module = SplitPass(backbone.model, backbone.divisor).eval()
     with warnings.catch_warnings():
         # Tracing is deprecated in favour of torch.export, which takes minutes here.
         warnings.simplefilter("ignore")
@@ -225,12 +357,23 @@ def _replace(old: Any, new: Any) -> None:
         reader.replace_source_output(new.output(0))
 
 
-def _example(backbone: Backbone) -> tuple[list[Tensor], list[Tensor]]:
-    """Keys and values of each layer to trace with."""
-    prompt = backbone.text_prompt(torch.ones(ROWS, 2, dtype=torch.long))
-    cache = backbone.new_cache(prompt, room=CAPACITY)
-    backbone.prefill(prompt, cache)
-    buffers = cache.whole_buffers(CAPACITY)
-    assert buffers is not None
-    keys, values = ([states[:, :, :CAPACITY].contiguous() for states in part] for part in buffers)
-    return keys, values
+def _new_graph(
+    backbone: Backbone, axes: tuple[int, ...], file: GraphFile | None
+) -> tuple[Any, GraphFile | None]:
+    """A graph that is traced and, where its weights can be left out, kept in the file; else None in
+    place of the file."""
+    graph = traced_graph(backbone, axes)
+    if file is None:
+        return graph, None
+    if unbind(graph, backbone):
+        try:
+            file.write(graph)
+        except (OSError, RuntimeError) as error:
+            _log.info("the graph of %s is not kept: %s", backbone.name, error)
+        else:
+            # As later starts read it, so that the compiled form has the same hash.
+            stored = file.read(backbone)
+            if stored is not None:
+                return stored, file
+    bind(graph, backbone)
+    return graph, None

@@ -5,23 +5,22 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from draftlens.compile.compiler import Built, Compiler, Order
-from draftlens.compile.inputs import check_pass, inputs_of
-from draftlens.compile.runner import Runner
-from draftlens.compile.shapes import ANY, PassShape
-from draftlens.compile.skeleton import Skeleton, named_tensors, pass_of
 from draftlens.core.errors import UnsupportedModelError
 from draftlens.core.files import check_private
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.model_lock import lock_of
+from draftlens.passes.inductor.compiler import Built, Compiler, Order
+from draftlens.passes.inductor.static_pass import ANY, PassShape, pass_of
+from draftlens.passes.structure import Skeleton, check_pass, named_tensors, slots_of
 
 _log = logging.getLogger("draftlens")
 
@@ -152,6 +151,59 @@ class Library:
         if not self.failures:
             _log.warning("passes of %s are not compiled: %s", self.name, reason)
         self.failures[shape] = reason
+
+
+class Runner:
+    """Calls compiled code. Several threads may call it; it runs one call at a time.
+
+    Args:
+        path: of the package that `compiler.compile_to_file` has written.
+        tensors: parameters and buffers by name. The code reads their memory; nothing is copied.
+        device: of the model.
+
+    Raises:
+        KeyError: the code needs a tensor that is not there.
+        RuntimeError: the file cannot be loaded.
+    """
+
+    def __init__(self, path: Path, tensors: Mapping[str, Tensor], device: torch.device) -> None:
+        index = -1 if device.index is None else device.index
+        # Up to torch 2.14 these arguments have no defaults: name, single-threaded, runners, device.
+        self._loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, index)
+        names = self._loader.get_constant_fqns()
+        self._constants = {name: tensors[name].detach() for name in names}
+        self._loader.load_constants(
+            self._constants, use_inactive=False, check_full_update=True, user_managed=True
+        )
+
+    def __call__(self, inputs: list[Tensor]) -> Tensor:
+        """Logits ``[B, T, V]`` from the inputs of `StaticPass.forward` in their order, lists
+        unpacked, all contiguous."""
+        return self._loader.boxed_run(inputs)[0]
+
+    def reads(self, tensors: Mapping[str, Tensor]) -> bool:
+        """Whether the code reads the memory of these tensors."""
+        return all(
+            tensors[name].data_ptr() == constant.data_ptr()
+            for name, constant in self._constants.items()
+        )
+
+
+def inputs_of(
+    tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None
+) -> list[Tensor] | None:
+    """The inputs of `StaticPass.forward`, lists unpacked, of a forward over a cache, which gets
+    room for the tokens. None if it has no buffers yet, or has no room and must not grow."""
+    width = tokens.shape[1]
+    reach = max(cache.lengths) + width
+    buffers = cache.whole_buffers(reach)
+    if buffers is None:
+        return None
+    keys, values = buffers
+    if mask is None:
+        mask = tokens.new_ones((len(tokens), 1, width, reach), dtype=torch.bool)
+    leading = (tokens, position_ids, slots_of(cache.lengths, width, tokens.device), mask)
+    return [*(tensor.contiguous() for tensor in leading), *keys, *values]
 
 
 def _run(

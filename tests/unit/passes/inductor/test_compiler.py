@@ -1,28 +1,80 @@
-"""Products with large matrices in compiled passes."""
+"""The compiler of passes: its process, what it traces, and the products in its code."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
-from families import FAMILIES
-from stock import target
+from families import FAMILIES, inputs
+from stock import METHODS, NEW, stock, target
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, export
 
-from draftlens.compile.build import OPTIONS, traced
-from draftlens.compile.products import use_onednn
-from draftlens.compile.shapes import ANY, PassShape
-from draftlens.compile.skeleton import Skeleton
+import draftlens
 from draftlens.models import onednn_linear as products
 from draftlens.models.adapter import Backbone
+from draftlens.passes.inductor.compiler import (
+    OPTIONS,
+    Compiler,
+    inductor_folder,
+    traced,
+    use_onednn,
+)
+from draftlens.passes.inductor.engine import CompiledPasses
+from draftlens.passes.inductor.library import Library
+from draftlens.passes.inductor.static_pass import ANY, PassShape
+from draftlens.passes.structure import Skeleton
+from draftlens.request import Request
 
+BY_NAME = {family.name: family for family in FAMILIES}
 ONEDNN = torch.ops.mkldnn._linear_pointwise.default
 
-pytestmark = pytest.mark.skipif(
+needs_onednn = pytest.mark.skipif(
     not products.is_available(), reason="torch was built without MKL or oneDNN"
 )
+
+
+@pytest.mark.slow
+def test_a_compiled_pass_has_the_tokens_of_stock_generate(tmp_path: Path) -> None:
+    """It is compiled in a process of its own, which has ended afterwards. The compiler's time is
+    that of the layers, so there is one."""
+    family = FAMILIES[0]
+    model = family.build(num_hidden_layers=1)
+    backbone = Backbone(model)
+    library = Library(backbone, Skeleton.of(backbone), tmp_path, Compiler())
+    one_row = PassShape(1, ANY)
+    before = set(psutil.Process().children())
+    library.wait(one_row)
+    assert not library.failures
+    assert library.seconds[one_row] > 0
+    assert set(psutil.Process().children()) == before
+    assert any(inductor_folder().iterdir())  # in place of the one in the temporary directory
+    assert inductor_folder().stat().st_mode & 0o777 == 0o700
+    assert library.path_of(one_row).stat().st_mode & 0o777 == 0o600
+    backbone.passes = CompiledPasses(library)
+    given, options = inputs(family, "image", (0,)), {"max_new_tokens": NEW}
+    request = Request(given, method=METHODS["chain5"], options=options)
+    result = draftlens.Stream(backbone, model, request).run()
+    assert result.tokens == stock(model, given, **options)
+
+
+@pytest.mark.parametrize("name", ["qwen3_vl", "internvl"])
+def test_a_family_can_be_traced_for_any_number_of_rows_and_tokens(name: str) -> None:
+    backbone = Backbone(target(BY_NAME[name]))
+    program = traced(Skeleton.of(backbone), PassShape(ANY, ANY))
+    assert len(program.range_constraints) == 4
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+def test_a_pass_is_compiled_for_a_gpu(tmp_path: Path) -> None:
+    """Loading it compares its logits with those of the modules."""
+    backbone = Backbone(FAMILIES[0].build().to("cuda"))
+    library = Library(backbone, Skeleton.of(backbone), tmp_path, Compiler())
+    library.wait(PassShape(ANY, ANY))
+    assert not library.failures
 
 
 @pytest.fixture
@@ -54,9 +106,10 @@ def count(program: ExportedProgram) -> int:
     return sum(node.target == ONEDNN for node in program.graph.nodes)
 
 
+@needs_onednn
 @torch.no_grad()
 @pytest.mark.usefixtures("all_are_large")
-def test_compiled_code_computes_the_same(tmp_path: Path) -> None:
+def test_code_with_products_by_onednn_computes_the_same(tmp_path: Path) -> None:
     """The weights stay as they are: code and module read the same memory."""
     module = TwoProducts().eval()
     program = program_of(module)
@@ -80,8 +133,9 @@ def test_compiled_code_computes_the_same(tmp_path: Path) -> None:
     torch.testing.assert_close(loader.boxed_run([states])[0], module(states))
 
 
+@needs_onednn
 @pytest.mark.usefixtures("all_are_large")
-def test_passes_of_many_tokens_alone_use_it() -> None:
+def test_passes_of_many_tokens_alone_use_onednn() -> None:
     backbone = Backbone(target(FAMILIES[0]))
     skeleton = Skeleton.of(backbone)
     assert skeleton.has_large_matrices
@@ -92,7 +146,8 @@ def test_passes_of_many_tokens_alone_use_it() -> None:
         assert count(traced(skeleton, shape)) == 0
 
 
-def test_small_matrices_do_not_use_it() -> None:
+@needs_onednn
+def test_small_matrices_do_not_use_onednn() -> None:
     skeleton = Skeleton.of(Backbone(target(FAMILIES[0])))
     assert not skeleton.has_large_matrices
     assert count(traced(skeleton, PassShape(1, ANY))) == 0

@@ -1,0 +1,35 @@
+"""Engines of decode forwards, by the option `compile` ([compiled](../../docs/compiled.md))."""
+
+from __future__ import annotations
+
+from draftlens.passes.base import (
+    BY_MODULES,
+    PASSES,
+    Choice,
+    Compile,
+    PassEngine,
+    attach,
+    attach_engine,
+    check_compile,
+    check_quantization,
+    chosen,
+    describe_passes,
+    engine_of,
+    quantizations_of,
+)
+
+__all__ = [
+    "BY_MODULES",
+    "PASSES",
+    "Choice",
+    "Compile",
+    "PassEngine",
+    "attach",
+    "attach_engine",
+    "check_compile",
+    "check_quantization",
+    "chosen",
+    "describe_passes",
+    "engine_of",
+    "quantizations_of",
+]

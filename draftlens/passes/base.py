@@ -1,0 +1,293 @@
+"""The protocol of all engines of passes, the registry, and the option `compile`, which names one
+([compiled](../../docs/compiled.md))."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from draftlens.core.checks import shown
+from draftlens.core.errors import ConfigError
+from draftlens.core.names import AUTO
+from draftlens.core.registry import Registry
+from draftlens.models.adapter import Backbone
+from draftlens.models.forward_backend import EAGER, Passes
+from draftlens.models.model_state import Slot
+
+Compile = bool | str
+"""The option `compile`: what computes decode forwards. False: the model's modules; a name of
+`PASSES`; True: `DEFAULT`; `"auto"`: the first of `BY_PREFERENCE` that suits a model. The registry
+may lack any of them but the modules."""
+
+PASSES = Registry(
+    "engine of passes",
+    {
+        "modules": "draftlens.passes.base:ModuleEngine",
+        "inductor": "draftlens.passes.inductor.engine:InductorEngine",
+        "openvino": "draftlens.passes.openvino:OpenVinoEngine",
+    },
+    group="draftlens.passes",
+)
+
+MODULES = "modules"
+DEFAULT = "inductor"
+BY_PREFERENCE = ("inductor", "openvino")
+
+_log = logging.getLogger("draftlens")
+
+
+class PassEngine:
+    """Makes the passes of models in one way.
+
+    An engine is a frozen dataclass; its fields are its options. It is pickled where a draft runs in
+    another process. One that traces models finds what it needs in `structure` and `split_pass`.
+    """
+
+    quantizations: ClassVar[tuple[str, ...]] = ()
+    """Values of its option `quantization`, which the passes of a draft may have."""
+
+    @property
+    def label(self) -> str:
+        """The engine's name in messages."""
+        raise NotImplementedError
+
+    @property
+    def missing(self) -> str:
+        """What is to be installed first, and how; empty if nothing is."""
+        return ""
+
+    def refusal(self, backbone: Backbone) -> str | None:
+        """Why it does not run the passes of a model, as far as this is known beforehand."""
+        raise NotImplementedError
+
+    def make(self, backbone: Backbone) -> Passes:
+        """The passes of a model that it does not refuse. They must not keep the model alive. What
+        it raises is shown, and the modules compute the passes."""
+        raise NotImplementedError
+
+    def unsuited(self, backbone: Backbone) -> str | None:
+        """Why `"auto"` does not take it for a model that it does not refuse."""
+        return None
+
+    def without_compiling(self) -> PassEngine:
+        """The same engine without work of minutes, for `"auto"` and for drafts of other
+        processes."""
+        return self
+
+    def ready(self, backbone: Backbone) -> str:
+        """What is prepared on this machine for a model that it does not refuse."""
+        return "prepared at each start"
+
+
+@dataclass(frozen=True)
+class ModuleEngine(PassEngine):
+    """The modules of the model."""
+
+    label: ClassVar[str] = "the modules"
+
+    def refusal(self, backbone: Backbone) -> str | None:
+        return None
+
+    def make(self, backbone: Backbone) -> Passes:
+        return EAGER
+
+
+BY_MODULES = ModuleEngine()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What `"auto"` takes for a model: its name and passes, and why others are left out."""
+
+    name: str
+    passes: Passes
+    skipped: dict[str, str]
+
+    def __str__(self) -> str:
+        others = "; ".join(f"not {name}: {reason}" for name, reason in self.skipped.items())
+        return f"{self.name} ({others})" if others else self.name
+
+
+@dataclass
+class _Made:
+    """What was made for a model: passes by engine, why others made none, and what was said."""
+
+    passes: dict[PassEngine, Passes] = field(default_factory=dict)
+    failures: dict[PassEngine, str] = field(default_factory=dict)
+    said: set[str] = field(default_factory=set)
+
+
+_MADE = Slot[_Made]("passes by engine")
+
+
+def check_compile(value: Any) -> None:
+    """Refuse what is no value of the option `compile`.
+
+    Raises:
+        ConfigError: names the values, or what is to be installed for one.
+    """
+    if isinstance(value, bool) or (isinstance(value, str) and value == AUTO):
+        return
+    if not isinstance(value, str) or value not in PASSES:
+        names = [f'"{name}"' for name in PASSES if name not in (DEFAULT, MODULES)]
+        raise ConfigError(
+            f'compile must be True (the same as "{DEFAULT}"), {", ".join(names)}, "{AUTO}" or '
+            f"False, not {shown(value)}"
+        )
+    if missing := PASSES[value]().missing:
+        raise ConfigError(f'compile="{value}" needs {missing}')
+
+
+def quantizations_of(compile: Compile) -> tuple[str, ...]:
+    """The values of `draft_quantization` that are those of passes."""
+    if compile == AUTO:
+        return tuple(each for name in _preferred() for each in PASSES[name].quantizations)
+    return () if isinstance(compile, bool) else tuple(PASSES[compile].quantizations)
+
+
+def check_quantization(quantization: Any, compile: Compile) -> None:
+    """Refuse weights of a draft's passes that no engine has.
+
+    Raises:
+        ConfigError: names the engines or what is to be installed.
+    """
+    if not quantization:
+        return
+    if quantization not in quantizations_of(compile):
+        able = {name: PASSES[name].quantizations for name in PASSES if PASSES[name].quantizations}
+        names = " or ".join(f'"{name}"' for name in [*able, AUTO])
+        values = " or ".join(f'"{each}"' for each in dict.fromkeys(sum(able.values(), ())))
+        raise ConfigError(
+            f"draft_quantization={shown(quantization)} of passes needs compile={names}, and is "
+            f"{values}"
+        )
+    for name in _preferred() if compile == AUTO else [_name(compile)]:
+        if quantization in PASSES[name].quantizations and (missing := PASSES[name]().missing):
+            raise ConfigError(f"{quantization} passes need {missing}")
+
+
+def attach(
+    backbones: Sequence[Backbone], compile: Compile, draft_quantization: str | None = None
+) -> None:
+    """Let models compute their decode forwards by an engine, or by their modules again.
+
+    Args:
+        backbones: the target and, if there is one, the draft.
+        compile: what computes their passes. The modules of a model that an engine cannot run stay
+            in use, with a warning that says why.
+        draft_quantization: of the weights in the draft's passes (`PassEngine.quantizations`).
+
+    Raises:
+        ConfigError: a value is unknown or cannot be used.
+    """
+    check_compile(compile)
+    check_quantization(draft_quantization, compile)
+    for backbone, quantization in zip(backbones, ("", draft_quantization or ""), strict=False):
+        if backbone.plain_only:  # its passes are not those of the modules
+            if compile:
+                name, reason = _name(compile), backbone.plain_only
+                text = f"passes of {backbone.name} do not run by {name}: {reason}"
+                _say_once(backbone, logging.WARNING, text)
+        elif compile == AUTO:
+            choice = chosen(backbone, quantization)
+            backbone.passes = choice.passes
+            _say_once(backbone, logging.INFO, f"passes of {backbone.name} run by {choice}")
+        else:
+            attach_engine(backbone, _engine(_name(compile), quantization))
+
+
+def attach_engine(backbone: Backbone, engine: PassEngine) -> None:
+    """Let an engine compute the passes of a model; its modules do, with a warning, if it cannot."""
+    backbone.passes = EAGER  # what an engine makes is compared with the modules
+    passes = _made(backbone, engine)
+    if isinstance(passes, Passes):
+        backbone.passes = passes
+        return
+    text = f"passes of {backbone.name} do not run by {engine.label}: {passes}"
+    _say_once(backbone, logging.WARNING, text)
+
+
+def engine_of(backbone: Backbone) -> PassEngine:
+    """What computes the passes of a model, for another process that runs the same model."""
+    engine = backbone.passes.engine
+    return engine if isinstance(engine, PassEngine) else BY_MODULES
+
+
+def chosen(backbone: Backbone, quantization: str = "") -> Choice:
+    """The first of `BY_PREFERENCE` that runs a model and suits it, or its modules."""
+    before, backbone.passes = backbone.passes, EAGER
+    skipped: dict[str, str] = {}
+    try:
+        for name in _preferred():
+            engine = _engine(name, quantization).without_compiling()
+            passes = _made(backbone, engine, automatic=True)
+            if isinstance(passes, Passes):
+                return Choice(name, passes, skipped)
+            skipped[name] = passes
+    finally:
+        backbone.passes = before
+    return Choice(MODULES, EAGER, skipped)
+
+
+def describe_passes(backbone: Backbone) -> dict[str, str]:
+    """What each engine has prepared on this machine for a model, or why it has nothing."""
+    facts = {}
+    for name in PASSES:
+        if name == MODULES:
+            continue
+        engine = PASSES[name]()
+        try:
+            reason = engine.missing or engine.refusal(backbone)
+            facts[name] = f"never: {reason}" if reason else engine.ready(backbone)
+        except OSError as error:
+            facts[name] = f"never: {error}"
+    return facts
+
+
+def _preferred() -> list[str]:
+    return [name for name in BY_PREFERENCE if name in PASSES]
+
+
+def _name(compile: Compile) -> str:
+    if isinstance(compile, str):
+        return compile
+    return DEFAULT if compile else MODULES
+
+
+def _engine(name: str, quantization: str) -> PassEngine:
+    kind = PASSES[name]
+    has_it = bool(quantization) and quantization in kind.quantizations
+    engine: PassEngine = kind(quantization=quantization) if has_it else kind()
+    return engine
+
+
+def _made(backbone: Backbone, engine: PassEngine, automatic: bool = False) -> Passes | str:
+    """The passes of a model by an engine, made once; or why there are none."""
+    made = _MADE.get_or_make(backbone.model, _Made)
+    if engine in made.passes:
+        return made.passes[engine]
+    if engine in made.failures:
+        return made.failures[engine]
+    try:
+        reason = backbone.plain_only or engine.refusal(backbone)
+        if reason is None and automatic:
+            reason = engine.unsuited(backbone)
+        if reason is not None:
+            return reason
+        passes = engine.make(backbone)
+    except Exception as error:  # conversion raises whatever its parts raise
+        last_line = "".join(str(error).strip().splitlines()[-1:])
+        made.failures[engine] = f"{type(error).__name__}: {last_line}"
+        return made.failures[engine]
+    passes.engine = engine
+    made.passes[engine] = passes
+    return passes
+
+
+def _say_once(backbone: Backbone, level: int, text: str) -> None:
+    said = _MADE.get_or_make(backbone.model, _Made).said
+    if text not in said:
+        said.add(text)
+        _log.log(level, "%s", text)
