@@ -26,12 +26,11 @@ if TYPE_CHECKING:
     from draftlens.hf_generate.custom_generate import SpeculativeGenerate
     from draftlens.inputs import Inputs
     from draftlens.load_engine import load
-    from draftlens.methods.base import from_dict
+    from draftlens.methods.base import PlainDecoding, from_dict
     from draftlens.methods.hsd.config import HSD
     from draftlens.methods.lookup.config import Lookup
     from draftlens.methods.mixed.config import Mixed
     from draftlens.methods.parallelvlm.config import ParallelVLM
-    from draftlens.methods.plain import PlainDecoding
     from draftlens.methods.speculative import SpeculativeDecoding
     from draftlens.methods.specvlm.config import SpecVLM
     from draftlens.methods.tabed.config import TABED
@@ -98,12 +97,14 @@ _HOMES = {
     "draftlens.hf_generate.custom_generate": ("SpeculativeGenerate",),
     "draftlens.inputs": ("Inputs",),
     "draftlens.load_engine": ("load",),
-    "draftlens.methods.base": ("from_dict",),
+    "draftlens.methods.base": (
+        "PlainDecoding",
+        "from_dict",
+    ),
     "draftlens.methods.hsd.config": ("HSD",),
     "draftlens.methods.lookup.config": ("Lookup",),
     "draftlens.methods.mixed.config": ("Mixed",),
     "draftlens.methods.parallelvlm.config": ("ParallelVLM",),
-    "draftlens.methods.plain": ("PlainDecoding",),
     "draftlens.methods.speculative": ("SpeculativeDecoding",),
     "draftlens.methods.specvlm.config": ("SpecVLM",),
     "draftlens.methods.tabed.config": ("TABED",),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from draftlens.core.checks import whole
 from draftlens.core.errors import InputError
+from draftlens.core.options import whole
 from draftlens.core.result import Result
 from draftlens.core.stats import Clock, Stats
 from draftlens.inputs import check_question

@@ -14,16 +14,16 @@ from typing import Any, Unpack
 from draftlens.async_answer import AsyncAnswer
 from draftlens.batch.map import ClipAnswer, MapOptions, map_clips
 from draftlens.chat import Chat
-from draftlens.core.checks import wrong
 from draftlens.core.errors import InputError
 from draftlens.core.names import IMAGE_PROMPT, VIDEO_PROMPT
+from draftlens.core.options import wrong
 from draftlens.core.prefill_readings import NO_FEATURES, FeatureSpec
 from draftlens.core.result import Chunk, Result
 from draftlens.core.stats import Clock, Stats
 from draftlens.decoding import Plan
 from draftlens.decoding.admission import NAMESPACE
 from draftlens.decoding.observer import NO_OBSERVER, Observer, ignore
-from draftlens.drafting.adaptive.cost_store import calibrate_models
+from draftlens.drafting.adaptive.history import calibrate_models
 from draftlens.inputs import Inputs, Processors, check_clips, read_conversations
 from draftlens.media import Limits
 from draftlens.media.conversation import Conversation

@@ -10,11 +10,18 @@ from typing import Any
 
 from torch import Tensor
 
-from draftlens.core.checks import shown, whole, wrong
 from draftlens.core.errors import InputError
+from draftlens.core.options import shown, whole, wrong
 from draftlens.media import Limits
-from draftlens.media.chat_source import ChatSource, Processing
-from draftlens.media.conversation import Conversation, ask, process, read, same_processing
+from draftlens.media.conversation import (
+    ChatSource,
+    Conversation,
+    Processing,
+    ask,
+    process,
+    read,
+    same_processing,
+)
 from draftlens.media.given import is_clip, is_picture
 from draftlens.media.rewriting import without_media
 from draftlens.models.load import Loaded

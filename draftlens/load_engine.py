@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Unpack
 
-from draftlens.core.checks import switch
+from draftlens.core.options import switch
 from draftlens.decoding.observer import ignore
 from draftlens.engine import CALIBRATION_SECONDS, Engine
 from draftlens.methods.base import MethodLike, resolve, with_prefill

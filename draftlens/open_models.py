@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import Any
 
-from draftlens.core.checks import wrong
 from draftlens.core.errors import ConfigError, DraftlensError
+from draftlens.core.options import wrong
 from draftlens.methods.base import MethodLike, draft_use, resolve
 from draftlens.models.known_pairs import AUTO, EMBEDDED, remedy
 from draftlens.models.load import (

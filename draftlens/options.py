@@ -13,7 +13,8 @@ from typing import Annotated, Any, SupportsIndex, TypedDict, get_type_hints
 
 from transformers import StopStringCriteria
 
-from draftlens.core.checks import (
+from draftlens.core.errors import ConfigError
+from draftlens.core.options import (
     Check,
     as_real,
     as_whole,
@@ -24,12 +25,11 @@ from draftlens.core.checks import (
     whole,
     wrong,
 )
-from draftlens.core.errors import ConfigError
 from draftlens.core.references import GivenReferences
 from draftlens.core.text import tokenizer_of
 from draftlens.media import Limits
 from draftlens.methods.base import MethodLike
-from draftlens.models.cache_argument import CACHE_ARGUMENTS
+from draftlens.models.support import CACHE_ARGUMENTS
 from draftlens.passes import Compile
 
 NOT_RETURNED = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")

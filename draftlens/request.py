@@ -16,19 +16,19 @@ from draftlens.decoding.admission import NAMESPACE
 from draftlens.decoding.observer import NO_OBSERVER, Observer
 from draftlens.decoding.plan import ExtraSource, Plan
 from draftlens.decoding.session import Session
-from draftlens.media.chat_source import ChatSource
+from draftlens.media.conversation import ChatSource
 from draftlens.methods.base import MethodLike, Models, methods_with, resolve
 from draftlens.methods.base import plan_of as method_plan
 from draftlens.models.adapter import Backbone
-from draftlens.models.media_features import remembering
-from draftlens.models.prompt import Prepared
-from draftlens.models.prompt_checks import (
+from draftlens.models.checks import (
     LONG_PROMPT,
     check_length,
     check_padding,
     check_tokens,
     num_ids_of,
 )
+from draftlens.models.media_features import remembering
+from draftlens.models.prompt import Prepared
 from draftlens.options import (
     CallOptions,
     Seed,

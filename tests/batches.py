@@ -7,10 +7,8 @@ from collections.abc import Sequence as Seq
 from torch import Tensor
 from transformers.generation.stopping_criteria import MaxLengthCriteria
 
-from draftlens.core.batch import Batch
 from draftlens.core.sampling import SamplingRule, row_seeds
-from draftlens.core.sequence import Sequence, sequences_of
-from draftlens.core.stopping import StoppingRules
+from draftlens.core.sequence import Batch, Sequence, StoppingRules, sequences_of
 
 MAX_NEW_TOKENS = 100
 

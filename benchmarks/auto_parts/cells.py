@@ -23,8 +23,7 @@ from simulation import (
 
 from draftlens.core.tree import EAGLE_PATHS, EMPTY, Topology, chain, from_paths
 from draftlens.drafting.adaptive.controller import Costs, PairHistory
-from draftlens.drafting.adaptive.cost_curve import CostCurve
-from draftlens.drafting.adaptive.forward_costs import ForwardCosts
+from draftlens.drafting.adaptive.costs import CostCurve, ForwardCosts
 
 REAL = json.loads((Path(__file__).parents[1] / "real_costs.json").read_text())
 """Costs and acceptance of real weights; the file says which."""

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from auto_parts.cells import recorded_depths
 from draftlens.drafting.adaptive import history as records
-from draftlens.drafting.adaptive.cost_store import calibrate_models
+from draftlens.drafting.adaptive.history import calibrate_models
 from draftlens.models.adapter import Backbone
 from draftlens.passes import attach
 from draftlens.request import Request

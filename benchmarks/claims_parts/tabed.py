@@ -294,7 +294,7 @@ CLAIMS = (
         ),
         quick="python benchmarks/parallel.py pair --frames 16 --clips 1 --repeats 2 "
         "--max-new-tokens 32 --out OUT/parallel_pair",
-        code="draftlens/methods/plain.py",
+        code="draftlens/methods/base.py",
     ),
     *rows(
         "13",

@@ -12,8 +12,8 @@ from typing import Any
 
 from draftlens.core.tree import ROOT
 from draftlens.methods.hsd.drafter import DocumentOptions, document_matcher
+from draftlens.methods.lookup.candidates import PrefixTree
 from draftlens.methods.lookup.ngram_index import Vocabulary
-from draftlens.methods.lookup.prefix_tree import PrefixTree
 
 LENGTH = 64
 """Tokens of a candidate."""

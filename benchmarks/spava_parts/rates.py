@@ -19,8 +19,7 @@ from shared import caption_sample, encoded_prompt, rotated, sample_inputs
 from draftlens.engine import Engine
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prompt
-from draftlens.prefill.base import Prefill
-from draftlens.prefill.reading import PrefillReading
+from draftlens.prefill.base import Prefill, PrefillReading
 from draftlens.prefill.spava.hosts import ALONE, Hosts, set_hosts
 from draftlens.prefill.spava.processes.heartbeat import Signs
 from draftlens.prefill.spava.processes.jobs import ALLOWED
@@ -28,9 +27,6 @@ from draftlens.prefill.spava.processes.process_group import PATIENCE_SECONDS, Gr
 from draftlens.prefill.spava.processes.sockets import SocketLinks, mesh
 from draftlens.prefill.spava.processes.worker_loop import run_jobs_and_exit
 from spava_parts.loads import Load, Shape
-
-BYTES = 4
-"""Of an element in float32."""
 
 SMALL = 1 << 10
 LARGE = 1 << 21

@@ -13,8 +13,7 @@ from draftlens_lab.plugins.star import StarPrefill
 
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prepared, Prompt
-from draftlens.prefill.base import make_prefill
-from draftlens.prefill.reading import PrefillReading
+from draftlens.prefill.base import PrefillReading, make_prefill
 from draftlens.prefill.spava.blocks import Share
 from draftlens.prefill.spava.config import SpavaPrefill
 from draftlens.prefill.spava.hosts import Hosts, hosts_of, set_hosts

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from draftlens.core.prefill_readings import ATTENTION, FeatureSpec
 from draftlens.core.tree import EAGLE_PATHS, Topology, chain, from_paths
-from draftlens.decoding.drafter import TargetContext
+from draftlens.decoding.plan import TargetContext
 from draftlens.drafting.pruning import Pruning
 from draftlens.engine import Engine
 from draftlens.inputs import Inputs
@@ -30,8 +30,7 @@ from draftlens.methods.specvlm.config import SpecVLM
 from draftlens.models.adapter import Backbone
 from draftlens.models.attention.scores import AttentionProbe
 from draftlens.models.prompt import Prepared, Prompt
-from draftlens.prefill.full import FullPrefill
-from draftlens.prefill.reading import PrefillReading
+from draftlens.prefill.base import FullPrefill, PrefillReading
 
 Settings = dict[str, Any]
 

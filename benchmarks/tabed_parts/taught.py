@@ -20,10 +20,9 @@ from torch import Tensor
 from draftlens import TABED
 from draftlens.core import tree as trees
 from draftlens.core.sampling import gumbel
-from draftlens.decoding.drafter import TargetContext
-from draftlens.decoding.plan import ExtraSource
+from draftlens.decoding.plan import ExtraSource, TargetContext
 from draftlens.drafting.draft_prompt import DraftPrompt
-from draftlens.drafting.draft_scores import score_tokens, with_ids_of_the_target
+from draftlens.drafting.draft_rows import score_tokens, with_ids_of_the_target
 from draftlens.engine import Engine
 from draftlens.inputs import Inputs
 from draftlens.methods.tabed.given_views import VIEWS_EXTRA

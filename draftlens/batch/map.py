@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from draftlens.core.checks import as_whole, real, shown, whole, wrong
 from draftlens.core.errors import ConfigError, DraftlensError
+from draftlens.core.options import as_whole, real, shown, whole, wrong
 from draftlens.core.result import Result
 from draftlens.media import Limits
 from draftlens.media.conversation import Conversation, ask, read

@@ -18,7 +18,7 @@ from draftlens.core.errors import InputError
 from draftlens.core.stats import Clock, Stats
 from draftlens.engine import Engine
 from draftlens.media import Limits
-from draftlens.media.names import is_url
+from draftlens.media.limits import is_url
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from draftlens.core.registry import Entry, Registry
+    from draftlens.core.options import Entry, Registry
 
 Listed = Mapping[str, list[dict[str, Any]]]
 """By kind, every entry with its name, location, package, error, and the defaults of its options."""

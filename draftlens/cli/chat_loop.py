@@ -21,7 +21,7 @@ from draftlens.core.result import Chunk, Result
 from draftlens.core.text import printable
 from draftlens.engine import Engine
 from draftlens.media.files import SUFFIXES
-from draftlens.media.names import is_url
+from draftlens.media.limits import is_url
 from draftlens.models.prompt_cache import PromptCache
 from draftlens.streaming import Stream
 

@@ -19,13 +19,12 @@ from draftlens.core.names import AUTO
 from draftlens.core.tree import Topology
 from draftlens.core.version import __version__
 from draftlens.drafting.adaptive.controller import Costs, best_for
-from draftlens.drafting.adaptive.cost_curve import CostCurve
-from draftlens.drafting.adaptive.cost_store import calibrate_models
-from draftlens.drafting.adaptive.forward_costs import ForwardCosts
+from draftlens.drafting.adaptive.costs import CostCurve, ForwardCosts
+from draftlens.drafting.adaptive.history import calibrate_models
 from draftlens.methods.parts import TEXT_DRAFT_HINT
 from draftlens.models.adapter import Backbone
+from draftlens.models.checks import is_blind, unseen
 from draftlens.models.load import Loaded
-from draftlens.models.pair import is_blind, unseen
 from draftlens.models.support import ATTENTION
 from draftlens.passes import chosen, describe_passes
 

@@ -20,12 +20,16 @@ from draftlens.batch.map import ClipAnswer, MapOptions
 from draftlens.cli.progress import is_hidden, progress_bars
 from draftlens.cli.show import error_console
 from draftlens.core.errors import ConfigError, InputError
-from draftlens.core.files import only_writer
-from draftlens.core.lines import LineWriter, begins_with, cut_incomplete_line, read_lines
+from draftlens.core.files import (
+    LineWriter,
+    begins_with,
+    cut_incomplete_line,
+    only_writer,
+    read_lines,
+)
 from draftlens.core.text import printable
 from draftlens.engine import Engine
-from draftlens.media.files import SUFFIXES
-from draftlens.media.remote import is_url
+from draftlens.media.files import SUFFIXES, is_url
 from draftlens.methods.base import name_of, to_dict
 
 FIRST_KEY = "file"

@@ -296,8 +296,7 @@ def parse_prefill(text: str | None) -> Any:
 
 def check_media(names: Iterable[str | Path], limits: Limits) -> None:
     """Refuse files that cannot be read, before torch is imported."""
-    from draftlens.media.files import check_file
-    from draftlens.media.remote import is_url
+    from draftlens.media.files import check_file, is_url
 
     for name in map(str, names):
         if not is_url(name) and not Path(name).is_dir():

@@ -15,8 +15,8 @@ from draftlens.core.result import Result
 from draftlens.engine import Engine
 from draftlens.inputs import Inputs
 from draftlens.media.conversation import Conversation
-from draftlens.methods.plain import PlainDecoding
-from draftlens.models.prompt_checks import LONG_PROMPT
+from draftlens.methods.base import PlainDecoding
+from draftlens.models.checks import LONG_PROMPT
 from draftlens.prefill.base import Prefill
 from draftlens.verify import Divergence, StockRun, first_divergence, run_stock
 

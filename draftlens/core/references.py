@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from operator import index
 from typing import Any
 
-from draftlens.core.checks import shown
 from draftlens.core.errors import InputError
+from draftlens.core.options import shown
 from draftlens.core.text import tokenizer_of
 
 Text = str | tuple[int, ...]

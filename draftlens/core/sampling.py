@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from transformers.generation import logits_process as hf
 
-from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError
+from draftlens.core.options import shown
 
 LogitsProcessor = Callable[[Tensor, Tensor], Tensor]
 

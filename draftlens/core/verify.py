@@ -24,8 +24,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from draftlens.core.proposal import DraftTree, NextProposal, Verdict
-from draftlens.core.tree import ROOT, Topology
+from draftlens.core.tree import ROOT, DraftTree, NextProposal, Topology, Verdict
 
 
 @dataclass(frozen=True)
@@ -164,7 +163,7 @@ def reject(
     """`rejection`: accept by chance; where every draft token is rejected, draw from the rest of p.
 
     Siblings must have been drawn from q one after the other without replacement, in the order of
-    their indices (`decoding.drafter.draw_children` does so). Draft tokens that were not drawn have
+    their indices (`decoding.plan.draw_children` does so). Draft tokens that were not drawn have
     no q. Then a token is drawn from p, and a child that carries it is accepted: with probability
     p(x), which is min(1, p(x)/q(x)) for a q that is certain of x.
 

@@ -13,21 +13,36 @@ import torch
 
 from draftlens.core.errors import UnsupportedModelError
 from draftlens.core.prefill_readings import PrefillFeatures
-from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.sampling import SamplingRule, check_processors
-from draftlens.core.sequence import Sequence, batch_of, sequences_of
-from draftlens.core.stopping import StoppingRules
-from draftlens.core.tree import EMPTY
-from draftlens.decoding.drafter import TargetContext
+from draftlens.core.sequence import Sequence, StoppingRules, batch_of, sequences_of
+from draftlens.core.tree import EMPTY, DraftTree, Verdict
 from draftlens.decoding.observer import Observer
-from draftlens.decoding.part_size import PartSize
-from draftlens.decoding.plan import Plan
+from draftlens.decoding.plan import Plan, TargetContext
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prepared, Prompt
-from draftlens.models.rope import Frequencies, changing_frequencies, check_reach, frequencies_of
-from draftlens.prefill.base import PrefillOutput
-from draftlens.prefill.reading import PrefillReading
+from draftlens.models.support import Frequencies, changing_frequencies, check_reach, frequencies_of
+from draftlens.prefill.base import PrefillOutput, PrefillReading
+
+FIRST = 64
+MIN_TOKENS = 16
+
+
+class PartSize:
+    """The tokens of a prompt that can be read in a given time, by the last part that was read."""
+
+    def __init__(self) -> None:
+        self._seconds_per_token: float | None = None
+
+    def record(self, num_tokens: int, seconds: float) -> None:
+        if num_tokens:
+            self._seconds_per_token = seconds / num_tokens
+
+    def within(self, seconds: float) -> int:
+        if not self._seconds_per_token:
+            return FIRST
+        return max(MIN_TOKENS, int(seconds / self._seconds_per_token))
+
 
 NAMESPACE = "namespace"
 """The extra of a call that names whose entries of the prompt cache it uses."""

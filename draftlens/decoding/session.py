@@ -13,26 +13,28 @@ import torch
 from torch import Tensor
 
 from draftlens.core import tree as trees
-from draftlens.core.batch import Batch
 from draftlens.core.errors import InputError
-from draftlens.core.proposal import DraftTree, NextProposal, Verdict
 from draftlens.core.result import Chunk
-from draftlens.core.rows import replace_by_last, without_row
-from draftlens.core.sequence import Sequence, batch_of, emissions_of
+from draftlens.core.sequence import (
+    Batch,
+    Emission,
+    Sequence,
+    batch_of,
+    emissions_of,
+    replace_by_last,
+    without_row,
+)
 from draftlens.core.stats import Clock, Stats
-from draftlens.core.stopping import Emission
-from draftlens.core.tree import Topology
+from draftlens.core.tree import DraftTree, NextProposal, Topology, Verdict
 from draftlens.decoding.admission import Admission, Admitted, Arrival
-from draftlens.decoding.drafter import TargetContext
-from draftlens.decoding.observer import NO_OBSERVER, Observer, ignore
-from draftlens.decoding.plan import Plan
-from draftlens.decoding.recorder import StatsRecorder
+from draftlens.decoding.observer import NO_OBSERVER, Observer, StatsRecorder, ignore
+from draftlens.decoding.plan import Plan, TargetContext
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.media_features import remembering
 from draftlens.models.prompt import Prepared, Prompt
 from draftlens.models.prompt_reading import store_answer
-from draftlens.models.rope import changing_frequencies
+from draftlens.models.support import changing_frequencies
 
 PART_SECONDS = 0.05
 """Delay of running rows by the part of a prompt that is read between two rounds."""
@@ -144,7 +146,7 @@ class Session:
         Raises:
             ConfigError: a logits processor cannot be applied to draft tokens, or tokens are to be
                 drawn while draft tokens are accepted with tolerance.
-            InputError: draft tokens could change the target's rotary positions (`models.rope`).
+            InputError: draft tokens could change the target's rotary positions (`models.support`).
         """
         return self._admission.add(prepared, seeds, draft_inputs, extras)
 

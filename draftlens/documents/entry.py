@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from draftlens.core.checks import wrong
 from draftlens.core.errors import ConfigError
+from draftlens.core.options import wrong
 from draftlens.documents.pipeline_parser import PipelineParser
 from draftlens.documents.reading.pipeline import LayoutPipeline
 from draftlens.documents.reading.targets import TargetProfile

@@ -31,7 +31,7 @@ from draftlens.documents.reading.targets import TargetProfile
 from draftlens.documents.results import ParsedPage
 from draftlens.documents.settings import ParseSettings
 from draftlens.documents.spans import EARLIER, TARGET
-from draftlens.drafting.adaptive.cost_store import checked_curve
+from draftlens.drafting.adaptive.history import checked_curve
 from draftlens.engine import CALIBRATION_SECONDS, Engine
 from draftlens.media import Limits
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from draftlens.core.checks import real, shown, switch, wrong
 from draftlens.core.errors import ConfigError
+from draftlens.core.options import real, shown, switch, wrong
 from draftlens.documents.reading.formats import make_format
 from draftlens.documents.reading.open import PageNumbers
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from draftlens.core.prefill_readings import NO_FEATURES, FeatureSpec
-from draftlens.decoding.drafter import TargetContext
+from draftlens.decoding.plan import TargetContext
 from draftlens.drafting.pruning import Pruning
 from draftlens.drafting.text_inputs import text_inputs
 from draftlens.models.adapter import Backbone

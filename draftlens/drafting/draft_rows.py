@@ -1,23 +1,162 @@
-"""The rows of a draft model: its cache, and the tokens that the cache lacks."""
+"""How a draft tree grows level by level."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from draftlens.core import tree as trees
-from draftlens.core.batch import Batch
-from draftlens.core.proposal import Verdict
-from draftlens.core.rows import replace_by_last, without_row
+from draftlens.core.sequence import Batch, replace_by_last, without_row
+from draftlens.core.tree import ROOT, Topology, Verdict
 from draftlens.drafting.draft_prompt import DraftPrompt
-from draftlens.drafting.draft_scores import likeliest, score_tokens
-from draftlens.drafting.growth import Level
 from draftlens.models.adapter import Backbone
 from draftlens.models.forward_backend import EndsChain
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt_reading import store_answer
+
+
+@dataclass(frozen=True)
+class Level:
+    """How one level of a tree comes from the one above."""
+
+    nodes: slice  # the level's nodes in the tree
+    parents: list[int]  # index of each node's parent among the expanded nodes above
+    ranks: list[int]  # how many siblings come before each node
+    # index of each node's token among the `most_siblings` children of every expanded node above,
+    # int64 ``[nodes]``
+    choices: Tensor
+    most_siblings: int  # length of the longest row of siblings
+    expanded: list[int]  # nodes with children, relative to the level
+    inner: Tensor  # the same nodes in the tree, int64 ``[E]``
+    # bool ``[E, W]``, which of the W nodes expanded so far each expanded node attends to
+    window: Tensor
+    sees_all: bool  # whether that is all of them, as along a chain
+
+    def tokens(self, children: Tensor) -> Tensor:
+        """The level's draft tokens ``[B, nodes]``, from the children of the expanded nodes above,
+        ``[B, E, most_siblings]``."""
+        if len(self.parents) == 1:
+            return children[:, 0]
+        return children.flatten(1).index_select(1, self.choices.to(children.device))
+
+    def expanded_tokens(self, tokens: Tensor) -> Tensor:
+        """The tokens of the expanded nodes ``[B, E]``, from those of the tree ``[B, N]``."""
+        first = self.nodes.start + self.expanded[0]
+        end = self.nodes.start + self.expanded[-1] + 1
+        if end - first == len(self.expanded):  # without a table of indices, as along a chain
+            return tokens[:, first:end]
+        return tokens.index_select(1, self.inner.to(tokens.device))
+
+
+@lru_cache
+def levels(topology: Topology) -> tuple[Level, ...]:
+    """The levels of a tree, from the first one down."""
+    plan = []
+    parents_above = [ROOT]
+    inner = topology.inner[1:]
+    visible = trees.ancestors(topology)[1:, 1:]
+    for depth in range(1, topology.depth + 1):
+        nodes = [node for node, d in enumerate(topology.depths) if d == depth]
+        parents = [topology.parents[node] for node in nodes]
+        expanded = [node for node in nodes if node in topology.children]
+        expanded_so_far = [node for node in inner if topology.depths[node] <= depth]
+        window = visible[expanded][:, expanded_so_far]
+        places = [parents_above.index(parent) for parent in parents]
+        ranks = [
+            topology.children[parent].index(node)
+            for node, parent in zip(nodes, parents, strict=True)
+        ]
+        most_siblings = max(ranks) + 1
+        level = Level(
+            nodes=slice(nodes[0], nodes[-1] + 1),
+            parents=places,
+            ranks=ranks,
+            choices=torch.tensor(places) * most_siblings + torch.tensor(ranks),
+            most_siblings=most_siblings,
+            expanded=[node - nodes[0] for node in expanded],
+            inner=torch.tensor(expanded, dtype=torch.long),
+            window=window,
+            sees_all=bool(window.all()),
+        )
+        plan.append(level)
+        parents_above = expanded
+    return tuple(plan)
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Nodes of a tree that grows, the same in every row of a batch."""
+
+    batch: Batch
+    topology: Topology
+    tokens: Tensor  # draft tokens so far, int64 ``[B, N]``
+    nodes: list[int]  # M nodes of the same level; `ROOT` allowed
+
+    def process(self, logits: Tensor) -> Tensor:
+        """Scores ``[B, M, V]`` after each row's logits processors, from one model's logits there,
+        ``[B, M, V]``."""
+        num_rows = len(self.batch)
+        topologies = (self.topology,) * num_rows
+        return self.batch.process(logits, topologies, self.tokens, [self.nodes] * num_rows)
+
+
+def score_tokens(
+    backbone: Backbone,
+    vocab_size: int,
+    tokens: Tensor,
+    positions: Tensor,
+    cache: KVCache,
+    mask: Tensor | None,
+) -> Tensor:
+    """`Backbone.forward` of a draft over ids of the target: logits ``[B, T, V]`` for its V ids."""
+    if vocab_size > backbone.vocab_size:
+        tokens = tokens.clamp_max(backbone.vocab_size - 1)
+    return with_ids_of_the_target(backbone.forward(tokens, positions, cache, mask), vocab_size)
+
+
+def likeliest(
+    backbone: Backbone,
+    vocab_size: int,
+    logits: Tensor,
+    positions: Tensor,
+    cache: KVCache,
+    count: int,
+    ends: EndsChain | None = None,
+) -> Tensor:
+    """The likeliest chain of at most `count` ids of the target, int64 ``[B, T]``; all but the last
+    are forwarded.
+
+    `logits` ``[B, 1, V]`` follow each row's last token, and `positions`, int64 ``[..., B, 1]``, are
+    those of the next ones. The rows of `cache` are equally long.
+    """
+    first = logits.argmax(-1)
+    if (ends is not None and ends(logits, first)) or count == 1:
+        return first
+    later_tokens = backbone.greedy_chain(first, positions, cache, count - 1, vocab_size, ends)
+    if later_tokens is not None:
+        return torch.cat([first, later_tokens], 1)
+    tokens = [first]
+    for step in range(count - 1):
+        logits = score_tokens(backbone, vocab_size, tokens[-1], positions + step, cache, None)
+        tokens.append(logits.argmax(-1))
+        if ends is not None and ends(logits, tokens[-1]):
+            break
+    return torch.cat(tokens, 1)
+
+
+def with_ids_of_the_target(logits: Tensor, vocab_size: int) -> Tensor:
+    """Logits of a draft for the ids that the target has, ``[..., V]``."""
+    missing = vocab_size - logits.shape[-1]
+    if missing == 0:
+        return logits
+    if missing < 0:
+        return logits[..., :vocab_size]
+    # Logits processors are made for the target's ids: those that the draft lacks get no chance.
+    return torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
 
 
 class DraftRows:

@@ -1,10 +1,12 @@
-"""Drafts a chain or a tree with a model (Leviathan et al. 2023)."""
+"""A warning where hardly any draft token is accepted."""
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
 from itertools import compress
 from typing import Any
 
@@ -12,20 +14,107 @@ import torch
 from torch import Tensor
 
 from draftlens.core import tree as trees
-from draftlens.core.batch import Batch
 from draftlens.core.prefill_readings import FeatureSpec
-from draftlens.core.proposal import DraftTree, Verdict
-from draftlens.core.tree import EMPTY, ROOT, Topology
-from draftlens.decoding.drafter import TargetContext, draw_children
+from draftlens.core.sequence import Batch
+from draftlens.core.tree import EMPTY, ROOT, DraftTree, Topology, Verdict
+from draftlens.decoding.plan import TargetContext, draw_children
 from draftlens.drafting.adaptive.controller import RoundState, TreeController
-from draftlens.drafting.adaptive.expectation import Expectation
+from draftlens.drafting.adaptive.costs import Expectation
 from draftlens.drafting.adaptive.history import TreeControllers
-from draftlens.drafting.disagreement import Disagreement
 from draftlens.drafting.draft_prompt import PromptBuilder
-from draftlens.drafting.draft_rows import DraftRows
-from draftlens.drafting.growth import Level, Nodes, levels
-from draftlens.drafting.unread_prompts import Arrivals, UnreadPrompts
+from draftlens.drafting.draft_rows import DraftRows, Level, Nodes, levels
 from draftlens.models.media_features import remembering
+
+MIN_TRIALS = 24  # First draft tokens of a round after which a draft can be called useless.
+USELESS = 0.05  # Share of accepted ones below which it is.
+
+_log = logging.getLogger("draftlens")
+
+
+class Disagreement:
+    """Counts the first draft token of every round and warns if nearly all are rejected."""
+
+    def __init__(self, draft: str) -> None:
+        self.draft = draft
+        self.trials = 0
+        self.hits = 0
+
+    def count(self, hits: int, misses: int) -> None:
+        self.trials += hits + misses
+        self.hits += hits
+        if self.trials >= MIN_TRIALS and self.hits <= USELESS * self.trials:
+            _warn(self.draft)
+
+
+@cache
+def _warn(draft: str) -> None:  # the cache makes it one warning for each draft
+    _log.warning(
+        "Hardly any token of the draft %s is accepted, so drafting gains nothing: it may have "
+        "another tokenizer, not know the language or the task, or not see what the target sees.",
+        draft,
+    )
+
+
+MOST_EVENTS = 64
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """Rows that have joined, and the output of the draft's processor for them."""
+
+    batch: Batch
+    inputs: Mapping[str, Any]
+    context: TargetContext
+    lengths: Sequence[int]  # tokens of each row that the model will read
+
+
+class UnreadPrompts:
+    """How the rows of a batch have joined and left since its beginning."""
+
+    def __init__(self) -> None:
+        self._events: list[Arrivals | int] = []
+        self._num_rows = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._events)
+
+    @property
+    def are_wanted(self) -> bool:
+        """Whether the prompts are to be read now, whether or not that pays: later turns begin with
+        what is read, explanations draw it, and the list must not grow for ever."""
+        return len(self._events) >= MOST_EVENTS or any(
+            each.context.prompt.namespace is not None or each.context.observer.wants_choices
+            for each in self._arrivals()
+        )
+
+    @property
+    def length(self) -> int:
+        """Tokens of the longest prompt."""
+        return max(max(each.lengths) for each in self._arrivals())
+
+    def add(self, arrivals: Arrivals) -> None:
+        self._events.append(arrivals)
+        self._num_rows += len(arrivals.batch)
+
+    def remove(self, row: int) -> None:
+        """Drop a row; the last row takes its place."""
+        self._events.append(row)
+        self._num_rows -= 1
+        if not self._num_rows:
+            self._events.clear()
+
+    def _arrivals(self) -> Iterator[Arrivals]:
+        return (event for event in self._events if isinstance(event, Arrivals))
+
+    def replay(self, join: Callable[[Arrivals], None], remove: Callable[[int], None]) -> None:
+        """Let the rows join and leave in the order in which they did, and forget them."""
+        events, self._events, self._num_rows = self._events, [], 0
+        for event in events:
+            if isinstance(event, Arrivals):
+                join(event)
+            else:
+                remove(event)
+
 
 # Whether a tree grows below the level that was just grown, from the draft's probability of its
 # first choice there, one for each row.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from draftlens.core.errors import UnsupportedModelError
-from draftlens.decoding.drafter import TargetContext
+from draftlens.decoding.plan import TargetContext
 from draftlens.models.prompt import Prompt
 from draftlens.models.prompt_subset import gather
 from draftlens.pruning import Choice, Pruner, Visual, keep_count

@@ -8,12 +8,10 @@ from typing import Any
 
 import torch
 
-from draftlens.core.batch import Batch
 from draftlens.core.prefill_readings import NO_FEATURES
-from draftlens.core.proposal import DraftTree, Verdict
-from draftlens.core.rows import replace_by_last
-from draftlens.core.tree import chain
-from draftlens.decoding.drafter import TargetContext
+from draftlens.core.sequence import Batch, replace_by_last
+from draftlens.core.tree import DraftTree, Verdict, chain
+from draftlens.decoding.plan import TargetContext
 from draftlens.drafting.draft_prompt import DraftPromptBuilder
 from draftlens.drafting.draft_rows import DraftRows
 from draftlens.models.retokenizer import Retokenizer

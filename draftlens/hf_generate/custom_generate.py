@@ -11,8 +11,8 @@ from torch import Tensor
 from transformers import StopStringCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from draftlens.core.checks import switch
 from draftlens.core.errors import ConfigError, InputError
+from draftlens.core.options import switch
 from draftlens.core.references import GivenReferences
 from draftlens.core.result import Result
 from draftlens.core.stats import Clock, Stats
@@ -20,10 +20,9 @@ from draftlens.core.text import tokenizer_of
 from draftlens.hf_generate.frame import callers_arguments
 from draftlens.methods.base import MethodLike, plan_of, resolve, with_prefill
 from draftlens.models.adapter import Backbone
-from draftlens.models.cache_argument import PAST_REFUSAL
-from draftlens.models.pair import is_blind
+from draftlens.models.checks import LONG_PROMPT, check_tokens, is_blind
 from draftlens.models.prompt import Prepared, capture_call, with_checked_mask
-from draftlens.models.prompt_checks import LONG_PROMPT, check_tokens
+from draftlens.models.support import PAST_REFUSAL
 from draftlens.options import Seed, check_config
 from draftlens.options import tokenizer as check_tokenizer
 from draftlens.passes import Compile, check_compile

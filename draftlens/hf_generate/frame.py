@@ -15,7 +15,7 @@ from typing import Any
 from transformers import GenerationMixin
 
 from draftlens.core.errors import UnsupportedModelError
-from draftlens.models.cache_argument import cache_in
+from draftlens.models.support import cache_in
 
 _ARGUMENTS = ("custom_generate", "streamer", "kwargs")
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any
 
-from draftlens.core.checks import shown
-from draftlens.core.errors import InputError
+from draftlens.core.errors import DraftlensError, InputError
+from draftlens.core.options import shown
 from draftlens.media import Limits, Video, load_image, load_video
 from draftlens.media.given import is_clip, is_given, is_picture, video_of
 
@@ -248,3 +248,36 @@ def _part_settings(processor: Any, name: str) -> Any:
     if part is None:
         return None
     return part.to_dict()
+
+
+Process = Callable[[Sequence[Conversation]], Mapping[str, Any]]
+"""Runs a model's chat template and processor on a batch of conversations: tensors by name, floats
+in the model's dtype."""
+
+Decode = Callable[[list[int]], str]
+"""From token ids to text without special tokens."""
+
+
+class CaptionError(DraftlensError):
+    """No captions could be made: a draft that would have read them goes without.
+
+    It never reaches a user, because the answer does not depend on captions.
+    """
+
+
+@dataclass(frozen=True)
+class Processing:
+    """Makes a model's inputs from conversations, and text from its tokens."""
+
+    process: Process
+    decode: Decode
+
+
+@dataclass(frozen=True)
+class ChatSource:
+    """The messages of a request and what makes inputs of them; `target` can write captions."""
+
+    conversations: tuple[Conversation, ...]
+    process: Process
+    decode: Decode
+    target: Processing | None = None

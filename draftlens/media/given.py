@@ -12,12 +12,10 @@ import numpy as np
 from PIL import Image
 
 from draftlens.core.errors import ConfigError
-from draftlens.media.arrays import as_array, is_array
-from draftlens.media.files import SUFFIXES
+from draftlens.media.files import SUFFIXES, is_url
 from draftlens.media.image import load_image
 from draftlens.media.limits import Limits, check_pixels, format_bytes, over_limit, refusal
-from draftlens.media.pixels import Pixels
-from draftlens.media.remote import is_url
+from draftlens.media.pixels import Pixels, as_array, is_array
 from draftlens.media.video import Video
 
 NAME = "the frames"

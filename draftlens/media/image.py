@@ -15,10 +15,9 @@ from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from draftlens.core.errors import MediaError
 from draftlens.core.locks import ForkLock
-from draftlens.media.arrays import as_picture, is_array
-from draftlens.media.files import check_file, guess_content
+from draftlens.media.files import check_file, guess_content, local_copy
 from draftlens.media.limits import Limits, check_pixels, over_limit, refusal
-from draftlens.media.remote import local_copy
+from draftlens.media.pixels import as_picture, is_array
 
 # Only formats of still images. Pillow also accepts PostScript, for which it starts another program,
 # and the first bytes of MPEG films.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
@@ -219,3 +219,107 @@ class OpenClip:
 def _is_keyframe_from(packet: Packet[VideoStream], tick: int) -> bool:
     """Whether a packet is a keyframe at or after `tick`, or one without a timestamp."""
     return packet.is_keyframe and (packet.pts is None or packet.pts >= tick)
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Ticks of a clip's start and of its last frame's end, and its number of frames."""
+
+    start: int
+    end: int
+    count: int
+
+
+def midpoints(start: int, end: int, count: int) -> list[int]:
+    """Ticks in the middle of `count` equal parts from `start` to `end`, rounded down."""
+    return [start + (2 * i + 1) * (end - start) // (2 * count) for i in range(count)]
+
+
+class Cursor:
+    """Walks forward through frames in order of time."""
+
+    def __init__(self, frames: Iterable[TimedFrame]) -> None:
+        self._frames = iter(frames)
+        self._current: TimedFrame | None = None
+        self._upcoming = next(self._frames, None)
+
+    @property
+    def reached(self) -> int:
+        """Tick of the latest frame decoded so far, which a later call can still return."""
+        latest = self._upcoming or self._current
+        if latest is None:
+            return 0
+        return latest.tick
+
+    def at(self, tick: int) -> TimedFrame | None:
+        """The last frame at or before `tick`, else the first frame, or None without frames."""
+        while self._upcoming is not None:
+            if self._current is not None and self._upcoming.tick > tick:
+                break
+            self._current = self._upcoming
+            self._upcoming = next(self._frames, None)
+        return self._current
+
+
+def frames_by_decoding(source: OpenClip, ticks: Sequence[int]) -> Iterator[TimedFrame]:
+    """The frame shown at each of the ascending `ticks`, found by decoding a fresh source as a
+    whole. The slow reference for `frames_by_seeking`; it works for every format."""
+    cursor = Cursor(source.frames())
+    for tick in ticks:
+        frame = cursor.at(tick)
+        if frame is None:
+            raise refusal(source.header.path, "not one frame of it can be decoded")
+        yield frame
+
+
+def frames_by_seeking(
+    source: OpenClip, scout: OpenClip, ticks: Sequence[int]
+) -> Iterator[TimedFrame]:
+    """The frame shown at each of the ascending `ticks`, decoded from the keyframe before it.
+
+    Frames between two ticks are decoded when no keyframe lies between them, and skipped when one
+    does. `scout` is the same clip, opened a second time; it locates the next keyframe while
+    `source` keeps its position.
+    """
+    cursor: Cursor | None = None
+    for tick in ticks:
+        keyframe = scout.keyframe_before(tick)
+        if cursor is None or keyframe > cursor.reached:
+            cursor = Cursor(source.frames(keyframe))
+        frame = cursor.at(tick)
+        # A frame before the keyframe means that the keyframe itself was not shown.
+        if frame is None or not keyframe <= frame.tick <= tick:
+            raise Unseekable
+        yield frame
+
+
+def measure_extent(path: str, limits: Limits) -> Extent:
+    first: TimedFrame | None = None
+    last: TimedFrame | None = None
+    with open_source(path, limits) as source:
+        header = source.header
+        for frame in source.frames():
+            if first is None:
+                first = frame
+            last = frame
+            header.check_length(float((frame.tick - first.tick) * header.tick), frame.index + 1)
+    if first is None or last is None:
+        if header.stated_duration is not None:
+            raise header.truncation_error(header.start or 0)
+        raise refusal(path, "it has no frames, or not one of them can be decoded")
+    _check_complete(header, last.end)
+    start = first.tick if header.start is None else min(header.start, first.tick)
+    return Extent(start, last.end, last.index + 1)
+
+
+def _check_complete(header: Header, end: int) -> None:
+    if header.is_complete(end):
+        return
+    latest = _latest_second(header)
+    if not header.is_complete(end, latest):
+        raise header.truncation_error(end)
+
+
+def _latest_second(header: Header) -> Fraction:
+    with open_source(header.path, header.limits) as source:
+        return source.read_packet_ends().latest_second

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from draftlens.core.errors import ConfigError
-from draftlens.media.files import check_file
+from draftlens.media.files import check_file, local_copy
 from draftlens.media.header import Header
-from draftlens.media.limits import Limits, format_bytes, over_limit
-from draftlens.media.names import display_name
+from draftlens.media.limits import Limits, display_name, format_bytes, over_limit
 from draftlens.media.pixels import PixelCanvas, Pixels
-from draftlens.media.remote import local_copy
-from draftlens.media.sampling import (
+from draftlens.media.source import (
+    TimedFrame,
+    Unseekable,
     frames_by_decoding,
     frames_by_seeking,
     measure_extent,
     midpoints,
+    open_source,
 )
-from draftlens.media.source import TimedFrame, Unseekable, open_source
 
 if TYPE_CHECKING:
     from transformers.video_utils import VideoMetadata

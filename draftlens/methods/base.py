@@ -1,26 +1,23 @@
-"""The method protocol, and methods from names and options."""
+"""The method protocol, methods from names and options, and plain decoding, the baseline."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
-from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError, UnsupportedModelError
-from draftlens.core.options import build, describe
-from draftlens.core.registry import Registry
-from draftlens.decoding.plan import Plan, make_schedule
+from draftlens.core.options import Registry, build, describe, shown
+from draftlens.decoding.plan import NoDraft, Plan, make_schedule
 from draftlens.models.adapter import Backbone
-from draftlens.prefill.base import PREFILLS, make_prefill
-from draftlens.prefill.full import FullPrefill
+from draftlens.prefill.base import PREFILLS, FullPrefill, make_prefill
 from draftlens.pruning import PRUNERS, make_pruner
 
 METHODS = Registry(
     "method",
     {
-        "plain": "draftlens.methods.plain:PlainDecoding",
+        "plain": "draftlens.methods.base:PlainDecoding",
         "speculative": "draftlens.methods.speculative:SpeculativeDecoding",
         "specvlm": "draftlens.methods.specvlm.config:SpecVLM",
         "parallelvlm": "draftlens.methods.parallelvlm.config:ParallelVLM",
@@ -230,3 +227,44 @@ def resolve(method: MethodLike, has_draft: bool) -> Method:
             f"a method is a name, a mapping of options or a method, not {shown(method)}"
         )
     return method
+
+
+@dataclass(frozen=True)
+class PlainDecoding:
+    """One target forward per token: the baseline.
+
+    Args:
+        schedule: `"serial"`.
+        prefill: how the target reads prompts (`prefill.base.PREFILLS`).
+
+    Raises:
+        ConfigError: a name is unknown, or the schedule is another one.
+
+    Example:
+
+        >>> import draftlens
+        >>> draftlens.PlainDecoding().schedule
+        'serial'
+    """
+
+    draft_use: ClassVar[str] = "unused"
+    drafts: ClassVar[bool] = False
+
+    schedule: str = "serial"
+    prefill: Any = "full"
+
+    def __post_init__(self) -> None:
+        resolve_parts(self)
+        if self.schedule != "serial":
+            raise ConfigError(
+                "there is no draft that could work beside the target: method 'plain' has the "
+                f"schedule 'serial' only, not {shown(self.schedule)}"
+            )
+
+    def plan(self, models: Models) -> Plan:
+        """How a session answers by this method."""
+        return Plan(
+            drafter=NoDraft(),
+            schedule=make_schedule(self.schedule),
+            prefill=self.prefill,
+        )

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from draftlens.core.checks import shown, wrong
 from draftlens.core.errors import ConfigError, IncompatiblePairError
-from draftlens.core.registry import Registry
+from draftlens.core.options import Registry, shown, wrong
 from draftlens.core.tree import EAGLE_PATHS, Topology, chain, from_paths
-from draftlens.decoding.acceptance import Acceptance
-from draftlens.decoding.plan import DraftWorker, Plan, make_schedule
+from draftlens.decoding.plan import Acceptance, DraftWorker, Plan, make_schedule
 from draftlens.drafting.adaptive.controller import TreeController
 from draftlens.drafting.adaptive.history import TreeControllers, record_of
 from draftlens.drafting.draft_prompt import DraftPromptBuilder, TextPromptBuilder
@@ -18,8 +16,7 @@ from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.drafting.pruning import Pruning
 from draftlens.methods.base import Models
 from draftlens.models.adapter import Backbone
-from draftlens.models.pair import check_modalities, check_vocabularies, is_blind
-from draftlens.models.prompt_checks import max_positions
+from draftlens.models.checks import check_modalities, check_vocabularies, is_blind, max_positions
 
 Tree = str | Sequence[Sequence[int]] | None
 

@@ -7,11 +7,9 @@ from typing import Any, ClassVar
 
 from draftlens.core.errors import IncompatiblePairError
 from draftlens.core.tree import Topology
-from draftlens.decoding.acceptance import Acceptance
-from draftlens.decoding.plan import Plan
-from draftlens.drafting.disagreement import Disagreement
+from draftlens.decoding.plan import Acceptance, Plan
 from draftlens.drafting.draft_prompt import DraftPromptBuilder
-from draftlens.drafting.model_drafter import ModelDrafter
+from draftlens.drafting.model_drafter import Disagreement, ModelDrafter
 from draftlens.drafting.retokenized import RetokenizedDrafter
 from draftlens.methods.base import Models, name_of, resolve_parts
 from draftlens.methods.parts import (

@@ -19,14 +19,10 @@ from torch import Tensor, nn
 from draftlens.core import tree as trees
 from draftlens.core.errors import UnsupportedModelError
 from draftlens.models.attention.dispatch import ARGUMENT, AttentionPass, dispatching
-from draftlens.models.cache_argument import with_cache, without_cache
-from draftlens.models.capture import capture_arguments, layers_of, watched_layers
 from draftlens.models.forward_backend import EAGER, EndsChain, Passes
-from draftlens.models.kv_buffers import LAYERS_PER_BLOCK
-from draftlens.models.kv_cache import BLOCK, KVCache
+from draftlens.models.kv_cache import BLOCK, LAYERS_PER_BLOCK, KVCache
 from draftlens.models.media_features import with_features
-from draftlens.models.model_lock import lock_of
-from draftlens.models.model_state import Slot
+from draftlens.models.model_state import Slot, capture_arguments, layers_of, lock_of, watched_layers
 from draftlens.models.products import ModelProducts
 from draftlens.models.prompt import (
     PixelEncoder,
@@ -42,10 +38,11 @@ from draftlens.models.prompt import (
 )
 from draftlens.models.prompt_cache import PromptCache
 from draftlens.models.retokenizer import Retokenizer
-from draftlens.models.rope import changing_frequencies, dynamic_modules, restarted
 from draftlens.models.support import (
     additive,
+    changing_frequencies,
     check_attention,
+    dynamic_modules,
     execution_device,
     has_groups,
     media_ids,
@@ -53,7 +50,10 @@ from draftlens.models.support import (
     no_direct_calls,
     no_rollback,
     represents,
+    restarted,
     unwrapped_model,
+    with_cache,
+    without_cache,
 )
 from draftlens.models.visual_grid import read_layout
 
@@ -61,7 +61,7 @@ _DIRECT_CALLS = Slot[str]("result of no_direct_calls")
 
 
 class Backbone:
-    """A transformers model as this library drives it, in any thread (`models.model_lock`).
+    """A transformers model as this library drives it, in any thread (`models.model_state`).
 
     Args:
         model: any `PreTrainedModel` that generates text, on one device or spread by accelerate,

@@ -26,12 +26,10 @@ from transformers.models.auto.modeling_auto import (
 from draftlens.core.errors import ConfigError, IncompatiblePairError, UnsupportedModelError
 from draftlens.core.hub import check_hub, is_cached, is_folder, is_local
 from draftlens.models.adapter import Backbone
+from draftlens.models.checks import check_tokenizers, check_vocabularies, unseen
 from draftlens.models.known_pairs import AUTO, draft_for, draft_for_config, path_of, remedy
-from draftlens.models.loading import LoadOptions, PairOptions
-from draftlens.models.pair import check_tokenizers, check_vocabularies, unseen
-from draftlens.models.progress_bars import bars_for_an_audience
+from draftlens.models.loading import LoadOptions, PairOptions, TextProcessor, bars_for_an_audience
 from draftlens.models.retokenizer import Retokenizer
-from draftlens.models.text_processor import TextProcessor
 
 CONFIGS = ("config.json", "adapter_config.json")
 """A checkpoint has one of these files."""

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from draftlens.models.pixel_split import PIXELS, Shares, pixel_items
-from draftlens.models.prompt_cache import PromptCache
-from draftlens.models.token_digests import content_digest
+from draftlens.models.prompt_cache import PromptCache, content_digest
 
 MODALITIES = ("image", "video")
 

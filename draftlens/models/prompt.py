@@ -15,7 +15,7 @@ from transformers.generation.configuration_utils import GenerationMode
 
 from draftlens.core.errors import ConfigError, InputError, UnsupportedModelError
 from draftlens.core.text import tokenizer_of
-from draftlens.models.cache_argument import (
+from draftlens.models.support import (
     CACHE_ARGUMENTS,
     PAST_REFUSAL,
     cache_in,

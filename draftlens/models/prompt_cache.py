@@ -1,20 +1,205 @@
-"""What models have read before, bounded in bytes: features of media, and keys and values of prompts
-with their answers."""
+"""A radix tree of prompts: each token's keys and values are stored once, however many prompts begin
+with it."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
 from itertools import count
 from threading import RLock
 from typing import Any
 
-from draftlens.core.checks import wrong
-from draftlens.models.held_tokens import HeldTokens
-from draftlens.models.kv_cache import KVCache, LayerStates
+import numpy as np
+import torch
+from torch import Tensor
+
+from draftlens.core.options import wrong
+from draftlens.models.kv_cache import HeldTokens, KVCache, LayerStates
 from draftlens.models.model_state import Slot
-from draftlens.models.prefix_tree import PrefixTree, Segment
+from draftlens.models.prompt import Prompt
+
+DIGEST_BYTES = 16
+
+
+@dataclass(eq=False)
+class Segment:
+    """Tokens that follow those of `parent` in all prompts of the tree that contain them.
+
+    Args:
+        digests: of these tokens, uint8 ``[n, DIGEST_BYTES]``.
+        states: by layer.
+        used: moment of the last use, as counted by the owner of the tree.
+    """
+
+    digests: np.ndarray
+    states: Sequence[LayerStates]
+    parent: Segment | None = None
+    used: int = 0
+    children: dict[bytes, Segment] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        return self.digests.nbytes + sum(k.nbytes + v.nbytes for k, v in self.states)
+
+    def __len__(self) -> int:
+        return len(self.digests)
+
+
+class PrefixTree:
+    """Prompts of one model. Not thread-safe: the owner holds a lock."""
+
+    def __init__(self) -> None:
+        self._root = Segment(np.empty((0, DIGEST_BYTES), np.uint8), ())
+
+    def match(self, digests: np.ndarray) -> list[tuple[Segment, int]]:
+        """The segments that begin a prompt, with the number of their tokens that it shares; all
+        but the last are shared whole."""
+        matches = []
+        node = self._root
+        start = 0
+        while start < len(digests):
+            child = node.children.get(digests[start].tobytes())
+            if child is None:
+                break
+            shared = _num_shared(child.digests, digests[start:])
+            matches.append((child, shared))
+            if shared < len(child):
+                break
+            start += shared
+            node = child
+        return matches
+
+    def insert(
+        self, digests: np.ndarray, states: Callable[[int, int], Sequence[LayerStates]], now: int
+    ) -> int:
+        """Store a prompt; `states` returns copies of the states of its tokens from one index up to
+        another. Returns the bytes that were added."""
+        path = self.match(digests)
+        node = self._root
+        start = 0
+        for segment, shared in path:
+            start += shared
+            node = segment if shared == len(segment) else _split(segment, shared)
+            node.used = now
+        if start == len(digests):
+            return 0
+        new = Segment(digests[start:].copy(), states(start, len(digests)), node, now)
+        node.children[new.digests[0].tobytes()] = new
+        return new.nbytes
+
+    @property
+    def nbytes(self) -> int:
+        return sum(segment.nbytes for segment in self.segments())
+
+    def segments(self) -> Iterator[Segment]:
+        waiting = list(self._root.children.values())
+        while waiting:
+            segment = waiting.pop()
+            waiting += segment.children.values()
+            yield segment
+
+    def leaves(self) -> Iterator[Segment]:
+        """The segments that no other one follows."""
+        return (segment for segment in self.segments() if not segment.children)
+
+    def remove(self, leaf: Segment) -> None:
+        assert leaf.parent is not None
+        del leaf.parent.children[leaf.digests[0].tobytes()]
+
+
+def _num_shared(first: np.ndarray, second: np.ndarray) -> int:
+    """How many tokens two prompts share from their beginning."""
+    length = min(len(first), len(second))
+    differs = (first[:length] != second[:length]).any(1)
+    return int(differs.argmax()) if differs.any() else length
+
+
+def _split(segment: Segment, count: int) -> Segment:
+    """Divide a segment after its first `count` tokens; returns the part before."""
+    assert segment.parent is not None
+    # Copies: a view would keep the whole in memory after the other part is removed.
+    head = Segment(
+        segment.digests[:count].copy(),
+        [(k[:, :count].clone(), v[:, :count].clone()) for k, v in segment.states],
+        segment.parent,
+        segment.used,
+    )
+    segment.parent.children[head.digests[0].tobytes()] = head
+    segment.digests = segment.digests[count:].copy()
+    segment.states = [(k[:, count:].clone(), v[:, count:].clone()) for k, v in segment.states]
+    segment.parent = head
+    head.children[segment.digests[0].tobytes()] = segment
+    return head
+
+
+def prompt_digests(prompt: Prompt, row: int) -> np.ndarray:
+    """Digests of a row's tokens, uint8 ``[length, DIGEST_BYTES]``: of their embeddings (which are
+    the vision features of visual tokens), positions and further features."""
+    length = prompt.lengths[row]
+    visual = prompt.visual[row, :length]
+    tokens = _tokens(prompt.embeds[row, :length], prompt.position_ids[..., row, :length])
+    features = [_bytes(value) for value in _visual_features(prompt, row)]
+    digests = []
+    place = 0  # among the visual tokens of the row
+    for token, is_visual in zip(tokens, visual.tolist(), strict=True):
+        digest = blake2b(token.tobytes(), digest_size=DIGEST_BYTES)
+        if is_visual:
+            for value in features:
+                digest.update(value[place].tobytes())
+            place += 1
+        digests.append(digest.digest())
+    return _table(digests)
+
+
+def answer_digests(embeds: Tensor, positions: Tensor) -> np.ndarray:
+    """Digests of text tokens with embeddings ``[T, D]`` and positions ``[..., T]``."""
+    tokens = _tokens(embeds, positions)
+    return _table(blake2b(token.tobytes(), digest_size=DIGEST_BYTES).digest() for token in tokens)
+
+
+def content_digest(values: Iterable[tuple[str, object]]) -> bytes:
+    """A digest of named tensors and plain values."""
+    digest = blake2b(digest_size=DIGEST_BYTES)
+    for name, value in values:
+        if isinstance(value, Tensor):
+            digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+            digest.update(_bytes(value.reshape(1, -1)).tobytes())
+        else:
+            digest.update(f"{name} {value!r}".encode())
+    return digest.digest()
+
+
+def _visual_features(prompt: Prompt, row: int) -> list[Tensor]:
+    """Further features of a row's visual tokens (deepstack), each ``[n, D]``."""
+    before = int(prompt.visual[:row].sum())
+    row_slice = slice(before, before + int(prompt.visual[row].sum()))
+    features: list[Tensor] = []
+    for value in prompt.extra.values():
+        value = list(value.values()) if isinstance(value, dict) else value
+        if isinstance(value, (list, tuple)):
+            features += [part[row_slice] for part in value if isinstance(part, Tensor)]
+    return features
+
+
+def _tokens(embeds: Tensor, positions: Tensor) -> np.ndarray:
+    """Embeddings ``[T, D]`` and positions ``[..., T]`` as bytes of each token."""
+    places = positions.reshape(-1, positions.shape[-1]).T
+    return np.concatenate([_bytes(embeds), _bytes(places)], 1)
+
+
+def _bytes(values: Tensor) -> np.ndarray:
+    """Values ``[T, ...]`` as uint8 ``[T, W]``."""
+    flat = values.detach().cpu().reshape(-1).contiguous()
+    width = math.prod(values.shape[1:]) * values.element_size()
+    return flat.view(torch.uint8).reshape(len(values), width).numpy()
+
+
+def _table(digests: Iterable[bytes]) -> np.ndarray:
+    return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, DIGEST_BYTES)
+
 
 UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 """Bytes of the units of `PromptCache.max_bytes`."""

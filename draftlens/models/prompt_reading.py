@@ -9,12 +9,11 @@ from torch import Tensor
 
 from draftlens.models.adapter import Backbone
 from draftlens.models.attention.scores import AttentionProbe
-from draftlens.models.held_tokens import HeldTokens
-from draftlens.models.kv_cache import KVCache
+from draftlens.models.kv_cache import HeldTokens, KVCache
 from draftlens.models.prompt import Prompt
+from draftlens.models.prompt_cache import answer_digests, prompt_digests
 from draftlens.models.prompt_subset import gather
-from draftlens.models.rope import changing_frequencies, reads_with_original
-from draftlens.models.token_digests import answer_digests, prompt_digests
+from draftlens.models.support import changing_frequencies, reads_with_original
 
 PART = 1024
 """Most tokens of a row in a pass that follows others: its mask has an entry for each of them and

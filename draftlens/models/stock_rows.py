@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from draftlens.core.rows import replace_by_last
-from draftlens.models.cache_argument import cache_in, with_cache, without_cache
+from draftlens.core.sequence import replace_by_last
 from draftlens.models.forward_backend import Passes
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prepared, Prompt
+from draftlens.models.support import cache_in, with_cache, without_cache
 
 
 @dataclass(frozen=True)

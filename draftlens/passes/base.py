@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError
 from draftlens.core.names import AUTO
-from draftlens.core.registry import Registry
+from draftlens.core.options import Registry, shown
 from draftlens.models.adapter import Backbone
 from draftlens.models.forward_backend import EAGER, Passes
 from draftlens.models.model_state import Slot

@@ -16,10 +16,10 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from draftlens.models.adapter import Backbone
 from draftlens.models.attention.dispatch import ARGUMENT, dispatching
-from draftlens.models.cache_argument import with_cache
 from draftlens.models.forward_backend import Passes
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
+from draftlens.models.support import with_cache
 from draftlens.passes.structure import (
     check_pass,
     kept_by_layers,

@@ -21,8 +21,8 @@ from draftlens.core.files import cache_folder, private_folder, write_json
 from draftlens.models.adapter import Backbone
 from draftlens.models.facts import facts_of
 from draftlens.models.kv_cache import KVCache
-from draftlens.models.onednn_linear import is_large
-from draftlens.models.rope import changing_frequencies
+from draftlens.models.products import is_large
+from draftlens.models.support import changing_frequencies
 
 Forward = Callable[[Tensor, Tensor, KVCache, Tensor | None], Tensor | None]
 """Computes the logits of a pass from tokens, positions, cache and mask, as `Passes.run` does."""

@@ -1,21 +1,90 @@
-"""The protocol of all prefills."""
+"""How prompts are read: what a reading measures, the protocol of a prefill, and the model's own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
-from draftlens.core.options import make
-from draftlens.core.prefill_readings import PrefillFeatures
-from draftlens.core.registry import Registry
+from draftlens.core.errors import UnsupportedModelError
+from draftlens.core.options import Registry, make
+from draftlens.core.prefill_readings import NO_FEATURES, FeatureSpec, PrefillFeatures, Similarity
 from draftlens.models.adapter import Backbone
+from draftlens.models.attention.scores import AttentionProbe
+from draftlens.models.attention.similarities import similarity
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
-from draftlens.prefill.reading import PrefillReading
+from draftlens.models.prompt_reading import PromptReading
+
+
+@dataclass(frozen=True)
+class PrefillReading:
+    """One prompt to be read.
+
+    Args:
+        prompt: what to read.
+        cache: empty; made by `Prefill.new_cache` or `Backbone.new_cache`. It holds the whole of
+            `prompt` afterwards.
+        spec: the readings to take.
+        early: receives the readings once, from inside the forward and in its thread, as soon as all
+            are taken. It must not wait for the prefill. It is not called where `spec` is empty or
+            needs the whole pass, as attention does. The result has all readings in any case.
+    """
+
+    prompt: Prompt
+    cache: KVCache
+    spec: FeatureSpec = NO_FEATURES
+    early: Callable[[PrefillFeatures], None] | None = None
+
+
+class FeatureCollector:
+    """Receives hidden states layer by layer and keeps only what was requested. `layers` are those
+    that it needs, rising; 0 for the embeddings.
+
+    Args:
+        early: receives the readings as soon as all of them are taken, from inside the forward. It
+            is not called if `spec` has attention, which needs the whole pass, or is empty.
+    """
+
+    def __init__(
+        self,
+        spec: FeatureSpec,
+        prompt: Prompt,
+        num_layers: int,
+        early: Callable[[PrefillFeatures], None] | None = None,
+    ) -> None:
+        self._spec = spec
+        self._prompt = prompt
+        self._similar_at = {entry: entry.layer_in(num_layers) for entry in spec.similarities}
+        self._early = early
+        self._hidden_states: dict[int, Tensor] = {}
+        self._similarities: dict[Similarity, Tensor] = {}
+        self.layers = sorted({*spec.hidden_layers, *self._similar_at.values()})
+
+    def receive(self, layer: int, states: Tensor) -> None:
+        """Take what is requested of the hidden states ``[B, L, D]`` after `layer` layers."""
+        if layer in self._spec.hidden_layers:
+            self._hidden_states[layer] = states
+        for entry, place in self._similar_at.items():
+            if place == layer:
+                self._similarities[entry] = similarity(
+                    states, self._prompt.visual, self._prompt.lengths, entry.text
+                )
+        if layer == self.layers[-1] and self._early is not None and not self._spec.attention:
+            self._early(self.readings())
+
+    def readings(self, probe: AttentionProbe | None = None) -> PrefillFeatures:
+        """All readings, with the attention that a probe has read in the same pass."""
+        attention = None if probe is None else probe.result()
+        by_layer = () if probe is None else tuple(probe.by_layer)
+        return PrefillFeatures(
+            attention, by_layer, dict(self._hidden_states), dict(self._similarities)
+        )
+
 
 NO_INPUTS: Mapping[str, Any] = MappingProxyType({})
 
@@ -114,7 +183,7 @@ class AtOnce:
 PREFILLS = Registry(
     "prefill",
     {
-        "full": "draftlens.prefill.full:FullPrefill",
+        "full": "draftlens.prefill.base:FullPrefill",
         "ring": "draftlens.prefill.spava.ring:RingPrefill",
         "spava": "draftlens.prefill.spava.config:SpavaPrefill",
     },
@@ -127,3 +196,58 @@ def make_prefill(choice: Any) -> Prefill:
     """A prefill from a name, a mapping with `name` and options, or itself. Raises `ConfigError`."""
     prefill: Prefill = make(PREFILLS, choice, "run")
     return prefill
+
+
+@dataclass(frozen=True)
+class FullPrefill(AtOnce):
+    """One causal pass over the whole prompt; exact."""
+
+    divides_prompts: ClassVar[bool] = True
+
+    @property
+    def approximate(self) -> tuple[str, ...]:
+        return ()
+
+    def check(self, backbone: Backbone) -> None: ...
+
+    def new_cache(self, backbone: Backbone, prompt: Prompt, room: int) -> KVCache:
+        return backbone.new_cache(prompt, room)
+
+    def run(self, backbone: Backbone, reading: PrefillReading) -> PrefillOutput:
+        """`Prefill.run`; raises as `run_parts`."""
+        (output,) = self.run_parts(backbone, reading, lambda: None)
+        assert output is not None
+        return output
+
+    def run_parts(
+        self, backbone: Backbone, reading: PrefillReading, size: Callable[[], int | None]
+    ) -> Iterator[PrefillOutput | None]:
+        """`Prefill.run_parts`.
+
+        Raises:
+            UnsupportedModelError: the model passes nothing on to its attention, so attention scores
+                cannot be read, or does not list its layers, so hidden states cannot.
+            ConfigError: a layer of these hidden states does not exist.
+        """
+        prompt = reading.prompt
+        num_layers = backbone.text_config.num_hidden_layers if reading.spec else 0
+        collector = FeatureCollector(reading.spec, prompt, num_layers, reading.early)
+        probe = AttentionProbe(prompt.visual, prompt.lengths) if reading.spec.attention else None
+        # Hidden states are taken in one pass over the whole prompt.
+        restores = not collector.layers
+        part = PromptReading(backbone, prompt, reading.cache, probe, restores=restores)
+        logits = None
+        while logits is None:
+            if collector.layers:
+                alone = nullcontext() if probe is None else backbone.alone()
+                with alone, backbone.watching(collector.layers, collector.receive):
+                    logits = part.read()
+            else:
+                logits = part.read(size())
+            if logits is None:
+                yield None
+        if probe is not None and len(probe.by_layer) != num_layers:
+            raise UnsupportedModelError(
+                f"{backbone.name} does not let its attention be read: prune without attention"
+            )
+        yield PrefillOutput(logits, collector.readings(probe), cached=part.cached)

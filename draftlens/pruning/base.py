@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from draftlens.core.errors import ConfigError
-from draftlens.core.options import make
+from draftlens.core.options import Registry, make
 from draftlens.core.prefill_readings import ATTENTION_NAME, FeatureSpec
-from draftlens.core.registry import Registry
 
 
 @dataclass(frozen=True)

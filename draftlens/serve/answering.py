@@ -17,8 +17,8 @@ from draftlens.core.names import AUTO
 from draftlens.engine import Engine
 from draftlens.inputs import Inputs, Processors
 from draftlens.media.conversation import Conversation
+from draftlens.models.checks import max_positions
 from draftlens.models.prompt_cache import PromptCache, num_bytes
-from draftlens.models.prompt_checks import max_positions
 from draftlens.request import Request
 from draftlens.scheduling import QueueFullError, check_joins
 from draftlens.serve.errors import ApiError

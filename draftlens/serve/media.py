@@ -18,7 +18,7 @@ from PIL.Image import Image
 from draftlens.core.errors import MediaError
 from draftlens.documents.reading.pdf import check_installed
 from draftlens.media.conversation import Conversation
-from draftlens.media.names import is_data, is_url
+from draftlens.media.limits import is_data, is_url
 from draftlens.media.reader import MediaReader, MediaRequest, ReadRequest
 from draftlens.serve.errors import ApiError
 from draftlens.serve.options import ServeOptions

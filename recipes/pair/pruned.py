@@ -30,7 +30,7 @@ from safetensors.torch import load_model
 from torch import Tensor, nn
 
 from draftlens.core.prefill_readings import PrefillFeatures
-from draftlens.decoding.drafter import TargetContext
+from draftlens.decoding.plan import TargetContext
 from draftlens.drafting.pruning import Pruning
 from draftlens.models.adapter import Backbone
 from draftlens.models.attention.scores import AttentionProbe

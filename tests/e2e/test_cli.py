@@ -209,7 +209,7 @@ def test_verify_asks_about_an_image_what_ask_does(run, monkeypatch: pytest.Monke
 def test_verify_exits_with_1_on_a_difference_and_shows_where(
     run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from draftlens.decoding import acceptance
+    from draftlens.decoding import plan as acceptance
 
     def wrong(tree, ranking):
         ranking = ranking.clone()

@@ -25,14 +25,13 @@ from torch import Tensor
 from transformers.generation.stopping_criteria import MaxLengthCriteria
 
 import draftlens
-from draftlens.core.proposal import DraftTree
 from draftlens.core.stats import Clock, Stats
-from draftlens.core.tree import from_paths
+from draftlens.core.tree import DraftTree, from_paths
 from draftlens.core.verify import match
 from draftlens.decoding import Plan, Session
 from draftlens.decoding.observer import Observer
 from draftlens.documents.reading import StandardPipeline, open_document
-from draftlens.drafting.adaptive.forward_costs import ForwardCosts
+from draftlens.drafting.adaptive.costs import ForwardCosts
 from draftlens.drafting.draft_prompt import DraftPromptBuilder
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.methods.base import METHODS, to_dict

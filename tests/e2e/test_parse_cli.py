@@ -16,7 +16,7 @@ from PIL import Image
 from draftlens.documents.parser import PageParser
 from draftlens.documents.reading import Reading
 from draftlens.documents.reading import pipeline as pipelines
-from draftlens.drafting.adaptive.forward_costs import ForwardCosts
+from draftlens.drafting.adaptive.costs import ForwardCosts
 from draftlens.passes.inductor.engine import CompiledPasses
 
 Command = Callable[..., tuple[int, str, str]]

@@ -33,16 +33,13 @@ from stock import LONG, NEAR_TIE, Divisible, answers, noisy, reference, target
 from transformers import StoppingCriteria, StopStringCriteria
 
 import draftlens
-from draftlens.core.batch import Batch
 from draftlens.core.errors import DraftlensError, InputError
-from draftlens.core.proposal import DraftTree
 from draftlens.core.result import Result
 from draftlens.core.sampling import row_seeds
-from draftlens.core.sequence import Sequence
+from draftlens.core.sequence import Batch, Sequence
 from draftlens.core.stats import Clock, Stats
-from draftlens.core.tree import EAGLE_PATHS
-from draftlens.decoding.admission import NAMESPACE
-from draftlens.decoding.part_size import PartSize
+from draftlens.core.tree import EAGLE_PATHS, DraftTree
+from draftlens.decoding.admission import NAMESPACE, PartSize
 from draftlens.decoding.plan import ExtraSource, Plan
 from draftlens.decoding.session import Session
 from draftlens.documents.reading.formats.notation import WITH_MARKDOWN

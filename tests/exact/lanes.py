@@ -13,7 +13,7 @@ from stock import draft, target
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import chain
 from draftlens.decoding import Plan, Session
-from draftlens.decoding.acceptance import Acceptance
+from draftlens.decoding.plan import Acceptance
 from draftlens.drafting.draft_prompt import DraftPromptBuilder, SelfPromptBuilder
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.drafting.pruning import Pruning

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 from transformers import DynamicCache
 
-from draftlens.models.cache_argument import with_cache
 from draftlens.models.prompt import Prompt
+from draftlens.models.support import with_cache
 
 
 class MaskedModel:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from families import FAMILIES, Family
 
-from draftlens.models.rope import changing_frequencies
+from draftlens.models.support import changing_frequencies
 
 LIMIT = 60
 """Tokens beyond which frequencies change: between the prompts of the plans of `families`."""

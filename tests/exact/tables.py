@@ -19,11 +19,9 @@ from draftlens.core.sequence import Sequence as Row
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import Topology
 from draftlens.decoding import Plan
-from draftlens.decoding.acceptance import Acceptance
-from draftlens.decoding.drafter import NoDraft
 from draftlens.decoding.loop import decode
 from draftlens.decoding.observer import NO_OBSERVER, Observer
-from draftlens.decoding.plan import Schedule
+from draftlens.decoding.plan import Acceptance, NoDraft, Schedule
 from draftlens.decoding.session import Session
 from draftlens.drafting.draft_prompt import DraftPromptBuilder
 from draftlens.drafting.model_drafter import ModelDrafter

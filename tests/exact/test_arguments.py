@@ -23,10 +23,10 @@ from stock import draft, target
 import draftlens
 from draftlens.batch.map import MapOptions
 from draftlens.cli.option_groups import AnswerOptions
-from draftlens.core.checks import MOST_SHOWN, shown
+from draftlens.core.options import MOST_SHOWN, shown
 from draftlens.media import Limits
 from draftlens.models.adapter import Backbone
-from draftlens.models.prompt_checks import max_positions
+from draftlens.models.checks import max_positions
 from draftlens.options import OPTIONS, checked_options
 
 LLAVA: Family = FAMILIES[0]

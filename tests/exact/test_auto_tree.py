@@ -18,16 +18,14 @@ from random_trees import choose_at_random
 from stock import LONG, draft, reference, self_drafting, staggered, stock, target
 
 import draftlens
-from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.stats import Clock, Stats
-from draftlens.core.tree import EMPTY, Topology, chain, cut
+from draftlens.core.tree import EMPTY, DraftTree, Topology, Verdict, chain, cut
 from draftlens.decoding import step
 from draftlens.decoding.session import Session
 from draftlens.drafting.adaptive import controller
 from draftlens.drafting.adaptive import history as records
 from draftlens.drafting.adaptive.controller import RoundState, TreeController
-from draftlens.drafting.adaptive.cost_curve import CostCurve
-from draftlens.drafting.adaptive.forward_costs import ForwardCosts
+from draftlens.drafting.adaptive.costs import CostCurve, ForwardCosts
 from draftlens.methods.base import Models, from_dict
 from draftlens.models.adapter import Backbone
 from draftlens.models.model_state import Slot

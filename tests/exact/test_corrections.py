@@ -25,7 +25,7 @@ from draftlens.drafting.adaptive.controller import RoundState, TreeController
 from draftlens.hf_generate import frame as callers
 from draftlens.models import adapter as backbones
 from draftlens.models.adapter import Backbone
-from draftlens.models.cache_argument import CACHE_ARGUMENT, with_cache
+from draftlens.models.support import CACHE_ARGUMENT, with_cache
 from draftlens.verify import run_stock
 
 BY_NAME: dict[str, Family] = {family.name: family for family in FAMILIES}

@@ -19,7 +19,7 @@ import draftlens
 from draftlens.core.locks import ForkLock
 from draftlens.drafting.adaptive import history as records
 from draftlens.models.adapter import Backbone
-from draftlens.models.model_lock import lock_of
+from draftlens.models.model_state import lock_of
 
 FAMILY = FAMILIES[0]
 
@@ -138,7 +138,7 @@ def test_a_lock_that_another_thread_holds_is_free_in_a_child() -> None:
 SEVERAL_THREADS = """
 import os, signal, torch
 torch.set_num_threads(2)
-from draftlens.models.model_lock import lock_of
+from draftlens.models.model_state import lock_of
 model = torch.nn.Identity()
 lock_of(model)
 numbers = torch.rand(1 << 20)

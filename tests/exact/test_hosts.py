@@ -23,8 +23,7 @@ import draftlens
 from draftlens.core.errors import HostError
 from draftlens.core.prefill_readings import FeatureSpec, Similarity
 from draftlens.models.adapter import Backbone
-from draftlens.prefill.base import PrefillOutput, make_prefill
-from draftlens.prefill.reading import PrefillReading
+from draftlens.prefill.base import PrefillOutput, PrefillReading, make_prefill
 from draftlens.prefill.spava.hosts import hosts_of
 from draftlens.request import Request, open_call
 

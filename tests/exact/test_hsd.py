@@ -12,15 +12,14 @@ from families import FAMILIES, SPECIAL, Family, inputs, tokenizer
 from stock import LONG, Divisible, NoEcho, reference, staggered, stock, target
 
 import draftlens
-from draftlens.core.proposal import DraftTree
 from draftlens.core.references import references_of
 from draftlens.core.stats import Clock, Stats
-from draftlens.core.tree import attention_mask, batch_ancestors, batch_depths, path_to
+from draftlens.core.tree import DraftTree, attention_mask, batch_ancestors, batch_depths, path_to
 from draftlens.decoding import Session, decode
 from draftlens.documents.reading.formats.notation import WITH_HTML, WITH_MARKDOWN
 from draftlens.methods.base import Models
 from draftlens.methods.hsd.drafter import DocumentDrafter
-from draftlens.methods.lookup.prefix_tree import merge
+from draftlens.methods.lookup.candidates import merge
 from draftlens.models.adapter import Backbone
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)

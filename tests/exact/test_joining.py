@@ -15,14 +15,13 @@ from torch import Tensor
 
 import draftlens
 from draftlens import InputError
-from draftlens.core.batch import Batch
 from draftlens.core.prefill_readings import NO_FEATURES
-from draftlens.core.proposal import DraftTree, Verdict
+from draftlens.core.sequence import Batch
 from draftlens.core.sequence import Sequence as Row
 from draftlens.core.stats import Clock, Stats
-from draftlens.core.tree import EAGLE_PATHS, EMPTY, Topology, chain, from_paths
+from draftlens.core.tree import EAGLE_PATHS, EMPTY, DraftTree, Topology, Verdict, chain, from_paths
 from draftlens.decoding import Plan, Session, decode
-from draftlens.decoding.drafter import TargetContext
+from draftlens.decoding.plan import TargetContext
 from draftlens.drafting.draft_rows import DraftRows
 from draftlens.methods.base import Models, from_dict
 from draftlens.models.adapter import Backbone

@@ -11,7 +11,7 @@ from families import FAMILIES, Family, inputs
 from stock import ALL_KINDS, LONG, Divisible, NoEcho, reference, staggered, stock, target
 
 import draftlens
-from draftlens.core.proposal import DraftTree
+from draftlens.core.tree import DraftTree
 from draftlens.methods.lookup.drafter import LookupDrafter
 from draftlens.models.adapter import Backbone
 

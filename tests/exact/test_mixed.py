@@ -12,10 +12,10 @@ from random_trees import choose_at_random
 from stock import LONG, draft, reference, staggered, stock, target
 
 import draftlens
-from draftlens.core.batch import Batch
+from draftlens.core.sequence import Batch
 from draftlens.core.tree import chain
 from draftlens.drafting.adaptive.controller import TreeController
-from draftlens.drafting.adaptive.expectation import Expectation
+from draftlens.drafting.adaptive.costs import Expectation
 from draftlens.drafting.draft_rows import DraftRows
 from draftlens.methods.lookup.drafter import LookupDrafter
 from draftlens.methods.mixed.drafter import MixedDrafter, Trust

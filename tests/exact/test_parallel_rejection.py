@@ -36,7 +36,7 @@ from draftlens.core.sampling import SamplingRule
 from draftlens.core.tree import chain
 from draftlens.decoding import Plan, Session
 from draftlens.decoding import decode as decode_serially
-from draftlens.decoding.acceptance import Acceptance
+from draftlens.decoding.plan import Acceptance
 from draftlens.drafting.draft_prompt import DraftPromptBuilder
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.methods.parallelvlm.draft_inputs import OwnPrompt

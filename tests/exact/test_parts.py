@@ -13,7 +13,7 @@ from stock import LONG, METHODS, draft, reference, target
 from draftlens.core.sequence import Sequence
 from draftlens.core.stats import Clock, Stats
 from draftlens.decoding import Session, step
-from draftlens.decoding.part_size import PartSize
+from draftlens.decoding.admission import PartSize
 from draftlens.methods.base import Models, from_dict
 from draftlens.models.adapter import Backbone
 

@@ -33,8 +33,7 @@ from draftlens import InputError
 from draftlens.core.sequence import Sequence as Row
 from draftlens.core.stats import Clock, Stats
 from draftlens.decoding import Session, step
-from draftlens.decoding.admission import NAMESPACE
-from draftlens.decoding.part_size import PartSize
+from draftlens.decoding.admission import NAMESPACE, PartSize
 from draftlens.methods.base import Models, from_dict
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt_cache import PromptCache

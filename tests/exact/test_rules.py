@@ -34,16 +34,23 @@ from tables import (
 from torch import Tensor
 
 from draftlens.core import verify
-from draftlens.core.batch import Batch
-from draftlens.core.proposal import DraftTree, NextProposal, Verdict
 from draftlens.core.references import References
 from draftlens.core.sampling import SamplingRule, row_seeds
-from draftlens.core.sequence import sequences_of
-from draftlens.core.stopping import StoppingRules
-from draftlens.core.tree import EAGLE_PATHS, EMPTY, ROOT, Topology, chain, from_paths
+from draftlens.core.sequence import Batch, StoppingRules, sequences_of
+from draftlens.core.tree import (
+    EAGLE_PATHS,
+    EMPTY,
+    ROOT,
+    DraftTree,
+    NextProposal,
+    Topology,
+    Verdict,
+    chain,
+    from_paths,
+)
 from draftlens.core.verify import match, reject
-from draftlens.decoding import acceptance
-from draftlens.decoding.drafter import draw_children
+from draftlens.decoding import plan as acceptance
+from draftlens.decoding.plan import draw_children
 
 TREE = from_paths([[0], [1], [2], [3], [0, 0], [0, 1], [0, 2], [1, 0], [1, 1]])
 

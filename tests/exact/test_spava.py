@@ -13,8 +13,7 @@ from stock import NEW, draft, reference, target
 import draftlens
 from draftlens.core.prefill_readings import ATTENTION
 from draftlens.models.adapter import Backbone
-from draftlens.prefill.base import make_prefill
-from draftlens.prefill.reading import PrefillReading
+from draftlens.prefill.base import PrefillReading, make_prefill
 from draftlens.prefill.spava.config import SpavaPrefill
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)

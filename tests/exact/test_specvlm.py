@@ -40,8 +40,8 @@ from draftlens.drafting.pruning import Pruning
 from draftlens.methods.base import from_dict
 from draftlens.models.adapter import Backbone
 from draftlens.models.attention.scores import AttentionProbe
-from draftlens.models.cache_argument import with_cache
 from draftlens.models.prompt import Prompt
+from draftlens.models.support import with_cache
 from draftlens.pruning import PRUNERS
 
 BY_NAME = {family.name: family for family in FAMILIES}

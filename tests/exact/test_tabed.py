@@ -35,16 +35,13 @@ from transformers.generation.stopping_criteria import MaxLengthCriteria
 import draftlens
 from draftlens.core.prefill_readings import NO_FEATURES
 from draftlens.core.sampling import SamplingRule, row_seeds
-from draftlens.core.sequence import sequences_of
+from draftlens.core.sequence import StoppingRules, sequences_of
 from draftlens.core.stats import Clock, Stats
-from draftlens.core.stopping import StoppingRules
 from draftlens.core.tree import Topology
-from draftlens.core.view_record import Weighed
 from draftlens.decoding import Plan
-from draftlens.decoding.acceptance import Acceptance
-from draftlens.decoding.drafter import NoDraft
 from draftlens.decoding.loop import decode
-from draftlens.decoding.observer import Observer
+from draftlens.decoding.observer import Observer, Weighed
+from draftlens.decoding.plan import Acceptance, NoDraft
 from draftlens.decoding.session import Session
 from draftlens.drafting.draft_prompt import DraftPrompt, prefilled
 from draftlens.methods.base import Models

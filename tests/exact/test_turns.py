@@ -31,8 +31,7 @@ from test_fuzz import share
 
 from draftlens.core.stats import Clock, Stats
 from draftlens.decoding import Session, step
-from draftlens.decoding.admission import NAMESPACE
-from draftlens.decoding.part_size import PartSize
+from draftlens.decoding.admission import NAMESPACE, PartSize
 from draftlens.methods.base import Models, from_dict
 from draftlens.models.adapter import Backbone
 from draftlens.models.attention.scores import AttentionProbe

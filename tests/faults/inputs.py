@@ -41,8 +41,8 @@ from draftlens.cli.entry import main
 from draftlens.cli.folders import FolderRun, run_folder
 from draftlens.core.files import cache_folder, write_json
 from draftlens.documents.settings import ParseSettings
-from draftlens.drafting.adaptive.cost_curve import CostCurve
-from draftlens.drafting.adaptive.cost_store import cost_file
+from draftlens.drafting.adaptive.costs import CostCurve
+from draftlens.drafting.adaptive.history import cost_file
 from draftlens.media import Limits, load_image, load_video
 from draftlens.models.adapter import Backbone
 from draftlens.options import ARGUMENTS, OPTIONS, CallOptions, names_beside_options

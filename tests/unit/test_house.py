@@ -83,7 +83,7 @@ def test_every_public_name_has_an_example_that_runs() -> None:
 MODULES = (
     "draftlens.core.options",
     "draftlens.core.prefill_readings",
-    "draftlens.core.registry",
+    "draftlens.core.options",
     "draftlens.core.stats",
     "draftlens.core.text",
     "draftlens.core.timeline",
@@ -104,10 +104,9 @@ def test_examples_of_seams_run(name: str) -> None:
 
 def test_the_name_of_a_method_is_written_once() -> None:
     """In the registry; classes carry none."""
-    from draftlens.methods.base import METHODS, name_of
+    from draftlens.methods.base import METHODS, PlainDecoding, name_of
     from draftlens.methods.hsd.config import HSD
     from draftlens.methods.lookup.config import Lookup
-    from draftlens.methods.plain import PlainDecoding
     from draftlens.methods.speculative import SpeculativeDecoding
     from draftlens.methods.specvlm.config import SpecVLM
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from draftlens.core.checks import shown, wrong
 from draftlens.core.errors import ConfigError
+from draftlens.core.options import shown, wrong
 from draftlens.documents.reading.pdf import PdfDocument
 from draftlens.documents.reading.pictures import PictureDocument
 from draftlens.media.files import check_file

@@ -8,10 +8,9 @@ from PIL import Image
 
 from draftlens.documents.reading.geometry import POINTS_PER_INCH
 from draftlens.documents.reading.pdf_file import EncryptedError, PdfFile
-from draftlens.media.files import check_file
+from draftlens.media.files import check_file, local_copy
 from draftlens.media.limits import Limits
 from draftlens.media.reader import MediaRequest
-from draftlens.media.remote import local_copy
 
 DPI = 150.0
 LONG_SIDE = 1600

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from draftlens.core import tree as trees
 from draftlens.core.tree import chain
-from draftlens.drafting.adaptive.cost_curve import CostCurve
+from draftlens.drafting.adaptive.costs import CostCurve
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 

@@ -14,10 +14,15 @@ from typing import Any
 
 from draftlens.core.locks import ForkLock
 from draftlens.core.tree import EMPTY, Topology, chain, cut
-from draftlens.drafting.adaptive.acceptance_rates import AcceptanceRates
-from draftlens.drafting.adaptive.expectation import Expectation
-from draftlens.drafting.adaptive.forward_costs import SURPRISE, ForwardCosts
-from draftlens.drafting.adaptive.round_plan import MAX_NODES, PLAIN, TREES, RoundPlan, level_sizes
+from draftlens.drafting.adaptive.costs import SURPRISE, Expectation, ForwardCosts
+from draftlens.drafting.adaptive.round_plan import (
+    MAX_NODES,
+    PLAIN,
+    TREES,
+    AcceptanceRates,
+    RoundPlan,
+    level_sizes,
+)
 
 PLAN_EVERY = 24
 """Most verified rows between two choices of the best tree, once drafting is known to pay."""

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError
+from draftlens.core.options import shown
 from draftlens.core.references import References
-from draftlens.decoding.acceptance import Acceptance
-from draftlens.decoding.plan import ExtraSource, Plan, make_schedule
+from draftlens.decoding.plan import Acceptance, ExtraSource, Plan, make_schedule
 from draftlens.drafting.adaptive.history import costs_of
 from draftlens.methods.base import Models, resolve_parts
 from draftlens.methods.hsd.drafter import DocumentDrafter, DocumentOptions

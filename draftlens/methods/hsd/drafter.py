@@ -7,17 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from draftlens.core.references import NO_REFERENCES, Text
-from draftlens.decoding.drafter import TargetContext
+from draftlens.decoding.plan import TargetContext
 from draftlens.methods.hsd.matcher import DocumentMatcher
 from draftlens.methods.hsd.reference_queue import ReferenceQueue, ReferenceRegion
-from draftlens.methods.hsd.reference_text import ReferenceDocument, TextReference
-from draftlens.methods.hsd.variants import variants_of
+from draftlens.methods.hsd.reference_text import ReferenceDocument, TextReference, variants_of
 from draftlens.methods.lookup.acceptance import DraftBudget
-from draftlens.methods.lookup.answer_tail import BREAK
 from draftlens.methods.lookup.candidates import Matcher
 from draftlens.methods.lookup.drafter import REFERENCES, LookupDrafter
 from draftlens.methods.lookup.ngram_index import Reference, TokenIndex, TokenSource, Vocabulary
-from draftlens.methods.lookup.text_tokens import TextCodec, ids_of
+from draftlens.methods.lookup.text import BREAK, TextCodec, ids_of
 
 MIN_DEPTH = 24  # Tokens of a candidate after a round with few accepted tokens.
 MOST_ENDS = 2  # Ids that are proposed as the end of an answer, at most.

@@ -1,12 +1,12 @@
-"""Candidates for an answer that repeats its references in another form or order."""
+"""Where an answer continues in a text from which it differs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
+from math import inf
 
-from draftlens.methods.hsd.position import Position
 from draftlens.methods.hsd.reference_queue import ReferenceQueue
 from draftlens.methods.lookup.candidates import (
     Advance,
@@ -17,7 +17,125 @@ from draftlens.methods.lookup.candidates import (
     longest_correct,
 )
 from draftlens.methods.lookup.ngram_index import TokenSource
-from draftlens.methods.lookup.text_tokens import PieceDecoder, joined_text
+from draftlens.methods.lookup.text import PieceDecoder, joined_text
+
+BAND = 24  # Largest difference in length between text and answer since the start, in symbols.
+
+
+class Alignment:
+    """Edit distances between an answer since it left a text and each prefix of the text from there.
+
+    A rejected draft token may mean a substitution of one or more symbols, an insertion or a
+    deletion. Each case is a place at which the text may continue; a smaller distance is likelier.
+    Symbols are characters or token ids; `start` is the one at which the answer left the text.
+    """
+
+    def __init__(self, symbols: Sequence[Hashable], start: int) -> None:
+        self._symbols = symbols
+        self._start = min(start, len(symbols))
+        self._num_symbols = 0
+        after = min(BAND, len(symbols) - self._start)
+        self._distances: dict[int, int] = {count: count for count in range(after + 1)}
+
+    @property
+    def num_symbols(self) -> int:
+        """Symbols of the answer since the start."""
+        return self._num_symbols
+
+    @property
+    def least(self) -> int:
+        return min(self._distances.values())
+
+    def extend(self, symbols: Iterable[Hashable]) -> None:
+        for symbol in symbols:
+            self._append(symbol)
+
+    def _append(self, symbol: Hashable) -> None:
+        self._num_symbols += 1
+        first = max(0, self._num_symbols - BAND)
+        last = min(len(self._symbols) - self._start, self._num_symbols + BAND)
+        before = self._distances
+        distances: dict[int, int] = {}
+        previous: float = inf
+        for count in range(min(first, last), last + 1):
+            distance = before.get(count, inf) + 1
+            if count:
+                differs = difference(self._symbols[self._start + count - 1], symbol)
+                distance = min(distance, before.get(count - 1, inf) + differs, previous + 1)
+            if distance < inf:
+                distances[count] = int(distance)
+            previous = distance
+        if distances:
+            self._distances = distances
+
+    def places(self) -> list[tuple[int, int]]:
+        """Edit distances and the places where the text may continue.
+
+        The first places are those that are as far along in the text as the answer is.
+        """
+        order = sorted(self._distances, key=lambda count: (abs(count - self._num_symbols), count))
+        return [(self._distances[count], self._start + count) for count in order]
+
+
+def difference(one: Hashable, other: Hashable) -> int:
+    """0, 1, or 2 (deletion and insertion) between a letter or digit and another character."""
+    if one == other:
+        return 0
+    if isinstance(one, str) and isinstance(other, str) and one.isalnum() != other.isalnum():
+        return 2
+    return 1
+
+
+INSIDE = 1.5  # Cost, in differences, of a place inside a token, where the word is tokenized again.
+FURTHER = 3  # Largest cost above that of the best place.
+LOST = 12  # Differences from which the answer has left the reference, unless most symbols agree.
+
+
+class Position:
+    """The position of an answer in the reference that it followed last."""
+
+    def __init__(self) -> None:
+        # None before the first reference and after the answer has left it
+        self.source: TokenSource | None = None
+        self._alignment: Alignment | None = None
+
+    def move_to(self, source: TokenSource, place: int) -> None:
+        self.source = source
+        self._alignment = Alignment(source.symbols, place)
+
+    def advance(self, tokens: Sequence[int], text: str) -> None:
+        """Align further tokens of the answer, and their text, with the reference."""
+        if self.source is None or self._alignment is None:
+            return
+        self._alignment.extend(self.source.to_symbols(tokens, text))
+        distance = self._alignment.least
+        if distance > LOST and distance > self._alignment.num_symbols / 2:
+            self.source = None
+            self._alignment = None
+
+    def places(self, most: int) -> list[tuple[int, int]]:
+        """Differences (0: the answer has not left the reference) and places, likeliest first."""
+        if self.source is None or self._alignment is None:
+            return []
+        ranked = [
+            (distance + (0 if self.source.is_token_start(place) else INSIDE), distance, place)
+            for distance, place in self._alignment.places()
+        ]
+        ranked.sort(key=lambda costs: costs[0])  # stable
+        worst = ranked[0][0] + FURTHER
+        return [(distance, place) for cost, distance, place in ranked[:most] if cost <= worst]
+
+    @property
+    def place(self) -> int | None:
+        """The likeliest place; None without a reference."""
+        places = self.places(1)
+        return places[0][1] if places else None
+
+    @property
+    def is_at_the_end(self) -> bool:
+        place = self.place
+        return self.source is not None and place is not None and self.source.is_finished(place)
+
 
 # Places at which a reference is continued after a rejected draft token, at most.
 MOST_RECOVERIES = 3

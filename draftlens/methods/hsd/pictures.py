@@ -6,8 +6,8 @@ import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from draftlens.core.registry import Registry
-from draftlens.media.chat_source import ChatSource
+from draftlens.core.options import Registry
+from draftlens.media.conversation import ChatSource
 
 NO_READER = (
     "method 'hsd' has no references, and no reader of pictures is installed (tesseract, or pip "

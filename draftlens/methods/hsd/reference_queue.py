@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from draftlens.methods.lookup.answer_tail import AnswerTail
 from draftlens.methods.lookup.candidates import NO_REFERENCE, Candidate, Kind
 from draftlens.methods.lookup.ngram_index import TokenSource
-from draftlens.methods.lookup.normalized_text import normalize
+from draftlens.methods.lookup.text import AnswerTail, normalize
 
 USED = 0.3  # Share of a region that the answer has followed when the region counts as used.
 SEPARATORS = ("\n\n", "\n", " ")  # What may separate two regions of an answer.

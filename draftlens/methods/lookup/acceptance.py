@@ -9,10 +9,8 @@ from itertools import accumulate
 from typing import Any
 
 from draftlens.core.tree import ROOT
-from draftlens.drafting.adaptive.expectation import Expectation
-from draftlens.drafting.adaptive.forward_costs import ForwardCosts
-from draftlens.methods.lookup.candidates import Candidate, Kind
-from draftlens.methods.lookup.prefix_tree import PrefixTree
+from draftlens.drafting.adaptive.costs import Expectation, ForwardCosts
+from draftlens.methods.lookup.candidates import Candidate, Kind, PrefixTree
 
 PRIOR_WEIGHT = 2.0  # Observations that the prior counts as.
 FORGETTING = 0.92  # Weight of an observation relative to the next one: about the last dozen count.

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError
+from draftlens.core.options import shown
 from draftlens.core.references import NO_REFERENCES, References, references_of
 from draftlens.core.tree import chain
-from draftlens.decoding.acceptance import Acceptance
-from draftlens.decoding.plan import ExtraSource, Plan, make_schedule
+from draftlens.decoding.plan import Acceptance, ExtraSource, Plan, make_schedule
 from draftlens.drafting.adaptive.history import costs_of
 from draftlens.methods.base import Models, resolve_parts
 from draftlens.methods.lookup.acceptance import DraftBudget

@@ -10,21 +10,17 @@ from typing import Any
 
 import torch
 
-from draftlens.core.batch import Batch
-from draftlens.core.history import History
 from draftlens.core.prefill_readings import NO_FEATURES
-from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.references import NO_REFERENCES
-from draftlens.core.rows import replace_by_last
-from draftlens.core.tree import ROOT
-from draftlens.decoding.drafter import TargetContext
+from draftlens.core.sequence import Batch, History, replace_by_last
+from draftlens.core.tree import ROOT, DraftTree, Verdict
 from draftlens.decoding.observer import ignore
-from draftlens.drafting.adaptive.expectation import NOTHING_COPIED, CopiedRun, Expectation
+from draftlens.decoding.plan import TargetContext
+from draftlens.drafting.adaptive.costs import NOTHING_COPIED, CopiedRun, Expectation
 from draftlens.methods.lookup.acceptance import DraftBudget, MatchRates, likeliest_length
-from draftlens.methods.lookup.candidates import Candidate, Matcher
+from draftlens.methods.lookup.candidates import NO_CANDIDATES, Candidate, Matcher, PrefixTree
 from draftlens.methods.lookup.ngram_index import Reference, TokenIndex, TokenSource, Vocabulary
-from draftlens.methods.lookup.prefix_tree import NO_CANDIDATES, PrefixTree
-from draftlens.methods.lookup.text_tokens import all_ids
+from draftlens.methods.lookup.text import all_ids
 
 REFERENCES = "references"  # The name of references among the extras of a call.
 

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from draftlens.methods.lookup.answer_tail import BREAK, AnswerTail
+from draftlens.methods.lookup.text import BREAK, AnswerTail
 
 MOST_MATCHES = 32  # Occurrences of a window in one text that are considered, at most.
 

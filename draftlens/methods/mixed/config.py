@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from draftlens.core.errors import ConfigError, IncompatiblePairError
-from draftlens.core.options import make
-from draftlens.core.registry import Registry
+from draftlens.core.options import Registry, make
 from draftlens.decoding.plan import Plan
 from draftlens.methods.base import METHODS, Models, draft_use, mixes_as, name_of, resolve_parts
 from draftlens.methods.mixed.drafter import MixedDrafter

@@ -7,11 +7,10 @@ from typing import Any, Protocol
 
 import torch
 
-from draftlens.core.batch import Batch
-from draftlens.core.proposal import DraftTree, Verdict
-from draftlens.core.tree import ROOT, Topology
-from draftlens.decoding.drafter import Drafter, TargetContext
-from draftlens.drafting.adaptive.expectation import CopiedRun, Expectation
+from draftlens.core.sequence import Batch
+from draftlens.core.tree import ROOT, DraftTree, Topology, Verdict
+from draftlens.decoding.plan import Drafter, TargetContext
+from draftlens.drafting.adaptive.costs import CopiedRun, Expectation
 from draftlens.drafting.model_drafter import ModelDrafter
 
 PRIOR_TOKENS = 16.0

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 from draftlens.core.errors import DraftlensError
 from draftlens.core.timeline import DRAFT, Span
-from draftlens.decoding.drafter import TargetContext
 from draftlens.decoding.observer import Observer
+from draftlens.decoding.plan import TargetContext
 from draftlens.drafting.draft_prompt import DraftPrompt, DraftPromptBuilder, prefilled
 from draftlens.methods.parallelvlm.messages import (
     Arrive,

@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
-from draftlens.core.batch import Batch
 from draftlens.core.prefill_readings import PrefillFeatures
+from draftlens.core.sequence import Batch
 from draftlens.core.timeline import Span
 from draftlens.drafting.pruning import Pruning
 from draftlens.models.prompt import Prompt

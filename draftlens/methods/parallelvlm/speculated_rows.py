@@ -8,14 +8,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from draftlens.core.batch import Batch
-from draftlens.core.history import History
-from draftlens.core.rows import replace_by_last
+from draftlens.core.sequence import Batch, History, replace_by_last
 from draftlens.core.tree import EMPTY, ROOT
-from draftlens.decoding.drafter import draw_children
+from draftlens.decoding.plan import draw_children
 from draftlens.drafting.draft_prompt import DraftPrompt
-from draftlens.drafting.draft_rows import DraftRows
-from draftlens.drafting.draft_scores import with_ids_of_the_target
+from draftlens.drafting.draft_rows import DraftRows, with_ids_of_the_target
 from draftlens.methods.parallelvlm.messages import Decision, DraftToken
 from draftlens.models.adapter import Backbone
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from draftlens.core.history import History
-from draftlens.core.proposal import NextProposal
+from draftlens.core.sequence import History
 from draftlens.core.timeline import DISCARDED, Span
+from draftlens.core.tree import NextProposal
 from draftlens.methods.parallelvlm.messages import Decision, DraftToken
 
 

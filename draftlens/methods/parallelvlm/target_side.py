@@ -13,16 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from draftlens.core.batch import Batch
 from draftlens.core.errors import DraftlensError
-from draftlens.core.proposal import DraftTree, NextProposal, Verdict
-from draftlens.core.rows import replace_by_last
+from draftlens.core.sequence import Batch, replace_by_last
 from draftlens.core.stats import Clock
 from draftlens.core.timeline import Span
-from draftlens.core.tree import chain
-from draftlens.decoding.drafter import Drafter, TargetContext
+from draftlens.core.tree import DraftTree, NextProposal, Verdict, chain
 from draftlens.decoding.observer import ignore
-from draftlens.decoding.plan import DraftWorker
+from draftlens.decoding.plan import Drafter, DraftWorker, TargetContext
 from draftlens.methods.parallelvlm.draft_inputs import DraftReading
 from draftlens.methods.parallelvlm.link import Link, WorkerLostError
 from draftlens.methods.parallelvlm.messages import Decide, DraftTokens, FromDraft, Joined, Leave

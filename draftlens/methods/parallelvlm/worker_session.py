@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from draftlens.core.batch import Batch
+from draftlens.core.sequence import Batch
 from draftlens.drafting.pruning import Pruning
 from draftlens.methods.parallelvlm.link import Link, WorkerLostError
 from draftlens.methods.parallelvlm.messages import (

@@ -12,9 +12,8 @@ from typing import Any, ClassVar
 from draftlens.core.errors import ConfigError, IncompatiblePairError
 from draftlens.core.tree import Topology
 from draftlens.decoding.plan import Plan
-from draftlens.drafting.disagreement import Disagreement
 from draftlens.drafting.draft_prompt import DraftPromptBuilder, PromptBuilder, SelfPromptBuilder
-from draftlens.drafting.model_drafter import ModelDrafter
+from draftlens.drafting.model_drafter import Disagreement, ModelDrafter
 from draftlens.drafting.pruning import Pruning
 from draftlens.methods.base import Models, name_of, resolve_parts
 from draftlens.methods.parts import (
@@ -29,7 +28,7 @@ from draftlens.methods.parts import (
     topology_of,
 )
 from draftlens.models.adapter import Backbone
-from draftlens.models.pair import is_blind
+from draftlens.models.checks import is_blind
 
 
 @dataclass(frozen=True)

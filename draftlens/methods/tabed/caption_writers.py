@@ -10,11 +10,9 @@ import numpy as np
 from draftlens.core.names import IMAGE_PROMPT, VIDEO_PROMPT
 from draftlens.core.stats import Clock, Stats
 from draftlens.decoding.session import Session
-from draftlens.media.chat_source import CaptionError, ChatSource, Processing
-from draftlens.media.conversation import Conversation
+from draftlens.media.conversation import CaptionError, ChatSource, Conversation, Processing
 from draftlens.media.rewriting import Medium
-from draftlens.methods.base import Models
-from draftlens.methods.plain import PlainDecoding
+from draftlens.methods.base import Models, PlainDecoding
 from draftlens.models.adapter import Backbone
 
 Describe = Callable[[Any], str]  # From a PIL image or a `draftlens.media.Video` to its caption.

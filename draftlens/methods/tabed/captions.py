@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from draftlens.core.errors import ConfigError
-from draftlens.media.chat_source import CaptionError, ChatSource
+from draftlens.media.conversation import CaptionError, ChatSource
 from draftlens.media.rewriting import Medium, media_of, with_captions
 from draftlens.methods.base import Models
 from draftlens.methods.tabed.caption_writers import (

@@ -8,13 +8,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
-from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError
-from draftlens.core.registry import Registry
+from draftlens.core.options import Registry, shown
 from draftlens.core.tree import Topology
-from draftlens.decoding.acceptance import Acceptance
-from draftlens.decoding.plan import Plan, make_schedule
-from draftlens.media.chat_source import ChatSource
+from draftlens.decoding.plan import Acceptance, Plan, make_schedule
+from draftlens.media.conversation import ChatSource
 from draftlens.media.rewriting import without_media
 from draftlens.methods.base import Models, name_of, resolve_parts
 from draftlens.methods.parts import (

@@ -10,17 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from draftlens.core.batch import Batch
 from draftlens.core.errors import InputError
-from draftlens.core.history import History
-from draftlens.core.proposal import Verdict
-from draftlens.core.rows import replace_by_last
-from draftlens.core.tree import ROOT, Topology
-from draftlens.decoding.drafter import TargetContext
+from draftlens.core.sequence import Batch, History, replace_by_last
+from draftlens.core.tree import ROOT, Topology, Verdict
+from draftlens.decoding.plan import TargetContext
 from draftlens.drafting.adaptive.history import TreeControllers
 from draftlens.drafting.draft_prompt import DraftPrompt
-from draftlens.drafting.draft_scores import with_ids_of_the_target
-from draftlens.drafting.growth import Level, Nodes
+from draftlens.drafting.draft_rows import Level, Nodes, with_ids_of_the_target
 from draftlens.drafting.model_drafter import TreeDrafter
 from draftlens.methods.tabed.mixture import log_mixture
 from draftlens.methods.tabed.prompts import ViewPrompts, present_views

@@ -8,8 +8,8 @@ from typing import Any
 
 from draftlens.core.errors import InputError
 from draftlens.decoding.plan import ExtraSource
-from draftlens.media.chat_source import ChatSource
-from draftlens.models.prompt_checks import check_tokens
+from draftlens.media.conversation import ChatSource
+from draftlens.models.checks import check_tokens
 
 VIEWS_EXTRA = "views"  # The name of these views among the extras of a call.
 

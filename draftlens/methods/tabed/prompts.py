@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from draftlens.core.prefill_readings import NO_FEATURES
-from draftlens.decoding.drafter import TargetContext
+from draftlens.decoding.plan import TargetContext
 from draftlens.drafting.draft_prompt import DraftPrompt
-from draftlens.media.chat_source import CaptionError
+from draftlens.media.conversation import CaptionError
 from draftlens.methods.tabed.given_views import VIEWS_EXTRA
 from draftlens.methods.tabed.view_rows import Present
 from draftlens.methods.tabed.views import Source, View, ViewError

@@ -8,12 +8,10 @@ import torch
 from torch import Tensor
 
 from draftlens.core import tree as trees
-from draftlens.core.batch import Batch
-from draftlens.core.proposal import Verdict
-from draftlens.core.rows import replace_by_last
+from draftlens.core.sequence import Batch, replace_by_last
+from draftlens.core.tree import Verdict
 from draftlens.drafting.draft_prompt import DraftPrompt, append_slots
-from draftlens.drafting.draft_rows import DraftRows
-from draftlens.drafting.draft_scores import score_tokens
+from draftlens.drafting.draft_rows import DraftRows, score_tokens
 from draftlens.models.adapter import Backbone
 from draftlens.models.forward_backend import EndsChain
 from draftlens.models.kv_cache import BLOCK, KVCache

@@ -9,12 +9,10 @@ from typing import Any, Protocol
 
 import torch
 
-from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError, DraftlensError
-from draftlens.core.options import describe, make
+from draftlens.core.options import Registry, describe, make, shown
 from draftlens.core.prefill_readings import NO_FEATURES, FeatureSpec
-from draftlens.core.registry import Registry
-from draftlens.decoding.drafter import TargetContext
+from draftlens.decoding.plan import TargetContext
 from draftlens.drafting.draft_prompt import DraftPrompt, SelfPromptBuilder, append_slots, prefilled
 from draftlens.drafting.pruning import Pruning
 from draftlens.drafting.text_inputs import text_ids

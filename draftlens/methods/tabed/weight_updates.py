@@ -9,14 +9,11 @@ from math import exp, inf, nan
 import torch
 from torch import Tensor
 
-from draftlens.core.batch import Batch
-from draftlens.core.history import History
-from draftlens.core.rows import replace_by_last
 from draftlens.core.sampling import gumbel
+from draftlens.core.sequence import Batch, History, replace_by_last
 from draftlens.core.tree import EMPTY, ROOT
-from draftlens.core.view_record import Weighed
-from draftlens.decoding.observer import ignore
-from draftlens.drafting.growth import Nodes
+from draftlens.decoding.observer import Weighed, ignore
+from draftlens.drafting.draft_rows import Nodes
 from draftlens.methods.tabed.weights import Seen, Tally, Weighting, log_sum
 
 # Least log likelihood of a draft token (one in 10,000) where weights are updated along its path: a

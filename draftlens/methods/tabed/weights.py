@@ -10,8 +10,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from draftlens.core.errors import ConfigError
-from draftlens.core.options import make
-from draftlens.core.registry import Registry
+from draftlens.core.options import Registry, make
 
 WEIGHTS = Registry(
     "weighting",

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from draftlens.core.files import cache_folder, private_folder
-from draftlens.models.onednn_linear import is_large
+from draftlens.models.products import is_large
 from draftlens.passes.inductor.static_pass import ANY, PassShape, pass_without_weights
 from draftlens.passes.structure import Skeleton
 from draftlens.processes.channel import Channel, ClosedError
@@ -226,7 +226,7 @@ def _dynamic(skeleton: Skeleton, shape: PassShape) -> tuple[Any, ...]:
 
 
 def use_onednn(program: ExportedProgram) -> int:
-    """Let oneDNN compute large products of a traced pass (`models.onednn_linear`), in place;
+    """Let oneDNN compute large products of a traced pass (`models.products`), in place;
     returns their number."""
     count = 0
     for node in program.graph.nodes:

@@ -17,7 +17,7 @@ from draftlens.core.errors import UnsupportedModelError
 from draftlens.core.files import check_private
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
-from draftlens.models.model_lock import lock_of
+from draftlens.models.model_state import lock_of
 from draftlens.passes.inductor.compiler import Built, Compiler, Order
 from draftlens.passes.inductor.static_pass import ANY, PassShape, pass_of
 from draftlens.passes.structure import Skeleton, check_pass, named_tensors, slots_of

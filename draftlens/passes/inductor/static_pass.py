@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from draftlens.models.attention.dispatch import dispatching
-from draftlens.models.cache_argument import with_cache
-from draftlens.models.onednn_linear import FEW
+from draftlens.models.products import FEW
+from draftlens.models.support import with_cache
 from draftlens.passes.structure import Skeleton
 from draftlens.processes.shared_model import ModelParts
 
@@ -34,7 +34,7 @@ class PassShape:
         width: new tokens of each row: 1, or `ANY`.
         axes: sizes of the leading dimensions of the positions: empty, or the axes of M-RoPE.
         is_few: whether all rows together have two or three tokens, in a model of which such passes
-            have code of their own (`models.onednn_linear`).
+            have code of their own (`models.products`).
     """
 
     rows: int

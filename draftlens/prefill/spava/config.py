@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError
+from draftlens.core.options import shown
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
-from draftlens.prefill.base import PrefillOutput
-from draftlens.prefill.reading import PrefillReading
+from draftlens.prefill.base import PrefillOutput, PrefillReading
 from draftlens.prefill.spava.kv_placement import check_decode, new_cache
 from draftlens.prefill.spava.one_process import check_directed, read_in_blocks
 from draftlens.prefill.spava.ring_chunks import Length, check_ring_length

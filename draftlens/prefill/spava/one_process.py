@@ -12,10 +12,7 @@ from draftlens.models.adapter import Backbone
 from draftlens.models.attention.scores import AttentionProbe
 from draftlens.models.model_state import Slot
 from draftlens.models.prompt import Prompt
-from draftlens.prefill.base import PrefillOutput
-from draftlens.prefill.collector import FeatureCollector
-from draftlens.prefill.full import FullPrefill
-from draftlens.prefill.reading import PrefillReading
+from draftlens.prefill.base import FeatureCollector, FullPrefill, PrefillOutput, PrefillReading
 from draftlens.prefill.spava.blocks import Share
 from draftlens.prefill.spava.hosts import hosts_of
 from draftlens.prefill.spava.one_process_attention import BlockAttention

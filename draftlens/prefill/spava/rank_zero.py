@@ -14,9 +14,7 @@ from draftlens.models.adapter import Backbone
 from draftlens.models.attention.scores import AttentionProbe
 from draftlens.models.prompt import Prompt
 from draftlens.models.prompt_subset import gather
-from draftlens.prefill.base import PrefillOutput
-from draftlens.prefill.collector import FeatureCollector
-from draftlens.prefill.reading import PrefillReading
+from draftlens.prefill.base import FeatureCollector, PrefillOutput, PrefillReading
 from draftlens.prefill.spava.blocks import Share
 from draftlens.prefill.spava.hosts import Hosts
 from draftlens.prefill.spava.rank import Outcome, Shard, read_shard

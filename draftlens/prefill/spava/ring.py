@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
-from draftlens.prefill.base import PrefillOutput
-from draftlens.prefill.full import FullPrefill
-from draftlens.prefill.reading import PrefillReading
+from draftlens.prefill.base import FullPrefill, PrefillOutput, PrefillReading
 from draftlens.prefill.spava.hosts import hosts_of
 from draftlens.prefill.spava.kv_placement import check_decode, new_cache
 from draftlens.prefill.spava.one_process import check_directed

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError
+from draftlens.core.options import shown
 
 Length = int | str
 """A number of tokens, or a share of the context such as ``"n/64"``."""

@@ -10,7 +10,7 @@ from itertools import cycle, islice, pairwise
 from typing import Any
 
 from draftlens.engine import Engine
-from draftlens.methods.plain import PlainDecoding
+from draftlens.methods.base import PlainDecoding
 from draftlens.verify import run_stock
 from draftlens_lab.bench.clips import Reader
 from draftlens_lab.bench.contestants import REFERENCE, Contestant, HfGenerate, Ours

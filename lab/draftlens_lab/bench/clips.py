@@ -12,7 +12,7 @@ import numpy as np
 from draftlens.core.errors import MediaError
 from draftlens.media import Video, load_image
 from draftlens.media.conversation import Conversation, ask, read
-from draftlens.media.sampling import midpoints
+from draftlens.media.source import midpoints
 from draftlens_lab.evaluate.answers import conversation
 
 if TYPE_CHECKING:

@@ -10,13 +10,19 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from draftlens.core.errors import ConfigError, InputError, MediaError
-from draftlens.core.options import build, describe
-from draftlens.core.registry import Registry
+from draftlens.core.options import Registry, build, describe
 from draftlens.core.stats import Clock, Stats
 from draftlens.engine import Engine
 from draftlens.inputs import Inputs
-from draftlens.methods.base import METHODS, Method, from_dict, has_option, to_dict, with_option
-from draftlens.methods.plain import PlainDecoding
+from draftlens.methods.base import (
+    METHODS,
+    Method,
+    PlainDecoding,
+    from_dict,
+    has_option,
+    to_dict,
+    with_option,
+)
 from draftlens.verify import assistant_settings, run_stock
 from draftlens_lab.bench.clips import Reader
 from draftlens_lab.bench.lossy import DROPPINGS, Dropping, accepted_tokens, answer_lossily

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from draftlens.core.errors import ConfigError
-from draftlens.core.files import write_json
-from draftlens.core.lines import LineWriter, cut_incomplete_line, read_lines
+from draftlens.core.files import LineWriter, cut_incomplete_line, read_lines, write_json
 from draftlens.core.runs import ABSENT, Difference, differences, read_description
 from draftlens.methods.base import METHODS
 

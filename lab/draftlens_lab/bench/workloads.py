@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from draftlens.core.errors import ConfigError
-from draftlens.core.registry import Registry
+from draftlens.core.options import Registry
 from draftlens_lab.bench.clips import (
     IMAGE_SUFFIXES,
     VIDEO_SUFFIXES,

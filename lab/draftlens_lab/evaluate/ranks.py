@@ -8,10 +8,8 @@ import torch
 from torch import Tensor
 
 from draftlens.core import tree as trees
-from draftlens.core.batch import Batch
 from draftlens.core.sampling import SamplingRule
-from draftlens.core.sequence import sequences_of
-from draftlens.core.stopping import StoppingRules
+from draftlens.core.sequence import Batch, StoppingRules, sequences_of
 from draftlens.core.tree import ROOT
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prepared, Prompt

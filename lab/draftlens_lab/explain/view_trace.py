@@ -10,8 +10,7 @@ from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.stats import Clock, Stats, ViewStats
 from draftlens.core.text import TextDecoder
 from draftlens.core.timeline import Timeline
-from draftlens.core.view_record import Weighed
-from draftlens.decoding.observer import Observer
+from draftlens.decoding.observer import Observer, Weighed
 from draftlens.engine import Engine
 from draftlens.media.conversation import Conversation
 from draftlens.methods.base import (

@@ -14,8 +14,8 @@ from lmms_eval.protocol import ChatMessages
 from tqdm import tqdm
 
 from draftlens.cli.model_options import NO_DRAFT
-from draftlens.core.checks import whole
 from draftlens.core.names import AUTO, EMBEDDED
+from draftlens.core.options import whole
 from draftlens.load_engine import load
 from draftlens_lab.lmms.answering import STOCK, Answer, Answering
 from draftlens_lab.lmms.requests import Message, batches, check_chat, generation, method_of

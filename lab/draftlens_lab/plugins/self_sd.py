@@ -10,7 +10,7 @@ from torch import Tensor
 
 from draftlens.core.errors import ConfigError
 from draftlens.core.prefill_readings import ATTENTION
-from draftlens.decoding.drafter import TargetContext
+from draftlens.decoding.plan import TargetContext
 from draftlens.drafting.draft_prompt import (
     DraftPrompt,
     PromptBuilder,

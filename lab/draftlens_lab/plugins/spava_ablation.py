@@ -14,8 +14,7 @@ from draftlens.core.errors import ConfigError
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
-from draftlens.prefill.base import AtOnce, PrefillOutput
-from draftlens.prefill.reading import PrefillReading
+from draftlens.prefill.base import AtOnce, PrefillOutput, PrefillReading
 from draftlens.prefill.spava.blocks import divide
 from draftlens.prefill.spava.config import check_whole
 from draftlens.prefill.spava.one_process import check_directed, read_in_blocks

@@ -11,8 +11,8 @@ from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 
 from draftlens.core.errors import ConfigError, UnsupportedModelError
 from draftlens.models.adapter import Backbone
+from draftlens.models.checks import check_modalities, check_tokenizers, check_vocabularies
 from draftlens.models.known_pairs import path_of
-from draftlens.models.pair import check_modalities, check_tokenizers, check_vocabularies
 from draftlens_lab.train.errors import loading
 from draftlens_lab.train.labels import AnswerProcessor
 from draftlens_lab.train.options import DraftTraining

@@ -15,19 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from draftlens.decoding.drafter import TargetContext
+from draftlens.decoding.plan import TargetContext
 from draftlens.drafting.pruning import Pruning
 from draftlens.models.adapter import Backbone
-from draftlens.models.cache_argument import without_cache
-from draftlens.models.capture import capture_arguments
 from draftlens.models.kv_cache import KVCache
-from draftlens.models.model_lock import lock_of
+from draftlens.models.model_state import capture_arguments, lock_of
 from draftlens.models.prompt import Prompt, build_prompt
 from draftlens.models.prompt_subset import gather
-from draftlens.models.support import model_parts, represents
+from draftlens.models.support import model_parts, represents, without_cache
 from draftlens.models.visual_grid import read_layout
-from draftlens.prefill.full import FullPrefill
-from draftlens.prefill.reading import PrefillReading
+from draftlens.prefill.base import FullPrefill, PrefillReading
 from draftlens.pruning import Pruner
 from draftlens_lab.train.draws import Draw
 from draftlens_lab.train.labels import IGNORE

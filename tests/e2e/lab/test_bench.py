@@ -17,9 +17,9 @@ from PIL import Image
 
 import draftlens
 from draftlens.core.errors import ConfigError
-from draftlens.decoding import acceptance
+from draftlens.decoding import plan as acceptance
 from draftlens.drafting.adaptive.controller import TreeController
-from draftlens.methods.plain import PlainDecoding
+from draftlens.methods.base import PlainDecoding
 from draftlens.methods.speculative import SpeculativeDecoding
 from draftlens.methods.specvlm.config import SpecVLM
 from draftlens.verify import run_stock

@@ -16,7 +16,7 @@ from PIL import Image
 
 import draftlens
 from draftlens.core.timeline import DISCARDED
-from draftlens.drafting.adaptive.forward_costs import ForwardCosts
+from draftlens.drafting.adaptive.costs import ForwardCosts
 from draftlens.media.conversation import ask, read
 from draftlens.methods.base import to_dict
 from tests.e2e.conftest import CLIPS

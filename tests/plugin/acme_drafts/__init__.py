@@ -11,12 +11,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from draftlens.core.batch import Batch
 from draftlens.core.prefill_readings import NO_FEATURES, FeatureSpec
-from draftlens.core.proposal import DraftTree, Verdict
-from draftlens.core.tree import chain, cut
+from draftlens.core.sequence import Batch
+from draftlens.core.tree import DraftTree, Verdict, chain, cut
 from draftlens.decoding import Plan, make_schedule
-from draftlens.decoding.drafter import TargetContext
+from draftlens.decoding.plan import TargetContext
 from draftlens.drafting.draft_prompt import DraftPrompt, prefilled
 from draftlens.methods.base import Models
 from draftlens.methods.tabed.views import Source

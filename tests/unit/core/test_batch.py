@@ -7,8 +7,8 @@ import torch
 from batches import batch_of, sequences
 from transformers.generation import logits_process as hf
 
-from draftlens.core.batch import Batch
 from draftlens.core.sampling import SamplingRule, row_seeds
+from draftlens.core.sequence import Batch
 from draftlens.core.tree import EMPTY, ROOT, Topology, chain, from_paths
 
 TREE = from_paths([[0], [1], [0, 0], [1, 0], [1, 1]])

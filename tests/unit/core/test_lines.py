@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from draftlens.core.errors import ConfigError
-from draftlens.core.lines import LineWriter, cut_incomplete_line, read_lines
+from draftlens.core.files import LineWriter, cut_incomplete_line, read_lines
 
 
 def test_lines_come_back_and_are_appended(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_the_disk_is_waited_for_at_intervals_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[int] = []
-    monkeypatch.setattr("draftlens.core.lines.os.fsync", synced.append)
+    monkeypatch.setattr("draftlens.core.files.os.fsync", synced.append)
     lines = LineWriter(tmp_path / "a", sync_seconds=60.0)
     for number in range(5):
         lines.write(number)

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from draftlens.core.errors import ConfigError
-from draftlens.core.options import build, describe, make
-from draftlens.core.registry import Registry
+from draftlens.core.options import Registry, build, describe, make
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from draftlens.core import registry as registry_module
+from draftlens.core import options as registry_module
 from draftlens.core.errors import ConfigError
-from draftlens.core.registry import Entry, Registry
+from draftlens.core.options import Entry, Registry
 
 
 def test_names_are_imported_on_first_use() -> None:

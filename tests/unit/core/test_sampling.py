@@ -14,7 +14,6 @@ from torch import Tensor
 from transformers.generation import logits_process as hf
 
 from draftlens.core import sampling
-from draftlens.core.batch import Batch
 from draftlens.core.errors import ConfigError
 from draftlens.core.sampling import (
     NodeHistories,
@@ -25,6 +24,7 @@ from draftlens.core.sampling import (
     gumbel,
     row_seeds,
 )
+from draftlens.core.sequence import Batch
 from draftlens.core.tree import ROOT, Topology, chain, from_paths
 
 VOCAB, PROMPT = 12, 6

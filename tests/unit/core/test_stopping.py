@@ -18,9 +18,7 @@ from transformers.generation.stopping_criteria import (
     StoppingCriteriaList,
 )
 
-from draftlens.core.history import History
-from draftlens.core.sequence import Sequence
-from draftlens.core.stopping import Emission, StoppingRules
+from draftlens.core.sequence import Emission, History, Sequence, StoppingRules
 
 PROMPT = 4
 LIMIT = MaxLengthCriteria(PROMPT + 10)

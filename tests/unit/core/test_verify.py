@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from draftlens.core.proposal import DraftTree, Verdict
-from draftlens.core.tree import EMPTY, ROOT, Topology, chain, from_paths
+from draftlens.core.tree import EMPTY, ROOT, DraftTree, Topology, Verdict, chain, from_paths
 from draftlens.core.verify import _try_children, match, reject, tolerant
 
 VOCAB = 3

@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 from batches import batch_of, sequences
 
-from draftlens.core.proposal import Verdict
 from draftlens.core.sampling import SamplingRule, row_seeds
-from draftlens.core.tree import EMPTY
-from draftlens.decoding.drafter import DRAFT_NOISE, NoDraft, TargetContext, draw_children
+from draftlens.core.tree import EMPTY, Verdict
+from draftlens.decoding.plan import DRAFT_NOISE, NoDraft, TargetContext, draw_children
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
 

@@ -10,11 +10,11 @@ from families import FAMILIES, inputs
 from stock import LONG, METHODS, draft, reference, target
 
 from draftlens import InputError
-from draftlens.core.batch import Batch
-from draftlens.core.proposal import DraftTree
+from draftlens.core.sequence import Batch
 from draftlens.core.stats import Clock, Stats
+from draftlens.core.tree import DraftTree
 from draftlens.decoding import Session, decode, step
-from draftlens.decoding.part_size import PartSize
+from draftlens.decoding.admission import PartSize
 from draftlens.methods.base import Models, from_dict
 from draftlens.models.adapter import Backbone
 

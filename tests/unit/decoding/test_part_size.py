@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from draftlens.decoding.part_size import FIRST, MIN_TOKENS, PartSize
+from draftlens.decoding.admission import FIRST, MIN_TOKENS, PartSize
 
 
 def test_parts_follow_the_speed_of_the_last_one() -> None:

@@ -33,7 +33,7 @@ from draftlens.documents.reading.pipeline import Phase, untimed
 from draftlens.documents.reading.targets import TargetProfile
 from draftlens.documents.reading.values import Piece, Reading, Region, RegionText
 from draftlens.documents.regions import crops_of, read_regions
-from draftlens.drafting.adaptive.cost_curve import CostCurve
+from draftlens.drafting.adaptive.costs import CostCurve
 from draftlens.models.adapter import Backbone
 from draftlens.models.load import Loaded
 from draftlens.verify import run_stock

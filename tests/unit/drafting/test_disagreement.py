@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import draftlens
-from draftlens.drafting import disagreement
-from draftlens.drafting.disagreement import MIN_TRIALS, Disagreement
+from draftlens.drafting import model_drafter as disagreement
+from draftlens.drafting.model_drafter import MIN_TRIALS, Disagreement
 
 
 @pytest.fixture(autouse=True)

@@ -10,10 +10,8 @@ from batches import batch_of, sequences
 from families import FAMILIES, PLANS, Family, inputs
 from stock import target
 
-from draftlens.core.proposal import Verdict
-from draftlens.core.rows import replace_by_last, without_row
-from draftlens.core.sequence import Sequence
-from draftlens.core.tree import EMPTY, Topology, chain, from_paths
+from draftlens.core.sequence import Sequence, replace_by_last, without_row
+from draftlens.core.tree import EMPTY, Topology, Verdict, chain, from_paths
 from draftlens.drafting.draft_prompt import DraftPrompt, DraftPromptBuilder, prefilled
 from draftlens.drafting.draft_rows import DraftRows
 from draftlens.drafting.model_drafter import ModelDrafter

@@ -11,12 +11,11 @@ from batches import batch_of, sequences
 from torch import Tensor
 from transformers.generation import logits_process as hf
 
-from draftlens.core.batch import Batch
 from draftlens.core.prefill_readings import NO_FEATURES
-from draftlens.core.proposal import DraftTree
 from draftlens.core.sampling import SamplingRule
-from draftlens.core.tree import EAGLE_PATHS, ROOT, Topology, chain, from_paths, path_to
-from draftlens.drafting.growth import Level
+from draftlens.core.sequence import Batch
+from draftlens.core.tree import EAGLE_PATHS, ROOT, DraftTree, Topology, chain, from_paths, path_to
+from draftlens.drafting.draft_rows import Level
 from draftlens.drafting.model_drafter import TreeDrafter
 
 VOCAB = 12

@@ -12,16 +12,24 @@ from batches import batch_of, sequences
 from torch import Tensor
 from transformers.generation import logits_process as hf
 
-from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.sampling import SamplingRule
 from draftlens.core.sequence import Sequence
-from draftlens.core.tree import EAGLE_PATHS, EMPTY, ROOT, Topology, chain, cut, from_paths
-from draftlens.decoding.drafter import TargetContext
+from draftlens.core.tree import (
+    EAGLE_PATHS,
+    EMPTY,
+    ROOT,
+    DraftTree,
+    Topology,
+    Verdict,
+    chain,
+    cut,
+    from_paths,
+)
+from draftlens.decoding.plan import TargetContext
 from draftlens.drafting import model_drafter
 from draftlens.drafting.adaptive.controller import RoundState
 from draftlens.drafting.draft_prompt import DraftPromptBuilder
-from draftlens.drafting.draft_rows import DraftRows
-from draftlens.drafting.growth import levels
+from draftlens.drafting.draft_rows import DraftRows, levels
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt

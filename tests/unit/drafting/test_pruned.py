@@ -14,8 +14,8 @@ from torch import Tensor
 
 from draftlens.core.errors import ConfigError, UnsupportedModelError
 from draftlens.core.prefill_readings import ATTENTION, FeatureSpec, PrefillFeatures
-from draftlens.decoding.drafter import TargetContext
 from draftlens.decoding.observer import Observer
+from draftlens.decoding.plan import TargetContext
 from draftlens.drafting import pruning as pruned
 from draftlens.drafting.pruning import Pruning
 from draftlens.models.kv_cache import KVCache

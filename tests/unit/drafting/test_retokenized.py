@@ -10,7 +10,7 @@ import torch
 from batches import batch_of, sequences
 from torch import Tensor
 
-from draftlens.decoding.drafter import TargetContext
+from draftlens.decoding.plan import TargetContext
 from draftlens.drafting.draft_prompt import DraftPromptBuilder
 from draftlens.drafting.retokenized import RetokenizedDrafter
 from draftlens.models.kv_cache import KVCache

@@ -28,7 +28,7 @@ FAULTY = """
 import os, pickle, signal, time
 from multiprocessing.connection import Connection
 from draftlens.media import reader
-from draftlens.media.remote import local_copy
+from draftlens.media.files import local_copy
 load = reader.load_video
 class Harmful:
     def __reduce__(self):

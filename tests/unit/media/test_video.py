@@ -23,13 +23,15 @@ from draftlens.core.errors import ConfigError, DraftlensError, MediaError
 from draftlens.core.text import printable
 from draftlens.media import Limits, Video, load_video
 from draftlens.media import files as clip_files
-from draftlens.media.sampling import (
+from draftlens.media.source import (
+    OpenClip,
+    Unseekable,
     frames_by_decoding,
     frames_by_seeking,
     measure_extent,
     midpoints,
+    open_source,
 )
-from draftlens.media.source import OpenClip, Unseekable, open_source
 from draftlens.media.video import _load_by_decoding, _load_by_seeking
 
 Film = Callable[..., Path]

@@ -22,7 +22,7 @@ from draftlens import (
 )
 from draftlens.core.errors import ConfigError, IncompatiblePairError
 from draftlens.core.tree import chain, from_paths
-from draftlens.decoding.drafter import NoDraft
+from draftlens.decoding.plan import NoDraft
 from draftlens.drafting.draft_prompt import (
     DraftPromptBuilder,
     SelfPromptBuilder,

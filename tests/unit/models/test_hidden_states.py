@@ -12,10 +12,9 @@ from transformers import DynamicCache
 from draftlens.core.errors import ConfigError, UnsupportedModelError
 from draftlens.core.prefill_readings import FeatureSpec
 from draftlens.models.adapter import Backbone
-from draftlens.models.cache_argument import with_cache
 from draftlens.models.prompt import Prompt
-from draftlens.prefill.full import FullPrefill
-from draftlens.prefill.reading import PrefillReading
+from draftlens.models.support import with_cache
+from draftlens.prefill.base import FullPrefill, PrefillReading
 
 BY_NAME = {family.name: family for family in FAMILIES}
 two_families = pytest.mark.parametrize("name", ["llava", "qwen2_5_vl"])

@@ -15,11 +15,10 @@ from torch.nn.functional import linear
 
 import draftlens
 from draftlens.core import tree as trees
-from draftlens.models import onednn_linear
-from draftlens.models import onednn_many_rows as products
+from draftlens.models import products as onednn_linear
+from draftlens.models import products as products
 from draftlens.models.adapter import Backbone
-from draftlens.models.onednn_linear import TIMINGS, product
-from draftlens.models.onednn_many_rows import ManyRows, many_rows
+from draftlens.models.products import TIMINGS, ManyRows, many_rows, product
 
 pytestmark = pytest.mark.skipif(
     not onednn_linear.is_available(), reason="torch was built without MKL or oneDNN"

@@ -10,7 +10,7 @@ from threading import Barrier, Event, Lock, Thread, get_ident
 import pytest
 import torch
 
-from draftlens.models.model_lock import PassLock, lock_of
+from draftlens.models.model_state import PassLock, lock_of
 
 LONG, SHORT = 30.0, 0.2
 """Seconds in which a thread certainly runs, and in which it would if nothing held it up."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from draftlens.core.errors import IncompatiblePairError
-from draftlens.models.pair import (
+from draftlens.models.checks import (
     MAX_PADDING,
     check_modalities,
     check_tokenizers,

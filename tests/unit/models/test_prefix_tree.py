@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from draftlens.models.kv_cache import LayerStates
-from draftlens.models.prefix_tree import DIGEST_BYTES, PrefixTree, Segment
+from draftlens.models.prompt_cache import DIGEST_BYTES, PrefixTree, Segment
 
 LAYERS, HEADS, WIDTH = 2, 2, 3
 TOKEN_BYTES = DIGEST_BYTES + LAYERS * 2 * HEADS * WIDTH * 4

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 import draftlens
-from draftlens.models import onednn_linear as products
-from draftlens.models.onednn_linear import (
+from draftlens.models import products as products
+from draftlens.models.products import (
     FEW,
     LANES,
     MANY,

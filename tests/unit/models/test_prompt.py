@@ -10,7 +10,6 @@ from torch import Tensor
 from transformers.generation.configuration_utils import GenerationMode
 
 from draftlens.core.errors import ConfigError, InputError, UnsupportedModelError
-from draftlens.models.cache_argument import CACHE_ARGUMENT
 from draftlens.models.prompt import (
     Prompt,
     build_prompt,
@@ -18,6 +17,7 @@ from draftlens.models.prompt import (
     left_padded,
     with_checked_mask,
 )
+from draftlens.models.support import CACHE_ARGUMENT
 
 ROWS = [[11, 12, 13], [21, 22, 23, 24, 25], [31]]
 LENGTH, PAD = 6, 0

@@ -11,10 +11,8 @@ import torch
 from torch import Tensor
 
 from draftlens import ConfigError
-from draftlens.models.held_tokens import HeldTokens
-from draftlens.models.kv_cache import KVCache
-from draftlens.models.prefix_tree import DIGEST_BYTES
-from draftlens.models.prompt_cache import PromptCache, num_bytes
+from draftlens.models.kv_cache import HeldTokens, KVCache
+from draftlens.models.prompt_cache import DIGEST_BYTES, PromptCache, num_bytes
 
 LAYERS, HEADS, WIDTH = 2, 1, 2
 TOKEN_BYTES = DIGEST_BYTES + LAYERS * 2 * HEADS * WIDTH * 4

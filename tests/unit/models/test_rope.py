@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from draftlens.core.errors import InputError
-from draftlens.models.rope import (
+from draftlens.models.support import (
     Frequencies,
     check_reach,
     frequencies_of,

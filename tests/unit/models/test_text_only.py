@@ -24,8 +24,7 @@ from draftlens.core.errors import (
 from draftlens.media.conversation import Conversation
 from draftlens.models.known_pairs import EMBEDDED
 from draftlens.models.load import load_model, load_pair
-from draftlens.models.loading import LoadOptions, PairOptions
-from draftlens.models.text_processor import TextProcessor
+from draftlens.models.loading import LoadOptions, PairOptions, TextProcessor
 
 CPU = LoadOptions(device="cpu")
 ON_CPU = PairOptions(CPU, CPU)

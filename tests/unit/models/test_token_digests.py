@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from draftlens.models.prompt import Prompt
-from draftlens.models.token_digests import answer_digests, content_digest, prompt_digests
+from draftlens.models.prompt_cache import answer_digests, content_digest, prompt_digests
 
 LENGTHS = [6, 8]
 VISUAL = torch.tensor([[0, 1, 1, 0, 0, 0, 0, 0], [0, 0, 1, 1, 0, 1, 0, 0]]).bool()

@@ -8,8 +8,7 @@ import pytest
 from families import inputs
 from stock import reference
 
-from draftlens.decoding.admission import Admission
-from draftlens.decoding.part_size import PartSize
+from draftlens.decoding.admission import Admission, PartSize
 from draftlens.decoding.session import Session
 from draftlens.scheduling import AnswerError
 from tests.unit.scheduling.callers import FAMILY, WAIT, Caller, Gate, Start

@@ -14,12 +14,12 @@ from stock import NEW, reference
 from draftlens import ConfigError, InputError
 from draftlens.core.sampling import row_seeds
 from draftlens.decoding.session import Session
-from draftlens.drafting.adaptive.cost_curve import CostCurve
-from draftlens.drafting.adaptive.forward_costs import ForwardCosts
+from draftlens.drafting.adaptive.costs import CostCurve, ForwardCosts
 from draftlens.methods.base import from_dict
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt_cache import PromptCache
-from draftlens.scheduling import AnswerError, QueueFullError, Update, batch
+from draftlens.scheduling import AnswerError, QueueFullError, Update
+from draftlens.scheduling import scheduler as batch
 from tests.unit.scheduling.callers import (
     FAMILY,
     METHOD,

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
-from draftlens.core.options import make
-from draftlens.core.registry import Registry
+from draftlens.core.options import Registry, make
 from draftlens.documents.reading.geometry import Box
 from draftlens.documents.reading.values import Region, RegionText
 from draftlens.documents.reading.variants import printed
@@ -89,7 +88,7 @@ def make_format(choice: Any) -> DraftFormat:
 
 def region_drafts(form: DraftFormat, region: Region) -> list[str]:
     """Different drafts of a region by its readers. A paragraph keeps its printed lines;
-    `methods/hsd/variants.py` joins them."""
+    `methods/hsd/reference_text.py` joins them."""
     drafts = [draft for text in region.texts for draft in _drafts_of(form, region, text)]
     return list(dict.fromkeys(drafts))
 

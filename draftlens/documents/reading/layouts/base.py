@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from draftlens.core.options import make
-from draftlens.core.registry import Registry
+from draftlens.core.options import Registry, make
 from draftlens.documents.reading.page import Page
 from draftlens.documents.reading.values import Piece, Region
 

@@ -7,8 +7,7 @@ from typing import Any, Protocol
 
 from PIL import Image
 
-from draftlens.core.options import make
-from draftlens.core.registry import Registry
+from draftlens.core.options import Registry, make
 from draftlens.documents.reading.geometry import POINTS_PER_INCH
 from draftlens.documents.reading.page import Page
 from draftlens.documents.reading.values import Reading

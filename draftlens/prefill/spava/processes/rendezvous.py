@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from draftlens.core.checks import shown
 from draftlens.core.errors import ConfigError
 from draftlens.core.locks import ForkLock
+from draftlens.core.options import shown
 from draftlens.models.adapter import Backbone
 from draftlens.models.model_state import Slot
 from draftlens.prefill.base import NO_INPUTS

@@ -13,8 +13,8 @@ from torch import Tensor
 from draftlens.core.stats import Clock, Stats
 from draftlens.models.adapter import Backbone
 from draftlens.models.attention.dispatch import ARGUMENT, dispatching
-from draftlens.models.cache_argument import with_cache
 from draftlens.models.prompt import Prepared, Prompt
+from draftlens.models.support import with_cache
 from draftlens_lab.bench.lossy.base import Dropping
 from draftlens_lab.bench.lossy.greedy import greedy_choice, has_ended
 from draftlens_lab.bench.lossy.prefill import Prefilled, prefill

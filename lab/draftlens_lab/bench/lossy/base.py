@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from draftlens.core.errors import ConfigError
-from draftlens.core.registry import Registry
+from draftlens.core.options import Registry
 from draftlens.models.prompt import Prompt
 
 DROPPINGS = Registry(

@@ -20,8 +20,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from draftlens.core.errors import ConfigError, InputError, UnsupportedModelError
 from draftlens.models.adapter import Backbone
 from draftlens.models.attention.dispatch import ARGUMENT, dispatching
-from draftlens.models.cache_argument import CACHE_ARGUMENTS, with_cache
 from draftlens.models.prompt import Prompt
+from draftlens.models.support import CACHE_ARGUMENTS, with_cache
 from draftlens_lab.bench.lossy.base import Dropping
 from draftlens_lab.bench.lossy.reading import reader_attention, scaling_of
 

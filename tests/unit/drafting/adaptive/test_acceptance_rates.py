@@ -7,7 +7,7 @@ import random
 import pytest
 
 from draftlens.core.tree import EMPTY, chain, from_paths
-from draftlens.drafting.adaptive.acceptance_rates import (
+from draftlens.drafting.adaptive.round_plan import (
     EARLIER_WEIGHT,
     MAX_DEPTH,
     PRIORS,

@@ -30,9 +30,9 @@ from draftlens.drafting.adaptive.calibration import (
     WIDTHS,
     measure_curve,
 )
-from draftlens.drafting.adaptive.cost_curve import CostCurve
+from draftlens.drafting.adaptive.costs import CostCurve
 from draftlens.models.adapter import Backbone
-from draftlens.models.cache_argument import cache_in
+from draftlens.models.support import cache_in
 
 FULL = range(1, WIDEST_TREE + 1)
 BY_NAME = {family.name: family for family in FAMILIES}

@@ -17,9 +17,7 @@ from draftlens.drafting.adaptive.controller import (
     TreeController,
     best_for,
 )
-from draftlens.drafting.adaptive.cost_curve import CostCurve
-from draftlens.drafting.adaptive.expectation import Expectation
-from draftlens.drafting.adaptive.forward_costs import ForwardCosts
+from draftlens.drafting.adaptive.costs import CostCurve, Expectation, ForwardCosts
 from draftlens.drafting.adaptive.round_plan import MAX_NODES, TREES
 
 FLAT = CostCurve((1, 64), (1.0, 1.0))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from draftlens.drafting.adaptive.cost_curve import CostCurve
+from draftlens.drafting.adaptive.costs import CostCurve
 
 CURVE = CostCurve((1, 3, 6, 9), (1.0, 1.05, 2.0, 2.1), 100, 0.001, 0.0001)
 

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from draftlens.drafting.adaptive.cost_curve import CostCurve
-from draftlens.drafting.adaptive.forward_costs import (
+from draftlens.drafting.adaptive.costs import (
     FIRST_LIMIT,
     RECENT,
     WINDOW,
+    CostCurve,
     ForwardCosts,
 )
 

@@ -13,10 +13,10 @@ from families import FAMILIES
 
 from draftlens.core.tree import chain
 from draftlens.drafting.adaptive import history as records
-from draftlens.drafting.adaptive.acceptance_rates import AcceptanceRates
 from draftlens.drafting.adaptive.controller import TreeController
-from draftlens.drafting.adaptive.cost_curve import CostCurve
+from draftlens.drafting.adaptive.costs import CostCurve
 from draftlens.drafting.adaptive.history import record_of
+from draftlens.drafting.adaptive.round_plan import AcceptanceRates
 from draftlens.models.adapter import Backbone
 from draftlens.models.model_state import Slot
 

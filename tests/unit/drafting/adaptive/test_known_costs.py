@@ -14,10 +14,10 @@ import pytest
 import torch
 from families import FAMILIES
 
-from draftlens.drafting.adaptive import cost_store as known_costs
+from draftlens.drafting.adaptive import history as known_costs
 from draftlens.drafting.adaptive.calibration import CONTEXT
-from draftlens.drafting.adaptive.cost_curve import CostCurve
-from draftlens.drafting.adaptive.cost_store import (
+from draftlens.drafting.adaptive.costs import CostCurve
+from draftlens.drafting.adaptive.history import (
     STALE,
     calibrate,
     calibrate_models,

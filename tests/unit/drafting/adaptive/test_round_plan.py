@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from draftlens.core.tree import EAGLE_PATHS, ROOT, Topology, chain, cut, from_paths
-from draftlens.drafting.adaptive.acceptance_rates import AcceptanceRates
 from draftlens.drafting.adaptive.round_plan import (
     MAX_NODES,
     PLAIN,
     TREES,
+    AcceptanceRates,
     RoundPlan,
     level_sizes,
     level_widths,

@@ -13,7 +13,7 @@ from draftlens_lab.bench.store import SPEC_BENCH, BatchMeasurement, Failure, Mea
 from draftlens_lab.cli.bench_run import batch_sizes
 
 from draftlens.core.errors import ConfigError
-from draftlens.methods.plain import PlainDecoding
+from draftlens.methods.base import PlainDecoding
 from draftlens.methods.speculative import SpeculativeDecoding
 from tests.unit.lab.bench.fakes import Race, begun
 

@@ -21,7 +21,7 @@ from draftlens_lab.cli.report_tables import show_tables
 from rich.console import Console
 
 from draftlens.cli import show
-from draftlens.methods.plain import PlainDecoding
+from draftlens.methods.base import PlainDecoding
 from draftlens.methods.specvlm.config import SpecVLM
 
 RUN: dict[str, Any] = {

@@ -27,11 +27,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from draftlens.core.errors import ConfigError
-from draftlens.decoding.drafter import TargetContext
+from draftlens.decoding.plan import TargetContext
 from draftlens.drafting.pruning import Pruning
 from draftlens.models.adapter import Backbone
-from draftlens.prefill.full import FullPrefill
-from draftlens.prefill.reading import PrefillReading
+from draftlens.prefill.base import FullPrefill, PrefillReading
 from draftlens.pruning import make_pruner
 from tests.unit.lab.train.drafts import (
     CLIPS,

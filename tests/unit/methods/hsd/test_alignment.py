@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftlens.methods.hsd.edit_alignment import BAND, Alignment, difference
+from draftlens.methods.hsd.matcher import BAND, Alignment, difference
 
 repeatable = settings(derandomize=True, deadline=None, database=None, max_examples=60)
 words = st.text(alphabet="ab .", max_size=BAND - 4)

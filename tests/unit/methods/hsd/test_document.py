@@ -13,11 +13,9 @@ from text_tokenizers import all_tokenizers
 from draftlens.methods.hsd.drafter import DocumentOptions, document_matcher
 from draftlens.methods.hsd.matcher import DocumentMatcher
 from draftlens.methods.hsd.reference_text import ReferenceDocument, TextReference
-from draftlens.methods.lookup.answer_tail import BREAK, AnswerTail
 from draftlens.methods.lookup.candidates import Kind
 from draftlens.methods.lookup.ngram_index import Vocabulary
-from draftlens.methods.lookup.normalized_text import WALL
-from draftlens.methods.lookup.text_tokens import TextCodec, joined_text
+from draftlens.methods.lookup.text import BREAK, WALL, AnswerTail, TextCodec, joined_text
 
 repeatable = settings(derandomize=True, deadline=None, database=None, max_examples=40)
 EOS = 0

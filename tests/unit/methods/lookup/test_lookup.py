@@ -12,13 +12,11 @@ from batches import batch_of, sequences
 from families import FAMILIES
 
 from draftlens.core.errors import ConfigError
-from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.references import NO_REFERENCES, References
 from draftlens.core.sequence import Sequence
-from draftlens.core.tree import EMPTY, chain
-from draftlens.decoding.drafter import TargetContext
-from draftlens.drafting.adaptive.cost_curve import CostCurve
-from draftlens.drafting.adaptive.forward_costs import ForwardCosts
+from draftlens.core.tree import EMPTY, DraftTree, Verdict, chain
+from draftlens.decoding.plan import TargetContext
+from draftlens.drafting.adaptive.costs import CostCurve, ForwardCosts
 from draftlens.methods.base import Models, from_dict
 from draftlens.methods.lookup.acceptance import DraftBudget
 from draftlens.methods.lookup.drafter import LookupDrafter

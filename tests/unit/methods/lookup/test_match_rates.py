@@ -10,12 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftlens.core.tree import ROOT
-from draftlens.drafting.adaptive.cost_curve import CostCurve
-from draftlens.drafting.adaptive.forward_costs import ForwardCosts
+from draftlens.drafting.adaptive.costs import CostCurve, ForwardCosts
 from draftlens.methods.lookup.acceptance import DraftBudget, MatchRates, likeliest_length
-from draftlens.methods.lookup.candidates import Candidate, Kind
+from draftlens.methods.lookup.candidates import Candidate, Kind, PrefixTree, merge
 from draftlens.methods.lookup.ngram_index import Reference, TokenIndex
-from draftlens.methods.lookup.prefix_tree import PrefixTree, merge
 
 repeatable = settings(derandomize=True, deadline=None, database=None)
 candidates = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=5), max_size=5)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftlens.methods.lookup.answer_tail import BREAK
 from draftlens.methods.lookup.candidates import Candidate, Matcher
 from draftlens.methods.lookup.ngram_index import MOST_MATCHES, Reference, TokenIndex, Vocabulary
+from draftlens.methods.lookup.text import BREAK
 
 repeatable = settings(derandomize=True, deadline=None, database=None)
 texts = st.lists(st.sampled_from([BREAK, 1, 1, 2, 2, 3]), max_size=25)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftlens.core.tree import ROOT, Topology
-from draftlens.methods.lookup.prefix_tree import NO_CANDIDATES, PrefixTree, merge
+from draftlens.methods.lookup.candidates import NO_CANDIDATES, PrefixTree, merge
 
 Prefix = tuple[int, ...]
 

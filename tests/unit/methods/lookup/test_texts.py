@@ -10,20 +10,18 @@ from hypothesis import strategies as st
 from text_tokenizers import all_tokenizers
 
 from draftlens.core.text import TextDecoder
-from draftlens.methods.hsd.variants import variants_of
-from draftlens.methods.lookup.answer_tail import AnswerTail
-from draftlens.methods.lookup.normalized_text import (
-    WALL,
-    NormalizedText,
-    normalize,
-    normalize_character,
-)
-from draftlens.methods.lookup.text_tokens import (
+from draftlens.methods.hsd.reference_text import variants_of
+from draftlens.methods.lookup.text import (
     MOST_HELD_BACK,
+    WALL,
+    AnswerTail,
+    NormalizedText,
     SlowDecoder,
     StreamDecoder,
     TextCodec,
     joined_text,
+    normalize,
+    normalize_character,
 )
 
 repeatable = settings(derandomize=True, deadline=None, database=None, max_examples=50)

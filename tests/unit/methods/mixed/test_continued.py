@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from draftlens.core.proposal import DraftTree
-from draftlens.core.tree import EMPTY, chain, from_paths
+from draftlens.core.tree import EMPTY, DraftTree, chain, from_paths
 from draftlens.methods.mixed.drafter import continued, first_choices
 
 FORKED = from_paths([[0], [1], [0, 0], [1, 0], [0, 0, 0], [0, 0, 1]])

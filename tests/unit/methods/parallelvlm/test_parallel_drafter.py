@@ -11,13 +11,12 @@ import torch
 from batches import batch_of, sequences
 
 from draftlens.core.errors import InputError
-from draftlens.core.proposal import DraftTree, Verdict
 from draftlens.core.sampling import SamplingRule
 from draftlens.core.sequence import Sequence
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.timeline import DISCARDED, Span
-from draftlens.core.tree import chain
-from draftlens.decoding.drafter import TargetContext
+from draftlens.core.tree import DraftTree, Verdict, chain
+from draftlens.decoding.plan import TargetContext
 from draftlens.methods.parallelvlm import worker_session as module
 from draftlens.methods.parallelvlm.draft_inputs import OwnPrompt
 from draftlens.methods.parallelvlm.link import WorkerLostError

@@ -19,8 +19,7 @@ from PIL import Image
 import draftlens
 from draftlens.core.errors import ConfigError
 from draftlens.media import Video
-from draftlens.media.chat_source import CaptionError, ChatSource, Processing
-from draftlens.media.conversation import Conversation
+from draftlens.media.conversation import CaptionError, ChatSource, Conversation, Processing
 from draftlens.methods.base import Models
 from draftlens.methods.tabed.caption_writers import BATCH, CallableWriter
 from draftlens.methods.tabed.captions import (

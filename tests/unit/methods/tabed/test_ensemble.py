@@ -17,16 +17,13 @@ from transformers.generation import logits_process as hf
 
 import draftlens
 from draftlens.core.errors import DraftlensError
-from draftlens.core.proposal import Verdict
 from draftlens.core.sampling import SamplingRule
 from draftlens.core.sequence import Sequence
-from draftlens.core.tree import Topology, chain, from_paths, path_to
-from draftlens.core.view_record import Weighed
-from draftlens.decoding.drafter import TargetContext
+from draftlens.core.tree import Topology, Verdict, chain, from_paths, path_to
 from draftlens.decoding.loop import decode
-from draftlens.decoding.observer import Observer
-from draftlens.drafting.draft_scores import score_tokens
-from draftlens.drafting.growth import Nodes
+from draftlens.decoding.observer import Observer, Weighed
+from draftlens.decoding.plan import TargetContext
+from draftlens.drafting.draft_rows import Nodes, score_tokens
 from draftlens.methods.tabed.ensemble import Ensemble
 from draftlens.methods.tabed.prompts import ViewPrompts
 from draftlens.methods.tabed.views import Source, View, make_views

@@ -12,14 +12,13 @@ import torch
 from PIL import Image
 
 import draftlens
-from draftlens.core.batch import Batch
 from draftlens.core.errors import ConfigError, InputError
+from draftlens.core.sequence import Batch
 from draftlens.decoding import Plan
-from draftlens.decoding.drafter import NoDraft, TargetContext
-from draftlens.media.chat_source import ChatSource
+from draftlens.decoding.plan import NoDraft, TargetContext
+from draftlens.media.conversation import ChatSource
 from draftlens.media.rewriting import without_media
-from draftlens.methods.base import Models
-from draftlens.methods.plain import PlainDecoding
+from draftlens.methods.base import Models, PlainDecoding
 from draftlens.methods.tabed.given_views import VIEWS_EXTRA, read_views
 
 RED = Image.new("RGB", (32, 32), (255, 0, 0))

@@ -12,14 +12,10 @@ from families import FAMILIES, PLANS, Family, inputs
 from stock import target
 from torch import Tensor
 
-from draftlens.core.batch import Batch
-from draftlens.core.proposal import Verdict
-from draftlens.core.rows import replace_by_last
-from draftlens.core.sequence import Sequence
-from draftlens.core.tree import EMPTY, Topology, chain, from_paths
+from draftlens.core.sequence import Batch, Sequence, replace_by_last
+from draftlens.core.tree import EMPTY, Topology, Verdict, chain, from_paths
 from draftlens.drafting.draft_prompt import DraftPrompt, prefilled
-from draftlens.drafting.draft_rows import DraftRows
-from draftlens.drafting.growth import levels
+from draftlens.drafting.draft_rows import DraftRows, levels
 from draftlens.methods.tabed.pooling import pool
 from draftlens.methods.tabed.view_rows import ViewRows
 from draftlens.models.adapter import Backbone

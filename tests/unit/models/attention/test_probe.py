@@ -26,8 +26,7 @@ from draftlens.models.attention import scores as probe
 from draftlens.models.attention.dispatch import dispatching
 from draftlens.models.attention.scores import AttentionProbe
 from draftlens.models.prompt import Prompt
-from draftlens.prefill.full import FullPrefill
-from draftlens.prefill.reading import PrefillReading
+from draftlens.prefill.base import FullPrefill, PrefillReading
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
 

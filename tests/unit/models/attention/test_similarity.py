@@ -26,8 +26,7 @@ from draftlens.core.prefill_readings import (
 from draftlens.models.adapter import Backbone
 from draftlens.models.attention.similarities import similarity
 from draftlens.models.prompt import Prompt
-from draftlens.prefill.full import FullPrefill
-from draftlens.prefill.reading import PrefillReading
+from draftlens.prefill.base import FullPrefill, PrefillReading
 from draftlens.pruning.similarity import UVPruner
 from tests.unit.models.attention.test_probe import alone, eager
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, export
 
 import draftlens
-from draftlens.models import onednn_linear as products
+from draftlens.models import products as products
 from draftlens.models.adapter import Backbone
 from draftlens.passes.inductor.compiler import (
     OPTIONS,

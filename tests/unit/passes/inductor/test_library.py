@@ -118,7 +118,7 @@ def test_passes_of_two_and_three_tokens_have_code_of_their_own_if_matrices_are_l
     small = make(backbone, tmp_path, ScriptedCompiler())
     assert [small.shape_of(one).is_few for one in positions] == [False] * 5
     assert small.usual_shapes(()) == [ONE, SOME]
-    monkeypatch.setattr("draftlens.models.onednn_linear.LARGE", 1)
+    monkeypatch.setattr("draftlens.models.products.LARGE", 1)
     large = make(backbone, tmp_path, ScriptedCompiler())
     assert [large.shape_of(one).is_few for one in positions] == [False, True, True, False, False]
     assert large.shape_of(positions[2]).name == "Nx1-few-axes3"
