@@ -19,10 +19,7 @@ import torch  # noqa: E402
 from covering import covering  # noqa: E402
 
 from draftlens.drafting.adaptive import history as records  # noqa: E402
-from draftlens.drafting.adaptive.costs import (
-    CostCurve,
-    ForwardCosts,
-)
+from draftlens.drafting.adaptive.costs import CostCurve, ForwardCosts  # noqa: E402
 from draftlens.models.model_state import Slot  # noqa: E402
 
 

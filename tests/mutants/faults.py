@@ -580,8 +580,8 @@ FAULTS = (
     Fault(
         "large products under autocast keep their precision",
         "draftlens/models/products.py",
-        ' and not torch.is_autocast_enabled("cpu")',
-        "",
+        '<= MANY and not torch.is_autocast_enabled("cpu")',
+        "<= MANY",
         PRODUCTS,
     ),
     Fault(

@@ -40,6 +40,8 @@ ELSEWHERE = {
     "breakdown.png": "output of draftlens bench",
     "config.json": "of a model",
     "dist/": "output of the build",
+    "dist/requirements-serve.txt": "output of `make sbom`",
+    "dist/sbom.json": "output of `make sbom`",
     "docs/repetition.md": "written by the reader of CONTRIBUTING",
     "document_profile.json": "of a reader of documents",
     "draft_step_by_context.png": "output of draftlens bench",
@@ -76,7 +78,7 @@ ELSEWHERE = {
     "videos/": "output of draftlens world",
 }
 """Paths that are outside of the checkout, and whose they are."""
-OUTPUT_FOLDERS = (".venv/", "OUT/", "runs/")
+OUTPUT_FOLDERS = (".venv/", "OUT/", "dist/", "runs/")
 
 OBJECTS = {
     "batch": "Batch",
