@@ -7,8 +7,8 @@ from dataclasses import replace
 from statistics import fmean
 
 from draftlens.documents.reading.blocks import lines_of, split_columns
-from draftlens.documents.reading.geometry import Box, around
-from draftlens.documents.reading.order import reading_order
+from draftlens.documents.reading.geometry import Box, around, reading_order
+from draftlens.documents.reading.page import Piece, Reading, Region, RegionText
 from draftlens.documents.reading.tables import (
     is_prose,
     rows_of,
@@ -16,7 +16,6 @@ from draftlens.documents.reading.tables import (
     tables_in,
     without_captions,
 )
-from draftlens.documents.reading.values import Piece, Reading, Region, RegionText
 
 
 def ordered(regions: Sequence[Region]) -> list[Region]:

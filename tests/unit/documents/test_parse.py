@@ -20,19 +20,16 @@ from PIL import Image
 import draftlens
 from draftlens.core.repetition import LoopCriterion
 from draftlens.documents import run
-from draftlens.documents.asking import Asker, Ending
-from draftlens.documents.crops import groups_of
+from draftlens.documents.asking import Asker, Ending, profile_for
 from draftlens.documents.drafting import PageDrafter, drafted_pages
-from draftlens.documents.payoff import LOSSES
-from draftlens.documents.profiles import profile_for
 from draftlens.documents.reading import pipeline as pipelines
 from draftlens.documents.reading.geometry import Box
-from draftlens.documents.reading.page import Page
+from draftlens.documents.reading.page import Page, Piece, Reading, Region, RegionText
 from draftlens.documents.reading.picture_drafts import picture_reader
 from draftlens.documents.reading.pipeline import Phase, untimed
 from draftlens.documents.reading.targets import TargetProfile
-from draftlens.documents.reading.values import Piece, Reading, Region, RegionText
-from draftlens.documents.regions import crops_of, read_regions
+from draftlens.documents.regions import crops_of, groups_of, read_regions
+from draftlens.documents.run import LOSSES
 from draftlens.drafting.adaptive.costs import CostCurve
 from draftlens.models.adapter import Backbone
 from draftlens.models.load import Loaded
