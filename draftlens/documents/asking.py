@@ -23,6 +23,7 @@ from draftlens.inputs import Inputs
 from draftlens.media.conversation import ask, read
 from draftlens.models.known_pairs import path_of
 from draftlens.models.load import Loaded
+from draftlens.request import Request
 from draftlens.streaming import Stream
 
 PROFILE_FILE = "document_profile.json"
@@ -126,11 +127,29 @@ class Asker:
         `drafts` are texts or token ids that each row's answer may repeat; `method` is `page_method`
         or `region_method`; `clock` was started with the page.
         """
+        options = self._options(inputs, drafts, method, ending)
+        return self.engine.answer(inputs, clock=clock, **options)
+
+    def request(
+        self,
+        inputs: Inputs,
+        drafts: Sequence[Sequence[GivenText]],
+        method: Mapping[str, Any],
+        ending: Ending,
+    ) -> Request:
+        """What `answer` answers, for a session that has other rows."""
+        return self.engine.request(inputs, **self._options(inputs, drafts, method, ending))
+
+    def _options(
+        self,
+        inputs: Inputs,
+        drafts: Sequence[Sequence[GivenText]],
+        method: Mapping[str, Any],
+        ending: Ending,
+    ) -> dict[str, Any]:
         references = None if self.settings.method == "plain" else [list(row) for row in drafts]
         options = ending.options(inputs.target["input_ids"].shape[1])
-        return self.engine.answer(
-            inputs, method=dict(method), references=references, clock=clock, **options
-        )
+        return {"method": dict(method), "references": references, **options}
 
     def text(self, tokens: Sequence[int]) -> str:
         text: str = self.tokenizer.decode(list(tokens), skip_special_tokens=True)
