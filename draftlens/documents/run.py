@@ -19,14 +19,14 @@ from draftlens.documents.drafting import (
     one_ahead,
     standard_pipeline,
 )
-from draftlens.documents.parser import MOST_PAGES, EarlierPages, PageParser
+from draftlens.documents.parser import EARLIER, MOST_PAGES, TARGET, EarlierPages, PageParser
 from draftlens.documents.reading.pipeline import (
     OCR_BY_PREFERENCE,
     LayoutPipeline,
     StandardPipeline,
 )
 from draftlens.documents.reading.targets import TargetProfile
-from draftlens.documents.results import EARLIER, TARGET, ParsedPage
+from draftlens.documents.results import ParsedPage
 from draftlens.documents.settings import ParseSettings
 from draftlens.drafting.adaptive.history import checked_curve
 from draftlens.engine import CALIBRATION_SECONDS, Engine
