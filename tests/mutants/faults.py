@@ -1901,8 +1901,8 @@ FAULTS = (
     Fault(
         "mixed: texts miss the tokens of drafted rounds",
         "draftlens/methods/mixed/drafter.py",
-        "            self.copying.follow(batch)\n",
-        "            pass\n",
+        "        self._trust.count(*self.copying.read(batch))\n",
+        "        if self._is_copied:\n            self._trust.count(*self.copying.read(batch))\n",
         MIXED,
     ),
     Fault(
