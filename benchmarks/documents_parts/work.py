@@ -15,9 +15,8 @@ from documents_parts.replay import LENGTH, Way
 from documents_parts.timing import page_inputs
 from draftlens.documents.asking import Ending
 from draftlens.documents.reading.layouts import Layout
-from draftlens.documents.reading.page import Page
+from draftlens.documents.reading.page import Page, Piece, Region
 from draftlens.documents.reading.pipeline import StandardPipeline
-from draftlens.documents.reading.values import Piece, Region
 
 WRONG = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
 SHIFTS = (0, 4, 8, 16, 32)

@@ -1,24 +1,53 @@
-"""Prompts, limits and methods by which the target answers pages and crops."""
+"""Profiles, prompts, limits and methods by which the target answers pages and crops."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
+from draftlens.core.errors import ConfigError
+from draftlens.core.files import parse_json
 from draftlens.core.references import GivenText
 from draftlens.core.repetition import LoopCriterion
 from draftlens.core.stats import Clock
 from draftlens.documents.reading.formats import LearningFormat, make_format
-from draftlens.documents.reading.targets import TargetProfile
+from draftlens.documents.reading.targets import TargetProfile, profile_of
 from draftlens.documents.settings import ParseSettings
 from draftlens.engine import Engine
 from draftlens.inputs import Inputs
 from draftlens.media.conversation import ask, read
+from draftlens.models.known_pairs import path_of
+from draftlens.models.load import Loaded
+from draftlens.request import Request
 from draftlens.streaming import Stream
+
+PROFILE_FILE = "document_profile.json"
+"""File next to the weights with fields of `documents.reading.targets.TargetProfile`."""
+
+
+def profile_for(target: Loaded) -> TargetProfile:
+    """The profile in the target's folder, else that of its architecture, else a general one. Raises
+    ConfigError for an invalid file."""
+    file = Path(path_of(target.name, "target")) / PROFILE_FILE
+    if file.is_file():
+        return _stored(file)
+    return profile_of(target.backbone.model.config)
+
+
+def _stored(file: Path) -> TargetProfile:
+    try:
+        values: Any = parse_json(file.read_bytes())
+        return TargetProfile(**values)
+    except (OSError, ValueError, TypeError) as error:
+        names = ", ".join(field.name for field in fields(TargetProfile))
+        raise ConfigError(
+            f"{file} is not valid ({error}): it holds an object with fields among {names}"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -98,11 +127,29 @@ class Asker:
         `drafts` are texts or token ids that each row's answer may repeat; `method` is `page_method`
         or `region_method`; `clock` was started with the page.
         """
+        options = self._options(inputs, drafts, method, ending)
+        return self.engine.answer(inputs, clock=clock, **options)
+
+    def request(
+        self,
+        inputs: Inputs,
+        drafts: Sequence[Sequence[GivenText]],
+        method: Mapping[str, Any],
+        ending: Ending,
+    ) -> Request:
+        """What `answer` answers, for a session that has other rows."""
+        return self.engine.request(inputs, **self._options(inputs, drafts, method, ending))
+
+    def _options(
+        self,
+        inputs: Inputs,
+        drafts: Sequence[Sequence[GivenText]],
+        method: Mapping[str, Any],
+        ending: Ending,
+    ) -> dict[str, Any]:
         references = None if self.settings.method == "plain" else [list(row) for row in drafts]
         options = ending.options(inputs.target["input_ids"].shape[1])
-        return self.engine.answer(
-            inputs, method=dict(method), references=references, clock=clock, **options
-        )
+        return {"method": dict(method), "references": references, **options}
 
     def text(self, tokens: Sequence[int]) -> str:
         text: str = self.tokenizer.decode(list(tokens), skip_special_tokens=True)

@@ -1,12 +1,14 @@
-"""From pages of files to the target's input: picture and drafts."""
+"""From pages of files to the target's input: picture and drafts, one page ahead."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from PIL import Image
 
@@ -16,14 +18,13 @@ from draftlens.documents.reading.formats import Canvas, DraftFormat
 from draftlens.documents.reading.formats.base import draft_sources
 from draftlens.documents.reading.geometry import NOWHERE, Box
 from draftlens.documents.reading.open import Document, PageNumbers, find_files, open_document
-from draftlens.documents.reading.page import Page
+from draftlens.documents.reading.page import Page, Region, in_order
 from draftlens.documents.reading.pipeline import (
     LayoutPipeline,
     StandardPipeline,
     parse_readers,
 )
 from draftlens.documents.reading.targets import TargetProfile
-from draftlens.documents.reading.values import Region, in_order
 from draftlens.documents.results import ParsedPage
 from draftlens.documents.settings import ParseSettings
 from draftlens.media import Limits
@@ -239,3 +240,24 @@ class PageDrafter:
             f"{page.source}, page {page.number} has {size}: the target sees it at {dpi:.3g} "
             f"pixels an inch instead of {self.profile.dpi:g}"
         )
+
+
+Item = TypeVar("Item")
+
+_END = object()
+
+
+def one_ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """The same items; a thread makes the next one while the consumer works on the current one.
+
+    At most one item is made ahead. The iterator's exceptions are raised in its turn; a consumer
+    that stops early waits for the item that is being made.
+    """
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="draftlens-pages") as pool:
+        future = pool.submit(next, items, _END)
+        while True:
+            item = future.result()
+            if item is _END:
+                return
+            future = pool.submit(next, items, _END)
+            yield item  # type: ignore[misc]

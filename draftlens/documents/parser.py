@@ -1,10 +1,14 @@
-"""Batches of pages that the target reads, in one or two stages."""
+"""Batches of pages that the target reads, in one or two stages; places of their regions in the
+answers, and sources of the tokens."""
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 
 from draftlens.core.errors import DraftlensError
 from draftlens.core.references import GivenText
@@ -12,14 +16,78 @@ from draftlens.core.result import Result
 from draftlens.core.stats import Clock, Stats
 from draftlens.documents.asking import Asker, Ending
 from draftlens.documents.drafting import DraftedPage
-from draftlens.documents.earlier import EarlierPages
-from draftlens.documents.reading.pipeline import OCR_BY_PREFERENCE, TEXT_LAYER
+from draftlens.documents.reading.page import Region
+from draftlens.documents.reading.pipeline import OCR_BY_PREFERENCE
+from draftlens.documents.reading.readers import TEXT_LAYER
 from draftlens.documents.reading.trust import LEAST_TOKENS, disagreement
+from draftlens.documents.reading.variants import variants
 from draftlens.documents.regions import RegionAnswers, crops_of, read_regions
 from draftlens.documents.results import MODEL, ParsedPage, ParsedRegion
-from draftlens.documents.spans import EARLIER, shares_of, spans_of
 from draftlens.inputs import Inputs
 from draftlens.verify import first_divergence, run_stock
+
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+_LEAST_FOUND = 0.5
+"""Share of a region's words that an answer must hold, in order and near each other."""
+
+TARGET = "target"
+ANSWER = "answer"
+"""Source of tokens repeated from the prompt or the answer; `TARGET` if no draft has the token."""
+
+EARLIER = "earlier pages"
+"""Source of tokens repeated from answers of earlier pages."""
+
+Span = tuple[int, int]
+
+MOST_PAGES = 2
+"""The last pages that are remembered: running heads may alternate."""
+
+MOST_TOKENS = 4096
+"""Bound on the tokens of all of them together."""
+
+_WHOLE = ("end", "length")
+"""How answers end that are remembered; a loop, for one, would only repeat itself."""
+
+
+class EarlierPages:
+    """Token ids of the last answers of one document.
+
+    Running heads and feet, the head of a table that goes on and its repeated cells are proposed
+    from them. They are drafts: no answer depends on them.
+
+    Args:
+        most_pages: that are remembered; 0 for none.
+        most_tokens: of these pages together; of a longer page its first tokens.
+    """
+
+    def __init__(self, most_pages: int = MOST_PAGES, most_tokens: int = MOST_TOKENS) -> None:
+        self.most_tokens = most_tokens
+        self._answers: deque[tuple[int, ...]] = deque(maxlen=most_pages)
+        self._file = ""
+
+    def add(self, page: ParsedPage, eos: Collection[int]) -> None:
+        """Remember a finished page; that of another document replaces all others."""
+        if page.file != self._file:
+            self._answers.clear()
+            self._file = page.file
+        tokens = tuple(token for token in page.tokens if token not in eos)
+        if tokens and page.ended in _WHOLE:
+            self._answers.appendleft(tokens)
+
+    def of(self, file: str) -> list[tuple[int, ...]]:
+        """The answers of a document so far, the last page first."""
+        if file != self._file:
+            return []
+        found: list[tuple[int, ...]] = []
+        room = self.most_tokens
+        for answer in self._answers:
+            found.append(answer[:room])
+            room -= len(answer)
+            if room <= 0:
+                break
+        return found
+
 
 PAGE = "page"
 REGIONS = "regions"
@@ -251,3 +319,80 @@ def _sentence(page: DraftedPage, error: BaseException) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     name = f"{page.source}, page {page.number}"
     return text if name in text else f"cannot parse {name}: {text}"
+
+
+def spans_of(regions: Sequence[Region], answer: str) -> list[Span | None]:
+    """Start and end index of each region in an answer, no overlaps; None where not found."""
+    matches = list(_WORD.finditer(answer))
+    words = [match.group().casefold() for match in matches]
+    free = [True] * len(words)
+    spans: list[Span | None] = []
+    for region in regions:
+        place = _place_of(_words_of(region), words, free)
+        if place is None:
+            spans.append(None)
+            continue
+        first, last = place
+        free[first : last + 1] = [False] * (last + 1 - first)
+        spans.append((matches[first].start(), matches[last].end()))
+    return spans
+
+
+def _words_of(region: Region) -> list[str]:
+    if not region.texts:
+        return []
+    written = variants(region.texts[0].lines)
+    return _WORD.findall(written[0].casefold()) if written else []
+
+
+def _place_of(wanted: list[str], words: list[str], free: Sequence[bool]) -> Span | None:
+    """First and last word of the part of an answer that holds a region."""
+    if not wanted:
+        return None
+    # Words that belong to another region match nothing.
+    remaining = [word if is_free else "" for word, is_free in zip(words, free, strict=True)]
+    matcher = SequenceMatcher(None, wanted, remaining, autojunk=False)
+    core = matcher.find_longest_match()
+    if not core.size:
+        return None
+    # Search around the longest common part, no further than the region's own length.
+    reach = len(wanted)
+    begin = max(core.b - reach, 0)
+    window = remaining[begin : core.b + core.size + reach]
+    blocks = SequenceMatcher(None, wanted, window, autojunk=False).get_matching_blocks()
+    matches = [block for block in blocks if block.size]
+    if sum(block.size for block in matches) < _LEAST_FOUND * len(wanted):
+        return None
+    first = begin + matches[0].b
+    last = begin + matches[-1].b + matches[-1].size - 1
+    return _within_free(first, last, free)
+
+
+def _within_free(first: int, last: int, free: Sequence[bool]) -> Span | None:
+    """The part after the last word that belongs to another region."""
+    for place in range(last, first - 1, -1):
+        if not free[place]:
+            first = place + 1
+            break
+    return (first, last) if first <= last else None
+
+
+def shares_of(
+    num_tokens: int, accepted: Mapping[int, int], sources: Sequence[str]
+) -> dict[str, float]:
+    """Shares of an answer's tokens by source, which sum to 1; empty for an empty answer.
+
+    `accepted` holds accepted draft tokens by reference, -1 for the prompt and the answer
+    (`Stats.accepted_by_reference`); `sources` are those of the references.
+
+    Example:
+
+        >>> shares_of(10, {0: 4, 1: 2, -1: 1}, ["text-layer", "tesseract"])
+        {'answer': 0.1, 'target': 0.3, 'tesseract': 0.2, 'text-layer': 0.4}
+    """
+    if not num_tokens:
+        return {}
+    counts = Counter({TARGET: num_tokens - sum(accepted.values())})
+    for reference, count in accepted.items():
+        counts[ANSWER if reference < 0 else sources[reference]] += count
+    return {name: counts[name] / num_tokens for name in sorted(counts) if counts[name]}

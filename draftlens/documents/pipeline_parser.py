@@ -20,13 +20,12 @@ from draftlens.documents.drafting import (
 from draftlens.documents.reading.formats import Canvas, DraftFormat, make_format
 from draftlens.documents.reading.formats.markdown import Markdown
 from draftlens.documents.reading.geometry import POINTS_PER_INCH
-from draftlens.documents.reading.page import Page
+from draftlens.documents.reading.page import Page, Region, in_order
 from draftlens.documents.reading.pipeline import (
     OCR_BY_PREFERENCE,
-    TEXT_LAYER,
     LayoutPipeline,
 )
-from draftlens.documents.reading.values import Region, in_order
+from draftlens.documents.reading.readers import TEXT_LAYER
 from draftlens.documents.results import ParsedPage, ParsedRegion
 from draftlens.documents.settings import ParseSettings
 from draftlens.media import Limits

@@ -8,7 +8,7 @@ from typing import Any
 
 from draftlens.core.stats import Stats
 from draftlens.documents.reading.geometry import Box
-from draftlens.documents.reading.values import Region, RegionText
+from draftlens.documents.reading.page import Region, RegionText
 
 ENDINGS = ("end", "loop", "length", "timeout", "regions", "read", "blank", "failed")
 """How an answer ended: end-of-sequence token, loop, maximum length, timeout, or joined regions;

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
-from draftlens.documents.ahead import one_ahead
-from draftlens.documents.asking import Asker
+from draftlens.core.stats import Stats
+from draftlens.documents.asking import Asker, profile_for
 from draftlens.documents.drafting import (
     DraftedPage,
     PageDrafter,
     PageFilter,
     drafted_pages,
     every_page,
+    one_ahead,
     standard_pipeline,
 )
-from draftlens.documents.earlier import MOST_PAGES, EarlierPages
-from draftlens.documents.parser import PageParser
-from draftlens.documents.payoff import ReadingPayoff
-from draftlens.documents.profiles import profile_for
+from draftlens.documents.parser import EARLIER, MOST_PAGES, TARGET, EarlierPages, PageParser
 from draftlens.documents.reading.pipeline import (
     OCR_BY_PREFERENCE,
     LayoutPipeline,
@@ -30,10 +28,43 @@ from draftlens.documents.reading.pipeline import (
 from draftlens.documents.reading.targets import TargetProfile
 from draftlens.documents.results import ParsedPage
 from draftlens.documents.settings import ParseSettings
-from draftlens.documents.spans import EARLIER, TARGET
 from draftlens.drafting.adaptive.history import checked_curve
 from draftlens.engine import CALIBRATION_SECONDS, Engine
 from draftlens.media import Limits
+
+LOSSES = 2
+"""Number of consecutive losing pages after which reading ends."""
+
+_BEFORE = ("vision", "target_prefill")
+_ROUNDS = ("draft_prefill", "draft", "verify", "rollback")
+
+
+@dataclass
+class ReadingPayoff:
+    """Compares pages that were read with their time by plain decoding.
+
+    `ahead` means that a page is read during the answer of the page before, so that the slower of
+    both counts instead of their sum.
+    """
+
+    seconds_per_token: float
+    ahead: bool
+    _losses: int = field(default=0, init=False)
+
+    def pays(self, stats: Stats) -> bool:
+        """False if this page and those before it, `LOSSES` in all, took longer than plain decoding.
+        `stats` are those of a page answered alone, in one stage."""
+        phases = stats.phases
+        before = sum(phases[name] for name in _BEFORE)
+        rounds = sum(phases[name] for name in _ROUNDS)
+        plain = stats.emitted * self.seconds_per_token
+        took = self._together(phases["layout"] + phases["read"], before + rounds)
+        would_take = self._together(phases["layout"], before + plain)
+        self._losses = self._losses + 1 if took > would_take else 0
+        return self._losses < LOSSES
+
+    def _together(self, pipeline: float, answer: float) -> float:
+        return max(pipeline, answer) if self.ahead else pipeline + answer
 
 
 class DocumentParser:

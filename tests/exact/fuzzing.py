@@ -359,8 +359,8 @@ def scripted_turns(script: int) -> Iterator[None]:
     random."""
     rng = random.Random(script)
 
-    def copies(self: MixedDrafter, batch: Any, budget: int) -> bool:
-        return self.copying.expected is not None and rng.random() < 0.5
+    def copies(self: MixedDrafter, expected: Any, batch: Any, budget: int) -> bool:
+        return expected is not None and rng.random() < 0.5
 
     def further(self: TreeController, chances: Any) -> int:
         return rng.randint(0, max(map(len, chances), default=0))

@@ -39,8 +39,8 @@ def choices(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     choose_at_random(monkeypatch, rng)
     made: list[bool] = []
 
-    def chosen(self: MixedDrafter, batch: Batch, budget: int) -> bool:
-        made.append(self.copying.expected is not None and rng.random() < 0.6)
+    def chosen(self: MixedDrafter, expected: Any, batch: Batch, budget: int) -> bool:
+        made.append(expected is not None and rng.random() < 0.6)
         return made[-1]
 
     monkeypatch.setattr(MixedDrafter, "_copying_is_faster", chosen)
@@ -54,13 +54,13 @@ def choices(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
 def spy_on_further(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """For each round in which copied tokens follow the model's how many are accepted."""
     counts: list[int] = []
-    attribute = LookupDrafter.attribute_further
+    attribute = LookupDrafter.attribute
 
-    def counted(self: LookupDrafter, accepted: Sequence[int]) -> None:
+    def counted(self: LookupDrafter, runs: Any, accepted: Sequence[int]) -> None:
         counts.append(sum(accepted))
-        attribute(self, accepted)
+        attribute(self, runs, accepted)
 
-    monkeypatch.setattr(LookupDrafter, "attribute_further", counted)
+    monkeypatch.setattr(LookupDrafter, "attribute", counted)
     return counts
 
 

@@ -1056,7 +1056,7 @@ FAULTS = (
     ),
     Fault(
         "columns are read across",
-        "draftlens/documents/reading/order.py",
+        "draftlens/documents/reading/geometry.py",
         "for count in range(len(bands), 1, -1):",
         "for count in ():",
         ("tests/unit/documents/reading/test_order.py",),
@@ -1077,7 +1077,7 @@ FAULTS = (
     ),
     Fault(
         "a crop is forgotten",
-        "draftlens/documents/crops.py",
+        "draftlens/documents/regions.py",
         "for crop in sorted(crops, key=lambda crop: (-crop.pixels, -crop.room)):",
         "for crop in [*crops[1:], crops[0]][:-1]:",
         ("tests/unit/documents/test_parts.py",),
@@ -1105,14 +1105,14 @@ FAULTS = (
     ),
     Fault(
         "answers of another document are drafts",
-        "draftlens/documents/earlier.py",
+        "draftlens/documents/parser.py",
         "if file != self._file:\n            return []",
         "",
         EARLIER_PAGES,
     ),
     Fault(
         "loops are drafts of the next page",
-        "draftlens/documents/earlier.py",
+        "draftlens/documents/parser.py",
         "if tokens and page.ended in _WHOLE:",
         "if tokens:",
         EARLIER_PAGES,
@@ -1901,8 +1901,8 @@ FAULTS = (
     Fault(
         "mixed: texts miss the tokens of drafted rounds",
         "draftlens/methods/mixed/drafter.py",
-        "            self.copying.follow(batch)\n",
-        "            pass\n",
+        "        self._trust.count(*self.copying.read(batch))\n",
+        "        if self._is_copied:\n            self._trust.count(*self.copying.read(batch))\n",
         MIXED,
     ),
     Fault(

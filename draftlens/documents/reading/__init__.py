@@ -2,10 +2,9 @@
 
 from draftlens.documents.reading.geometry import Box
 from draftlens.documents.reading.open import Document, PageNumbers, find_files, open_document
-from draftlens.documents.reading.page import Page, TextLayer
+from draftlens.documents.reading.page import Page, Piece, Reading, Region, RegionText, TextLayer
 from draftlens.documents.reading.pipeline import LayoutPipeline, StandardPipeline
 from draftlens.documents.reading.readers import READERS
-from draftlens.documents.reading.values import Piece, Reading, Region, RegionText
 
 __all__ = [
     "READERS",

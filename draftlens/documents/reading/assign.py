@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
 from draftlens.documents.reading.blocks import lines_of, split_columns
-from draftlens.documents.reading.geometry import Box, around
-from draftlens.documents.reading.order import reading_order
+from draftlens.documents.reading.geometry import Box, around, reading_order
+from draftlens.documents.reading.page import Piece, Reading, Region, RegionText
 from draftlens.documents.reading.tables import (
     is_prose,
     rows_of,
@@ -16,7 +16,6 @@ from draftlens.documents.reading.tables import (
     tables_in,
     without_captions,
 )
-from draftlens.documents.reading.values import Piece, Reading, Region, RegionText
 
 
 def ordered(regions: Sequence[Region]) -> list[Region]:
@@ -35,12 +34,17 @@ def owners(pieces: Sequence[Piece], regions: Sequence[Region]) -> list[int | Non
     return indices
 
 
+def _owner_of_word(regions: Sequence[Region], reading: Reading) -> dict[int, int | None]:
+    """The results of `owners` by the `id` of a word: two words may be equal."""
+    return dict(zip(map(id, reading.pieces), owners(reading.pieces, regions), strict=True))
+
+
 def with_whole_lines(regions: Sequence[Region], reading: Reading) -> list[Region]:
     """Widen regions of running text by the words of their lines that lie beside them.
 
     Layouts find the edges of a region in a picture of the page and cut off first and last words.
     """
-    owner_of_word = dict(zip(map(id, reading.pieces), owners(reading.pieces, regions), strict=True))
+    owner_of_word = _owner_of_word(regions, reading)
     boxes = [region.box for region in regions]
     for line in lines_of(reading.pieces):
         for part in split_columns(line):
@@ -100,25 +104,36 @@ def with_tables(regions: Sequence[Region], reading: Reading, by_region: bool) ->
         reading: the words of the page.
         by_region: whether regions are trusted to separate columns of text.
     """
-    words = pieces_by_region(regions, reading)
-    groups: list[Sequence[Piece]] = [reading.pieces]
-    if by_region:
-        free = [w for region, w in zip(regions, words, strict=True) if not _is_whole(region)]
-        groups = [*free, words_outside(reading, regions)]
-    whole = {
-        id(w) for r, inside in zip(regions, words, strict=True) if _is_whole(r) for w in inside
-    }
-    tables = [table for group in groups for table in tables_in(group)]
-    added = [table for table in tables if 2 * sum(id(w) in whole for w in table) < len(table)]
-    if not added:
-        return list(regions)
-    table_of_word = {id(word): number for number, table in enumerate(added) for word in table}
-    boxes = [around(word.box for word in table) for table in added]
-    parts: list[Region] = []
-    for region, inside in zip(regions, words, strict=True):
-        held = {table_of_word[id(word)] for word in inside if id(word) in table_of_word}
-        parts += _divided(region, [boxes[number] for number in held])
-    return [*parts, *(Region(box, "table") for box in boxes)]
+    owner_of_word = _owner_of_word(regions, reading)
+    columns = _columns(regions, reading, owner_of_word) if by_region else [reading.pieces]
+    added: list[tuple[Box, set[int | None]]] = []  # tables, and the regions that hold their words
+    for table in (table for column in columns for table in tables_in(column)):
+        holders = [owner_of_word[id(word)] for word in table]
+        if _is_missed(holders, regions):
+            added.append((around(word.box for word in table), set(holders)))
+    parts = [
+        part
+        for index, region in enumerate(regions)
+        for part in _divided(region, [box for box, holders in added if index in holders])
+    ]
+    return [*parts, *(Region(box, "table") for box, _ in added)]
+
+
+def _columns(
+    regions: Sequence[Region], reading: Reading, owner_of_word: Mapping[int, int | None]
+) -> list[Sequence[Piece]]:
+    """The words of each region of running text, and those outside of all regions."""
+    owned: dict[int | None, list[Piece]] = {}
+    for word in reading.pieces:
+        owned.setdefault(owner_of_word[id(word)], []).append(word)
+    columns = [index for index, region in enumerate(regions) if not _is_whole(region)]
+    return [owned.get(column, []) for column in (*columns, None)]
+
+
+def _is_missed(holders: Sequence[int | None], regions: Sequence[Region]) -> bool:
+    """Whether most words of a table lie outside of what the layout has found to be no text."""
+    known = sum(owner is not None and _is_whole(regions[owner]) for owner in holders)
+    return 2 * known < len(holders)
 
 
 def _divided(region: Region, tables: Sequence[Box]) -> list[Region]:

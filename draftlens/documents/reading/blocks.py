@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from draftlens.documents.reading.geometry import Box, around
-from draftlens.documents.reading.values import Piece
+from draftlens.documents.reading.page import Piece
 
 _GAP = 0.9
 """Lines of a block are at most this many line heights apart."""

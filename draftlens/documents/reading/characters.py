@@ -12,8 +12,7 @@ from typing import Any
 
 from draftlens.documents.reading.blocks import with_blocks
 from draftlens.documents.reading.geometry import Box, around
-from draftlens.documents.reading.page import TextLayer
-from draftlens.documents.reading.values import BROKEN_WORD, Piece
+from draftlens.documents.reading.page import BROKEN_WORD, Piece, TextLayer
 
 _NO_TEXT = frozenset({"Cc", "Co", "Cn", "Cs"})
 """Unicode categories that are never text: control, private, unassigned, surrogate."""

@@ -1,13 +1,122 @@
-"""The pages of documents, between files and pipelines."""
+"""Pages of documents, and what readers and pipelines find on them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from PIL import Image
 
+from draftlens.core.errors import InputError
 from draftlens.documents.reading.geometry import Box
-from draftlens.documents.reading.values import Piece
+
+KINDS = (
+    "text",
+    "title",
+    "list",
+    "table",
+    "figure",
+    "caption",
+    "formula",
+    "header",
+    "footer",
+)
+
+UNPRINTED = ("figure", "header", "footer")
+"""Kinds that most targets leave out of their Markdown."""
+
+BROKEN_WORD = "\x02"
+"""pdfium's mark for the hyphen of a word that is broken at the end of a line."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A word of a printed line, or a whole line.
+
+    Args:
+        text: its characters, without line breaks.
+        line: number of its printed line.
+        block: number of its paragraph or column part.
+        score: the reader's confidence, from 0 to 1.
+    """
+
+    text: str
+    box: Box
+    line: int
+    block: int = 0
+    score: float = 1.0
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The words of a page in a reader's order; `fault` is why they are not trusted, as a clause."""
+
+    source: str
+    pieces: tuple[Piece, ...]
+    fault: str | None = None
+
+
+@dataclass(frozen=True)
+class RegionText:
+    """The text of a region by one reader or the target.
+
+    Args:
+        source: name of the reader; `"target"` for the answer for a crop.
+        lines: printed lines without line breaks. `BROKEN_WORD` at the end of a line is a hyphen
+            that breaks a word.
+        score: the reader's mean confidence, from 0 to 1.
+        rows: of a table, the cells of each row; empty elsewhere.
+        markup: whether the text is already in the target's format.
+        latex: whether the lines are the LaTeX of a formula, without marks around it.
+    """
+
+    source: str
+    lines: tuple[str, ...]
+    score: float = 1.0
+    rows: tuple[tuple[str, ...], ...] = ()
+    markup: bool = False
+    latex: bool = False
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+
+@dataclass(frozen=True)
+class Region:
+    r"""A part of a page that is read as one.
+
+    Args:
+        box: in points from the top left of the page as it is shown.
+        kind: one of `KINDS`.
+        order: its place in the order of reading, from 0.
+        texts: by reader, the most trusted first.
+        score: confidence of the layout, from 0 to 1.
+
+    Raises:
+        InputError: the kind is unknown.
+
+    Example:
+
+        >>> text = RegionText("mine", ("A line", "and another"))
+        >>> Region(Box(0, 0, 300, 40), "text", 0, (text,)).texts[0].text
+        'A line\nand another'
+    """
+
+    box: Box
+    kind: str
+    order: int = 0
+    texts: tuple[RegionText, ...] = field(default=())
+    score: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise InputError(f"unknown kind of region {self.kind!r}; known: {', '.join(KINDS)}")
+
+
+def in_order(regions: Sequence[Region]) -> list[Region]:
+    return sorted(regions, key=lambda region: region.order)
 
 
 class TextLayer:

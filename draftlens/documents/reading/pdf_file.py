@@ -19,8 +19,7 @@ from draftlens.core.errors import MediaError
 from draftlens.documents.reading.characters import read_characters
 from draftlens.documents.reading.damage import content_damage
 from draftlens.documents.reading.geometry import POINTS_PER_INCH, Box
-from draftlens.documents.reading.page import TextLayer
-from draftlens.documents.reading.values import Piece
+from draftlens.documents.reading.page import Piece, TextLayer
 from draftlens.media.limits import Limits, check_pixels, over_limit, refusal
 from draftlens.media.reader import MediaRequest
 

@@ -18,10 +18,16 @@ from draftlens.documents.reading.assign import (
     words_outside,
 )
 from draftlens.documents.reading.layouts import Layout, make_layout
-from draftlens.documents.reading.page import Page
-from draftlens.documents.reading.readers import READERS, Reader, make_reader
+from draftlens.documents.reading.page import Page, Reading, Region
+from draftlens.documents.reading.readers import (
+    RAPIDOCR,
+    READERS,
+    TESSERACT,
+    TEXT_LAYER,
+    Reader,
+    make_reader,
+)
 from draftlens.documents.reading.trust import collapsed, fault_of
-from draftlens.documents.reading.values import Reading, Region
 from draftlens.media.limits import refusal
 
 Phase = Callable[[str], AbstractContextManager[None]]
@@ -29,9 +35,8 @@ Phase = Callable[[str], AbstractContextManager[None]]
 
 AUTO = "auto"
 NONE = "none"
-TEXT_LAYER = "text-layer"
 
-OCR_BY_PREFERENCE = ("tesseract", "rapidocr")
+OCR_BY_PREFERENCE = (TESSERACT, RAPIDOCR)
 """Readers of pictures, the faster one first."""
 
 _NO_OCR = "no OCR engine is installed: apt install tesseract-ocr, or pip install 'draftlens[ocr]'"

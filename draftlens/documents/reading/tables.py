@@ -12,7 +12,7 @@ from math import isfinite
 from statistics import fmean, median
 
 from draftlens.documents.reading.geometry import Box, around
-from draftlens.documents.reading.values import Piece, Region
+from draftlens.documents.reading.page import Piece, Region
 
 _CELL_GAP = 1.0
 """A space of this many line heights separates the cells of a table's row."""

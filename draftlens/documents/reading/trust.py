@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from draftlens.documents.reading.geometry import Box
-from draftlens.documents.reading.values import Piece, Reading, Region
+from draftlens.documents.reading.page import Piece, Reading, Region
 
 _LEAST_FILLED = 0.5
 """Share of the regions with text, by area, in which a text layer must have characters."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 
-from draftlens.documents.reading.values import BROKEN_WORD
+from draftlens.documents.reading.page import BROKEN_WORD
 
 SOFT_HYPHEN = "\N{SOFT HYPHEN}"
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
+from draftlens.core.tree import DraftTree
+
 
 @dataclass(frozen=True)
 class Expectation:
@@ -29,13 +31,24 @@ class Expectation:
 
 @dataclass(frozen=True)
 class CopiedRun:
-    """Copied tokens, and the probability that each of them is accepted if what they follow is."""
+    """Copied tokens, the probability that each of them is accepted if what they follow is, and the
+    index of the reference they come from, negative for the prompt and the answer."""
 
     tokens: tuple[int, ...]
     chances: tuple[float, ...]
+    reference: int = -1
 
 
 NOTHING_COPIED = CopiedRun((), ())
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Draft tokens, and the expected result of their round; None if there are none, or if no costs
+    are measured."""
+
+    tree: DraftTree
+    expected: Expectation | None
 
 
 @dataclass(frozen=True)
@@ -115,13 +128,7 @@ class CostCurve:
 
     def to_dict(self) -> dict[str, Any]:
         """The curve as JSON values."""
-        return {
-            "widths": list(self.widths),
-            "seconds": list(self.seconds),
-            "context": self.context,
-            "seconds_per_cached": self.seconds_per_cached,
-            "seconds_per_pair": self.seconds_per_pair,
-        }
+        return {**vars(self), "widths": list(self.widths), "seconds": list(self.seconds)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> CostCurve:

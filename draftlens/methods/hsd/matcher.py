@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from math import inf
+from operator import itemgetter
 
 from draftlens.methods.hsd.reference_queue import ReferenceQueue
 from draftlens.methods.lookup.candidates import (
@@ -145,6 +146,18 @@ LONGEST_BETWEEN = 24  # Most tokens between two references.
 FOLLOWED_AGREEMENT = 4  # Agreement of a place that the answer has not left, in tokens.
 
 
+# The order of candidates: the place that the answer has not left, matches of a whole window, the
+# likeliest other places of the position, heads, matches of shorter windows, which are mostly
+# accidental, and further places.
+FOLLOWED, WINDOW, LIKELY_PLACE, HEAD, SHORT_WINDOW, FURTHER_PLACE = range(6)
+
+
+def _rank_of_place(number: int, candidate: Candidate) -> int:
+    if candidate.agreement == FOLLOWED_AGREEMENT:
+        return FOLLOWED
+    return LIKELY_PLACE if number < FIRST_RECOVERIES else FURTHER_PLACE
+
+
 class DocumentMatcher(Matcher):
     """Finds matches as `Matcher` does, and follows the answer through its references.
 
@@ -181,22 +194,22 @@ class DocumentMatcher(Matcher):
         return self.queue.number_of(source)
 
     def candidates(self, most: int, length: int) -> list[Candidate]:
-        """The place that the answer has not left comes first, then matches of a whole window, other
-        places of the position, heads, and matches of shorter windows, which are mostly accidental.
-        """
+        """At most `most` candidates by rank, the first one also with what may follow its end."""
         self._unmatched_text = self.tail.text(self._unmatched) if self._unmatched else ""
-        matches = self._matches()
         # The end of the prompt is weak evidence for an answer that has not begun.
         needed = min(self.window, len(self.answer.tokens) or self.window)
-        recovered = list(self._recovered(length))
-        ordered = chain(
-            (candidate for candidate in recovered if candidate.agreement == FOLLOWED_AGREEMENT),
-            self._continuations((match for match in matches if match[0] >= needed), length),
-            recovered[:FIRST_RECOVERIES],
-            self._heads(length),
-            self._continuations((match for match in matches if match[0] < needed), length),
-            recovered,
-        )
+        ranked = [
+            (WINDOW if match[0] >= needed else SHORT_WINDOW, self._continuations([match], length))
+            for match in self._matches()
+        ]
+        ranked += [
+            (_rank_of_place(number, candidate), iter([candidate]))
+            for number, candidate in enumerate(self._recovered(length))
+        ]
+        ranked.append((HEAD, self._heads(length)))
+        ranked.sort(key=itemgetter(0))  # stable
+        # Generators are read only as far as candidates are needed: continuations and heads cost.
+        ordered = chain.from_iterable(candidates for _, candidates in ranked)
         self._candidates = list(self._extended(distinct(ordered, most), length))
         return list(self._candidates)
 

@@ -231,7 +231,7 @@ class Matcher:
         self._candidates = distinct(self._continuations(self._matches(), length), most)
         return list(self._candidates)
 
-    def following(self, tokens: Iterable[int], length: int) -> Candidate | None:
+    def candidate_after(self, tokens: Iterable[int], length: int) -> Candidate | None:
         """The best match of the answer with further tokens that it does not have yet."""
         tail = self.tail
         self.tail = tail.followed_by(tokens)

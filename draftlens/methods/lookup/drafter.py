@@ -16,7 +16,7 @@ from draftlens.core.sequence import Batch, History, replace_by_last
 from draftlens.core.tree import ROOT, DraftTree, Verdict
 from draftlens.decoding.observer import ignore
 from draftlens.decoding.plan import TargetContext
-from draftlens.drafting.adaptive.costs import NOTHING_COPIED, CopiedRun, Expectation
+from draftlens.drafting.adaptive.costs import NOTHING_COPIED, CopiedRun, Expectation, Proposal
 from draftlens.methods.lookup.acceptance import DraftBudget, MatchRates, likeliest_length
 from draftlens.methods.lookup.candidates import NO_CANDIDATES, Candidate, Matcher, PrefixTree
 from draftlens.methods.lookup.ngram_index import Reference, TokenIndex, TokenSource, Vocabulary
@@ -35,7 +35,6 @@ class LookupRow:
     candidates: Sequence[Candidate] = ()  # indexed by `tree.origins`
     verified: PrefixTree = NO_CANDIDATES  # the part of the tree that the target verifies
     chances: Sequence[float] = ()  # that a node of `verified` is accepted, if there is a budget
-    further: Candidate | None = None  # what was found after another drafter's tokens
     # receives the index of the reference of each accepted draft token
     attribute: Callable[[int], None] = ignore
 
@@ -54,8 +53,8 @@ class LookupRow:
         for node in [ROOT, *path][: len(emitted)]:
             children = self.verified.topology.children.get(node, ())
             reached = 1.0 if node == ROOT else self.chances[node]
-            further = sum(self.chances[child] for child in children)
-            expected += further / reached if reached else 0.0
+            chance = sum(self.chances[child] for child in children)
+            expected += chance / reached if reached else 0.0
         return expected, len(path)
 
     def count_references(self, accepted: Sequence[int]) -> None:
@@ -101,10 +100,6 @@ class LookupDrafter:
         self._width = 0
         self._context = 0
         self._proposed_at = 0.0
-        # of the last proposal; None if it is empty or no budget measures costs
-        self.expected: Expectation | None = None
-        # tokens of the last round that the last proposal was expected to have, and that it had
-        self.comparison = (0.0, 0)
 
     def encode(self, inputs: Mapping[str, Any]) -> None:
         """No draft model reads inputs."""
@@ -132,6 +127,9 @@ class LookupDrafter:
         return Matcher([own], self.window, context=prompt, given=references)
 
     def propose(self, batch: Batch, budget: int) -> DraftTree:
+        return self.proposal(batch, budget).tree
+
+    def proposal(self, batch: Batch, budget: int) -> Proposal:
         """The tree of each row's candidates; empty where nothing matches."""
         length = min(self._max_depth(), budget)
         for row, history in zip(self._rows, batch.histories, strict=True):
@@ -139,11 +137,12 @@ class LookupDrafter:
             if not history.finished and length > 0:
                 row.set_tree(*row.matcher.tree(self.branches, length, self.max_nodes))
         self._context = longest_context(batch)
-        self._select_nodes(batch)
+        expected = self._select_nodes(batch)
         trees = [row.verified for row in self._rows]
         self._width = max(map(len, trees), default=0)
         self._proposed_at = time.perf_counter()
-        return padded(trees, [history.last_token for history in batch.histories])
+        tree = padded(trees, [history.last_token for history in batch.histories])
+        return Proposal(tree, expected)
 
     def _max_depth(self) -> int:
         return self.length
@@ -151,9 +150,9 @@ class LookupDrafter:
     def _record_depth(self, tokens: int) -> None:
         """Receive the largest number of accepted tokens of a row in this round."""
 
-    def _select_nodes(self, batch: Batch) -> None:
+    def _select_nodes(self, batch: Batch) -> Expectation | None:
         if self.budget is None:
-            return
+            return None
         chances = [self.rates.node_chances(row.tree, row.candidates) for row in self._rows]
         running = [
             values
@@ -161,13 +160,19 @@ class LookupDrafter:
             if not history.finished
         ]
         width, expected = self.budget.best(running, len(batch), longest_context(batch))
-        self.expected = expected if width else None
         for row, values in zip(self._rows, chances, strict=True):
             nodes = likeliest_length(values, width)
             row.verified = row.tree.kept(nodes)
             row.chances = [values[node] for node in sorted(nodes)]
+        return expected if width else None
 
     def update(self, verdict: Verdict, batch: Batch) -> None:
+        self.record(batch)
+        self.read(batch)
+
+    def record(self, batch: Batch) -> None:
+        """Record the time of a round in which the latest proposal was verified, and the references
+        of its accepted tokens."""
         if self.budget is not None:
             seconds = time.perf_counter() - self._proposed_at
             self.budget.record(self._width, len(batch), self._context, seconds)
@@ -175,10 +180,10 @@ class LookupDrafter:
             emitted = history.answer[row.num_read : history.length]
             num_accepted = sum(history.from_draft[row.num_read : history.length])
             row.count_references(emitted[:num_accepted])
-        self.follow(batch)
 
-    def follow(self, batch: Batch) -> None:
-        """Receive the tokens of a round, in which another drafter may have proposed."""
+    def read(self, batch: Batch) -> tuple[float, int]:
+        """Receive the tokens of a round, in which another drafter may have proposed. Returns how
+        many of them the latest proposal was expected to have, and how many it had."""
         deepest = 0
         compared = [(0.0, 0)]
         for row, history in zip(self._rows, batch.histories, strict=True):
@@ -187,39 +192,37 @@ class LookupDrafter:
             deepest = max(deepest, self.rates.count(row.tree, row.candidates, emitted))
             self._extend(row, history)
         expected, matched = zip(*compared, strict=True)
-        self.comparison = sum(expected), sum(matched)
         self._record_depth(deepest)
+        return sum(expected), sum(matched)
 
     def _extend(self, row: LookupRow, history: History) -> None:
         emitted = history.answer[row.num_read : history.length]
         row.matcher.extend(self.vocabulary.with_breaks(emitted))
         row.num_read = history.length
 
-    def following(
+    def runs_after(
         self, batch: Batch, drafted: Sequence[Sequence[int]], length: int
     ) -> list[CopiedRun]:
         """What may be copied in each row after draft tokens of another drafter, at most `length`
         tokens."""
         runs = []
         for row, history, tokens in zip(self._rows, batch.histories, drafted, strict=True):
-            row.further = None
+            candidate = None
             if not history.finished and length > 0:
                 breaks = self.vocabulary.with_breaks(tokens)
-                row.further = row.matcher.following(breaks, length)
-            runs.append(NOTHING_COPIED if row.further is None else self._run_of(row.further))
+                candidate = row.matcher.candidate_after(breaks, length)
+            runs.append(NOTHING_COPIED if candidate is None else self._run_of(row, candidate))
         return runs
 
-    def _run_of(self, candidate: Candidate) -> CopiedRun:
-        return CopiedRun(candidate.tokens, tuple(self.rates.chances(candidate)))
+    def _run_of(self, row: LookupRow, candidate: Candidate) -> CopiedRun:
+        number = row.matcher.number_of(candidate.reference)
+        return CopiedRun(candidate.tokens, tuple(self.rates.chances(candidate)), number)
 
-    def attribute_further(self, accepted: Sequence[int]) -> None:
-        """Count the accepted tokens of the latest `following` by reference; `accepted` is their
-        number in each row."""
-        for row, count in zip(self._rows, accepted, strict=True):
-            if row.further is not None:
-                number = row.matcher.number_of(row.further.reference)
-                for _ in range(count):
-                    row.attribute(number)
+    def attribute(self, runs: Sequence[CopiedRun], accepted: Sequence[int]) -> None:
+        """Count the accepted tokens of each row's run, `accepted` in number, by reference."""
+        for row, run, count in zip(self._rows, runs, accepted, strict=True):
+            for _ in range(count):
+                row.attribute(run.reference)
 
     def remove(self, row: int) -> None:
         replace_by_last(self._rows, row)

@@ -10,7 +10,7 @@ import torch
 from draftlens.core.sequence import Batch
 from draftlens.core.tree import ROOT, DraftTree, Topology, Verdict
 from draftlens.decoding.plan import Drafter, TargetContext
-from draftlens.drafting.adaptive.costs import CopiedRun, Expectation
+from draftlens.drafting.adaptive.costs import CopiedRun, Expectation, Proposal
 from draftlens.drafting.model_drafter import ModelDrafter
 
 PRIOR_TOKENS = 16.0
@@ -24,25 +24,27 @@ class CopyingDrafter(Drafter, Protocol):
     """A drafter whose proposals cost next to nothing and have measured chances, such as
     `LookupDrafter`."""
 
-    expected: Expectation | None
-    """The expected result of the last proposal; None if it is empty."""
-
-    comparison: tuple[float, int]
-    """Tokens of the last round, in all rows, that this proposal was expected to have, and that it
-    had, whichever drafter proposed."""
-
-    def follow(self, batch: Batch) -> None:
-        """Receive the tokens of a round in which another drafter proposed."""
+    def proposal(self, batch: Batch, budget: int) -> Proposal:
+        """What `propose` returns, with its expected result."""
         ...
 
-    def following(
+    def record(self, batch: Batch) -> None:
+        """Receive that the latest proposal was verified; `read` follows."""
+        ...
+
+    def read(self, batch: Batch) -> tuple[float, int]:
+        """Receive the tokens of a round, whichever drafter proposed. Returns how many tokens of all
+        rows the latest proposal was expected to have, and how many it had."""
+        ...
+
+    def runs_after(
         self, batch: Batch, drafted: Sequence[Sequence[int]], length: int
     ) -> Sequence[CopiedRun]:
         """What may be copied in each row after draft tokens of another drafter."""
         ...
 
-    def attribute_further(self, accepted: Sequence[int]) -> None:
-        """Count how many tokens of the latest `following` were accepted in each row."""
+    def attribute(self, runs: Sequence[CopiedRun], accepted: Sequence[int]) -> None:
+        """Receive how many tokens of each row's run were accepted."""
         ...
 
 
@@ -83,8 +85,8 @@ class MixedDrafter:
         self.readings = model.readings | copying.readings
         self.needs_target_scores = model.needs_target_scores or copying.needs_target_scores
         self._is_copied = False
-        # nodes of the model's tree where copied tokens follow it; else None
-        self._num_drafted: int | None = None
+        # nodes of the model's tree, and the copied tokens of each row that follow it, if any do
+        self._continued_at: tuple[int, Sequence[CopiedRun]] | None = None
         self._trust = Trust()
 
     @property
@@ -103,14 +105,14 @@ class MixedDrafter:
         self.copying.begin(batch, None, context)
 
     def propose(self, batch: Batch, budget: int) -> DraftTree:
-        copied = self.copying.propose(batch, budget)
-        self._num_drafted = None
-        self._is_copied = self._copying_is_faster(batch, budget)
+        copied = self.copying.proposal(batch, budget)
+        self._continued_at = None
+        self._is_copied = self._copying_is_faster(copied.expected, batch, budget)
         if not self._is_copied:
             tree = self.model.propose(batch, budget)
             return self._continued(tree, batch, budget) if tree.num_nodes else tree
         self.model.pause()
-        return copied
+        return copied.tree
 
     def _continued(self, tree: DraftTree, batch: Batch, budget: int) -> DraftTree:
         """The model's tree with copied tokens after its first choices, if they pay."""
@@ -120,7 +122,7 @@ class MixedDrafter:
         if len(path) < topology.depth or most <= 0:  # nodes are in the order of their levels
             return tree
         drafted = tree.tokens[:, path].tolist()
-        runs = self.copying.following(batch, drafted, most)
+        runs = self.copying.runs_after(batch, drafted, most)
         trust = min(self._trust.value, 1.0)
         chances = [
             [trust * chance for chance in run.chances]
@@ -130,11 +132,10 @@ class MixedDrafter:
         count = self.model.further(chances) if any(chances) else 0
         if not count:
             return tree
-        self._num_drafted = len(topology)
+        self._continued_at = len(topology), runs
         return continued(tree, [run.tokens[:count] for run in runs])
 
-    def _copying_is_faster(self, batch: Batch, budget: int) -> bool:
-        expected = self.copying.expected
+    def _copying_is_faster(self, expected: Expectation | None, batch: Batch, budget: int) -> bool:
         if expected is None:
             return False
         by_model = self.model.expected(batch, budget)
@@ -142,19 +143,19 @@ class MixedDrafter:
 
     def update(self, verdict: Verdict, batch: Batch) -> None:
         if self._is_copied:
-            self.copying.update(verdict, batch)
+            self.copying.record(batch)
             self.model.follow(verdict, batch)
         else:
             self.model.update(verdict, batch)
             self._attribute(verdict)
-            self.copying.follow(batch)
-        self._trust.count(*self.copying.comparison)
+        self._trust.count(*self.copying.read(batch))
 
     def _attribute(self, verdict: Verdict) -> None:
-        if self._num_drafted is None:
+        if self._continued_at is None:
             return
-        accepted = [sum(node >= self._num_drafted for node in path) for path in verdict.paths]
-        self.copying.attribute_further(accepted)
+        num_drafted, runs = self._continued_at
+        accepted = [sum(node >= num_drafted for node in path) for path in verdict.paths]
+        self.copying.attribute(runs, accepted)
 
     def remove(self, row: int) -> None:
         self.model.remove(row)

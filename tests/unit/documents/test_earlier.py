@@ -10,11 +10,10 @@ import pdfs
 import pytest
 
 import draftlens
-from draftlens.documents.earlier import EarlierPages
+from draftlens.documents.parser import EarlierPages
 from draftlens.documents.reading.geometry import Box
-from draftlens.documents.reading.page import Page
+from draftlens.documents.reading.page import Page, Region, RegionText
 from draftlens.documents.reading.pipeline import Phase, untimed
-from draftlens.documents.reading.values import Region, RegionText
 from draftlens.documents.results import ParsedPage
 from draftlens.models.adapter import Backbone
 from draftlens.models.load import Loaded

@@ -19,20 +19,19 @@ from PIL import Image
 
 import draftlens
 from draftlens.core.repetition import LoopCriterion
+from draftlens.core.tree import DraftTree, Verdict
+from draftlens.decoding.session import Session
 from draftlens.documents import run
-from draftlens.documents.asking import Asker, Ending
-from draftlens.documents.crops import groups_of
+from draftlens.documents.asking import Asker, Ending, profile_for
 from draftlens.documents.drafting import PageDrafter, drafted_pages
-from draftlens.documents.payoff import LOSSES
-from draftlens.documents.profiles import profile_for
 from draftlens.documents.reading import pipeline as pipelines
 from draftlens.documents.reading.geometry import Box
-from draftlens.documents.reading.page import Page
+from draftlens.documents.reading.page import Page, Piece, Reading, Region, RegionText
 from draftlens.documents.reading.picture_drafts import picture_reader
 from draftlens.documents.reading.pipeline import Phase, untimed
 from draftlens.documents.reading.targets import TargetProfile
-from draftlens.documents.reading.values import Piece, Reading, Region, RegionText
-from draftlens.documents.regions import crops_of, read_regions
+from draftlens.documents.regions import crops_of, groups_of, read_regions
+from draftlens.documents.run import LOSSES
 from draftlens.drafting.adaptive.costs import CostCurve
 from draftlens.models.adapter import Backbone
 from draftlens.models.load import Loaded
@@ -152,9 +151,17 @@ def test_regions_without_a_page_are_named(engine: draftlens.Engine, three: Path)
 
 
 def test_rows_that_leave_and_join_read_what_each_crop_reads_alone(
-    engine: draftlens.Engine, three: Path
+    engine: draftlens.Engine, three: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At most three rows at once, in several groups, against one plain answer for each crop."""
+    num_rows: list[int] = []
+    check = Session.check
+
+    def counted(self: Session, tree: DraftTree) -> Verdict:
+        num_rows.append(len(self.sequences))
+        return check(self, tree)
+
+    monkeypatch.setattr(Session, "check", counted)
     settings = draftlens.ParseSettings(**OPTIONS, region_tolerance=1.0, stages="regions+page")
     asker = Asker(engine, profile_for(engine.target), settings)
     drafter = PageDrafter(FixedPipeline(), asker.profile)
@@ -165,6 +172,8 @@ def test_rows_that_leave_and_join_read_what_each_crop_reads_alone(
     assert max(map(len, groups)) > 1
     together = read_regions(crops, asker, Ending(40), most_rows=3)
     assert together.num_crops == len(crops)
+    assert max(num_rows) == 3  # also where rows that have joined wait to be read
+    assert together.stats.target_forwards == len(num_rows)
     lengths = set()
     for group in groups:
         for crop in group:

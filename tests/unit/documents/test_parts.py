@@ -14,13 +14,12 @@ from PIL import Image
 from draftlens import ConfigError, ParseSettings
 from draftlens.core.repetition import LONGEST_PERIOD, LoopCriterion
 from draftlens.core.stats import Stats
-from draftlens.documents.ahead import one_ahead
-from draftlens.documents.crops import MOST_PIXELS, MOST_ROOM, Crop, cropped, groups_of
-from draftlens.documents.drafting import DraftedPage
-from draftlens.documents.payoff import ReadingPayoff
+from draftlens.documents.drafting import DraftedPage, one_ahead
+from draftlens.documents.parser import shares_of, spans_of
 from draftlens.documents.reading.geometry import Box
-from draftlens.documents.reading.values import Region, RegionText
-from draftlens.documents.spans import shares_of, spans_of
+from draftlens.documents.reading.page import Region, RegionText
+from draftlens.documents.regions import MOST_PIXELS, MOST_ROOM, Crop, cropped, groups_of
+from draftlens.documents.run import ReadingPayoff
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,8 @@ from PIL import Image
 import draftlens
 from draftlens.documents.reading import pipeline as pipelines
 from draftlens.documents.reading.geometry import Box
-from draftlens.documents.reading.page import Page
+from draftlens.documents.reading.page import Page, Piece, Reading, Region, RegionText
 from draftlens.documents.reading.pipeline import Phase, untimed
-from draftlens.documents.reading.values import Piece, Reading, Region, RegionText
 
 TEXT = """\
 # Of mills and bridges
@@ -157,7 +156,7 @@ def test_a_text_layer_that_lies_is_not_the_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = pdfs.write(tmp_path / "a.pdf", [pdfs.columns])
-    monkeypatch.setattr("draftlens.documents.reading.readers.text_layer._MOST_UNREADABLE", -1.0)
+    monkeypatch.setattr("draftlens.documents.reading.readers._MOST_UNREADABLE", -1.0)
     (page,) = parse(path)
     assert page.error is not None
     assert "of its characters stand for nothing that is printed, and no OCR engine" in page.error

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from draftlens.core.options import Registry, make
 from draftlens.documents.reading.geometry import Box
-from draftlens.documents.reading.values import Region, RegionText
+from draftlens.documents.reading.page import Region, RegionText
 from draftlens.documents.reading.variants import printed
 
 FORMATS = Registry(

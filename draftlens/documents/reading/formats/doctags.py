@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from draftlens.documents.reading.formats.base import Canvas
 from draftlens.documents.reading.geometry import Box
-from draftlens.documents.reading.values import Region, RegionText
+from draftlens.documents.reading.page import Region, RegionText
 from draftlens.documents.reading.variants import clean, variants
 
 TAG: Mapping[str, str] = MappingProxyType(

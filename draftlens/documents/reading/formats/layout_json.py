@@ -11,7 +11,7 @@ from typing import Any
 from draftlens.documents.reading.formats.base import Canvas
 from draftlens.documents.reading.formats.markdown import Markdown
 from draftlens.documents.reading.formats.notation import WITH_HTML, Notations
-from draftlens.documents.reading.values import Region, RegionText
+from draftlens.documents.reading.page import Region, RegionText
 
 CATEGORY: Mapping[str, str] = MappingProxyType(
     {

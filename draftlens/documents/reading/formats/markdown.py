@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from draftlens.documents.reading.formats.base import Canvas
 from draftlens.documents.reading.formats.notation import WITH_HTML, WITH_MARKDOWN, Notations
-from draftlens.documents.reading.values import UNPRINTED, Region, RegionText
+from draftlens.documents.reading.page import UNPRINTED, Region, RegionText
 from draftlens.documents.reading.variants import variants
 
 _BULLET = re.compile(r"^[\u2022\u2023\u25aa\u25cf\u25e6\u2043\u2219*\u2013-]\s+")

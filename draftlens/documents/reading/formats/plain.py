@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from draftlens.documents.reading.formats.base import Canvas
 from draftlens.documents.reading.formats.notation import WITH_MARKDOWN
-from draftlens.documents.reading.values import Region, RegionText
+from draftlens.documents.reading.page import Region, RegionText
 from draftlens.documents.reading.variants import variants
 
 

@@ -15,8 +15,8 @@ from draftlens.documents.reading.formats.notation import (
     table_notation,
 )
 from draftlens.documents.reading.geometry import Box
+from draftlens.documents.reading.page import BROKEN_WORD, Region, RegionText
 from draftlens.documents.reading.targets import GENERAL, PROFILES, TargetProfile, profile_of
-from draftlens.documents.reading.values import BROKEN_WORD, Region, RegionText
 from draftlens.documents.reading.variants import variants
 
 CANVAS = Canvas(Box(0, 0, 100, 200), 50, 100)

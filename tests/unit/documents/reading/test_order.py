@@ -7,12 +7,12 @@ import random
 
 import pytest
 
-from draftlens.documents.reading import geometry, order, values
-from draftlens.documents.reading.geometry import Box
-from draftlens.documents.reading.order import reading_order
+from draftlens.documents.reading import geometry
+from draftlens.documents.reading import page as pages
+from draftlens.documents.reading.geometry import Box, reading_order
 
 
-@pytest.mark.parametrize("module", [geometry, order, values], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [geometry, pages], ids=lambda m: m.__name__)
 def test_examples(module: object) -> None:
     outcome = doctest.testmod(module)  # type: ignore[arg-type]
     assert outcome.attempted > 0

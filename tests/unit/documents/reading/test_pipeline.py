@@ -18,13 +18,15 @@ from draftlens.documents.reading import StandardPipeline, open_document
 from draftlens.documents.reading.assign import owners
 from draftlens.documents.reading.geometry import Box
 from draftlens.documents.reading.layouts import LAYOUTS, make_layout
-from draftlens.documents.reading.page import Page, TextLayer
+from draftlens.documents.reading.page import Page, Piece, Reading, Region, TextLayer
 from draftlens.documents.reading.pipeline import parse_readers
-from draftlens.documents.reading.readers import READERS, make_reader
-from draftlens.documents.reading.readers.rapidocr import lines_of_rapidocr
-from draftlens.documents.reading.readers.tesseract import words_of_tesseract
+from draftlens.documents.reading.readers import (
+    READERS,
+    lines_of_rapidocr,
+    make_reader,
+    words_of_tesseract,
+)
 from draftlens.documents.reading.trust import collapsed, disagreement, fault_of
-from draftlens.documents.reading.values import Piece, Reading, Region
 
 HEAD = "level\tblock_num\tpar_num\tline_num\tleft\ttop\twidth\theight\tconf\ttext\n"
 

@@ -108,8 +108,7 @@ def test_tokens_of_another_drafter_are_compared_and_followed() -> None:
     looks.propose(batch_of(rows), budget=10)
     for row, tokens in zip(rows, ([7, 30], [2, 3, 4], [31]), strict=True):
         row.tokens.extend(tokens)
-    looks.follow(batch_of(rows))
-    assert looks.comparison == (0.0, 0)  # nothing is expected without a budget
+    assert looks.read(batch_of(rows)) == (0.0, 0)  # nothing is expected without a budget
     assert guesses(looks.propose(batch_of(rows), budget=10)) == [[], [1], []]
 
 
@@ -123,8 +122,7 @@ def test_what_a_proposal_was_expected_to_have_is_compared_with_what_it_had() -> 
     chances = [looks.rates.chance(agreement) for agreement in (1, 2)]
     for row, tokens in zip(rows, ([7, 30], [5, 6], [31, 32]), strict=True):
         row.tokens.extend(tokens)
-    looks.follow(batch_of(rows))
-    expected, matched = looks.comparison
+    expected, matched = looks.read(batch_of(rows))
     assert matched == 1
     assert expected == pytest.approx(chances[0] + chances[1] + chances[0])
 

@@ -177,7 +177,7 @@ def test_what_follows_further_tokens_is_what_follows_them_in_the_context(
 
     looks = matcher(context)
     before = looks.candidates(3, 5)
-    found = looks.following(further, 5)
+    found = looks.candidate_after(further, 5)
     best = matcher([*context, *further]).candidates(1, 5)
     assert (found and (found.tokens, found.agreement)) == (
         (best[0].tokens, best[0].agreement) if best else None

@@ -1,4 +1,4 @@
-"""rapid-layout: regions by a small network, in this process."""
+"""Layouts: the regions of a page, by its words or by a small network."""
 
 from __future__ import annotations
 
@@ -7,16 +7,115 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, Protocol
 
 import numpy as np
 
 from draftlens.core.errors import ConfigError
-from draftlens.documents.reading.geometry import Box
-from draftlens.documents.reading.libraries import absent, without_reports
-from draftlens.documents.reading.page import Page
-from draftlens.documents.reading.readers.base import READING_DPI, reading_picture
-from draftlens.documents.reading.values import Piece, Region
+from draftlens.core.options import Registry, make
+from draftlens.documents.reading.geometry import Box, around
+from draftlens.documents.reading.page import Page, Piece, Region
+from draftlens.documents.reading.readers import (
+    READING_DPI,
+    absent,
+    reading_picture,
+    without_reports,
+)
+
+LAYOUTS = Registry(
+    "layout",
+    {
+        "rapid-layout": "draftlens.documents.reading.layouts:RapidLayout",
+        "blocks": "draftlens.documents.reading.layouts:BlockLayout",
+        "page": "draftlens.documents.reading.layouts:WholePage",
+    },
+    group="draftlens.layouts",
+)
+
+
+class Layout(Protocol):
+    """Finds the regions of a page.
+
+    Its class has no required arguments; the fields of a dataclass are its options.
+    """
+
+    sees: bool
+    """Whether it uses the picture of the page, which can show that a text layer is incomplete."""
+
+    def missing(self) -> str | None:
+        """What has to be installed first, as words for the user, or None."""
+        ...
+
+    def find(self, page: Page, pieces: Sequence[Piece]) -> list[Region]:
+        """The regions of a page, without texts and in any order.
+
+        Args:
+            page: any.
+            pieces: what a reader has found on it; empty if none has read it yet.
+
+        Raises:
+            MediaError: the page cannot be rendered.
+            ConfigError: something has to be installed first.
+        """
+        ...
+
+
+def make_layout(choice: Any) -> Layout:
+    """A layout from its name, from a mapping of its name and options, or from itself.
+
+    Raises:
+        ConfigError: the name or an option is unknown, or a value makes no sense.
+    """
+    layout: Layout = make(LAYOUTS, choice, "find")
+    return layout
+
+
+_TITLE = 1.25
+"""A block with lines of this many times the usual height is a title."""
+
+_LONGEST_TITLE = 200
+"""Longest title, in characters."""
+
+
+@dataclass(frozen=True)
+class BlockLayout:
+    """Blocks of lines, from the reader. Tall ones are titles."""
+
+    sees = False
+
+    def missing(self) -> str | None:
+        return None
+
+    def find(self, page: Page, pieces: Sequence[Piece]) -> list[Region]:
+        """The whole page if nothing was read on it."""
+        if not pieces:
+            return WholePage().find(page, pieces)
+        blocks: dict[int, list[Piece]] = {}
+        for piece in pieces:
+            blocks.setdefault(piece.block, []).append(piece)
+        usual = median(piece.box.height for piece in pieces)
+        return [_region(block, usual, page.box) for block in blocks.values()]
+
+
+@dataclass(frozen=True)
+class WholePage:
+    sees = False
+
+    def missing(self) -> str | None:
+        return None
+
+    def find(self, page: Page, pieces: Sequence[Piece]) -> list[Region]:
+        return [Region(page.box, "text")]
+
+
+def _region(pieces: Sequence[Piece], usual_height: float, whole: Box) -> Region:
+    height = median(piece.box.height for piece in pieces)
+    length = sum(len(piece.text) + 1 for piece in pieces)
+    is_title = height > _TITLE * usual_height and length <= _LONGEST_TITLE
+    box = around(piece.box for piece in pieces).within(whole)
+    return Region(box, "title" if is_title else "text")
+
 
 NEEDS = ("rapid_layout", "onnxruntime", "cv2")
 """Modules that the layout imports; rapid-layout itself does not declare onnxruntime."""
