@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 import typer
 
-from draftlens.cli.app import app
-from draftlens.cli.plugins import LAB_COMMANDS
+from draftlens.cli.app import LAB_COMMANDS, app
 from tests.e2e.conftest import CLIPS
 
 ROOT = Path(__file__).resolve().parents[2]

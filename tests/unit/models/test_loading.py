@@ -14,7 +14,7 @@ from language_models import embedded_tokenizer, language_model
 from transformers import AutoModelForImageTextToText, BitsAndBytesConfig
 
 import draftlens
-from draftlens.cli.model_options import MODEL_OPTIONS
+from draftlens.cli.options import ModelOptions
 from draftlens.core.errors import ConfigError, IncompatiblePairError, UnsupportedModelError
 from draftlens.models.known_pairs import EMBEDDED, path_of
 from draftlens.models.load import known_draft, load_model, load_pair
@@ -42,7 +42,7 @@ def test_words_for_dtypes(word: Any, name: str | None) -> None:
 
 def test_the_command_line_and_python_know_the_same_options() -> None:
     names = [field.name for field in fields(LoadOptions)]
-    assert list(MODEL_OPTIONS) == names
+    assert [field.name for field in fields(ModelOptions)] == names
     words = {"device", "dtype", *LoadWords.__annotations__}
     assert words == {
         *names,
