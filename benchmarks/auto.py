@@ -12,64 +12,19 @@ Writes OUT.json and OUT.md; parts that are not run keep their figures in OUT.jso
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from auto_parts import cells, pair, shapes
-from draftlens_lab.measure.statistics import format_quartiles, quartiles
-from draftlens_lab.measure.tables import markdown_table
-from shared import argument_parser, configure, environment, environment_line, save
+from shared import Benchmark, Report, environment, environment_line, ratio_line, report_of, table
 
-from draftlens.drafting.adaptive import history as known_costs
-
-PREDICTION = """Written before the first run of this script, after the simulator had been used to
-develop the controller. Simulated: cold at least 0.98 of plain in every cell's mean, single answers
-down to 0.93; at 64 tokens at least 0.95 of the best fixed tree but where c = 20 and acceptance 0.95
-(0.90), where the first round alone is a tenth of the answer; at 256 tokens 0.98; warm 0.98 but at
-16 tokens with c = 2 (0.95). Recorded float32: chat 1.2, code 1.4, image 1.1; bfloat16 1.6.
-Embedded pair: the first answer as fast as a chain of 5, later ones 5% faster. Real shapes, written
-before they ran by OpenVINO (AMD, AVX-512): the automatic tree over plain decoding by the same
-passes, first answers, is 1.0 to 1.3 with modules, 1.1 (chat), 1.5 (code) and 1.3 (image) by
-OpenVINO, and 1.4, 1.9 and 1.5 with an 8-bit draft; answers of 14 tokens not below 0.97; plain
-decoding by OpenVINO is 1.3 times as fast as stock `generate`."""
+from draftlens.drafting.adaptive import history as cost_store
 
 PARTS = ("cells", "shapes", "pair")
-
-GOALS = """Goals: cold at least 0.98 of plain; cold at least 0.95 of the best fixed chain or tree at
-64 tokens and 0.98 from 256 on; warm at least 0.98 of it."""
-
-
-def main() -> None:
-    args = _parse()
-    configure(args.threads)
-    # The benchmark neither uses nor changes what is known of this machine.
-    folder = tempfile.TemporaryDirectory()
-    known_costs.cache_folder = lambda: Path(folder.name)  # type: ignore[attr-defined]
-    path = args.out.with_suffix(".json")
-    report: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    report["prediction"] = PREDICTION
-    for part in args.parts:
-        report[part] = {**_measure(part, args), "environment": environment(args)}
-    save(args.out, report, _page(report))
-
-
-def _parse() -> argparse.Namespace:
-    parser = argument_parser(__doc__, "benchmarks/results/auto", repeats=5)
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--seeds", type=int, default=8, help="texts of each simulated cell")
-    return parser.parse_args()
-
-
-def _measure(part: str, args: argparse.Namespace) -> dict[str, Any]:
-    if part == "cells":
-        return _measure_cells(args.seeds)
-    if part == "shapes":
-        return vars(shapes.measure_shapes(_log))
-    return pair.measure_pair(args.repeats, args.max_new_tokens, _log)
 
 
 def _measure_cells(seeds: int) -> dict[str, Any]:
@@ -103,78 +58,91 @@ def _log(line: str) -> None:
     print(line, flush=True)
 
 
-def _page(report: Mapping[str, Any]) -> str:
-    lines = ["# The automatic tree", "", GOALS, ""]
-    if "cells" in report:
-        lines += _cell_lines(report["cells"])
-    if "shapes" in report:
-        lines += _shape_lines(report["shapes"])
-    if "pair" in report:
-        lines += _pair_lines(report["pair"])
-    return "\n".join([*lines, "## Prediction", "", report["prediction"], ""])
+def measure(args: argparse.Namespace) -> Report:
+    """The parts that are asked for, beside those of an earlier run."""
+    report = report_of(args)
+    # The benchmark neither uses nor changes what is known of this machine.
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.object(cost_store, "cache_folder", return_value=Path(folder)),
+    ):
+        for part in args.parts:
+            report[part] = {**_measure(part, args), "environment": environment(args)}
+    return report
 
 
-def _cell_lines(part: Mapping[str, Any]) -> list[str]:
+def _measure(part: str, args: argparse.Namespace) -> dict[str, Any]:
+    if part == "cells":
+        return _measure_cells(args.seeds)
+    if part == "shapes":
+        return vars(shapes.measure_shapes(_log))
+    return pair.measure_pair(args.repeats, args.max_new_tokens, _log)
+
+
+def page(report: Report) -> list[str]:
+    """The parts, each with its environment."""
+    blocks = []
+    for name, of_part in (("cells", cells_page), ("shapes", shapes_page), ("pair", pair_page)):
+        if name in report:
+            facts = f"<sub>{name}: {environment_line(report[name]['environment'])}</sub>"
+            blocks += [*of_part(report[name]), facts]
+    return blocks
+
+
+CELL: dict[str, Any] = {
+    "curve": "{curve}",
+    "c": "{ratio:.3g}",
+    "acceptance": "{acceptance}",
+    "tokens": "{length}",
+    "rows": "{rows}",
+    "best fixed": lambda row: f"{row['best']:.2f} ({_shape_name(*row['best_shape'])})",
+    "cold": "{cold:.2f}",
+    "warm": "{warm:.2f} of {warm_best:.2f}",
+    "worst answer": "{worst:.2f}",
+}
+
+
+def cells_page(part: Mapping[str, Any]) -> list[str]:
+    """Recorded cells, the simulated ones that miss a goal, and wrong files. All cells are in the
+    report."""
     rows = part["simulated"]
-    lines = [
-        "## Simulated cells",
-        "",
-        f"{len(rows)} cells; speeds are relative to plain decoding.",
-        "",
-    ]
-    lines += [_verdicts(rows), ""]
-    head = [
-        "curve",
-        "c",
-        "acceptance",
-        "tokens",
-        "rows",
-        "best fixed",
-        "cold",
-        "warm",
-        "worst answer",
-    ]
-    lines += ["### Recorded acceptance and curves of real weights", ""]
-    lines += [*markdown_table(head, [_cell_row(row) for row in part["recorded"]]), ""]
-    lines += ["### Cells that miss a goal", ""]
-    missed = [_cell_row(row) for row in rows if _misses(row)]
-    lines += [*(markdown_table(head, missed) if missed else ["None."]), ""]
-    lines += ["### All cells", "", *markdown_table(head, [_cell_row(row) for row in rows]), ""]
-    lines += ["### A wrong file on disk", ""]
-    lines += [
-        "Speeds of first answers of 256 tokens, with the right curve and with a wrong one.",
-        "",
-    ]
-    stale_head = ["curve", "file says", "acceptance", "right file", "wrong file"]
-    lines += [*markdown_table(stale_head, [_stale_row(row) for row in part["stale"]]), ""]
-    return lines
-
-
-def _misses(row: Mapping[str, Any]) -> list[str]:
-    """The goals that a cell misses."""
-    missed = []
-    if row["cold"] < 0.98:
-        missed.append("plain")
-    relative = row["cold"] / row["best"]
-    if (row["length"] == 64 and relative < 0.95) or (row["length"] >= 256 and relative < 0.98):
-        missed.append("cold")
-    if row["warm"] < 0.98 * row["warm_best"]:
-        missed.append("warm")
-    return missed
-
-
-def _verdicts(rows: Sequence[Mapping[str, Any]]) -> str:
-    counts = {goal: sum(goal in _misses(row) for row in rows) for goal in ("plain", "cold", "warm")}
-    worst = min(rows, key=lambda row: row["cold"])
+    missed = [{**row, "missed": ", ".join(_missed(row))} for row in rows if _missed(row)]
+    stale = {
+        "curve": "{curve}",
+        "file says": "{file}",
+        "acceptance": "{acceptance}",
+        "right file": "{right:.2f}",
+        "wrong file": "{stale:.2f}",
+    }
     from_64 = [row for row in rows if row["length"] >= 64]
-    cold = min(row["cold"] / row["best"] for row in from_64)
-    warm = min(row["warm"] / row["warm_best"] for row in rows)
-    return (
-        f"Cold against plain: the worst cell has {worst['cold']:.3f}, {counts['plain']} miss 0.98. "
-        f"Cold against the best fixed tree, from 64 tokens on: the worst has {cold:.3f}, "
-        f"{counts['cold']} miss the goal. Warm against it: the worst has {warm:.3f}, "
-        f"{counts['warm']} miss 0.98."
-    )
+    return [
+        "## Simulated cells",
+        f"{len(rows)} cells; speeds are relative to plain decoding. Goals: cold at least 0.98 of "
+        "plain; cold at least 0.95 of the best fixed tree at 64 tokens and 0.98 from 256 on; warm "
+        f"at least 0.98 of it. {len(missed)} cells miss a goal. The worst cell is cold at "
+        f"{min(row['cold'] for row in rows):.3f} of plain and, from 64 tokens on, at "
+        f"{min(row['cold'] / row['best'] for row in from_64):.3f} of the best fixed tree, and warm "
+        f"at {min(row['warm'] / row['warm_best'] for row in rows):.3f} of it.",
+        "### Recorded acceptance and curves of real weights",
+        table(part["recorded"], CELL),
+        "### Cells that miss a goal",
+        table(missed, {**CELL, "misses": "{missed}"}) if missed else "None.",
+        "### A wrong file on disk",
+        "Speeds of first answers of 256 tokens, with the right curve and with a wrong one.",
+        table(part["stale"], stale),
+    ]
+
+
+def _missed(row: Mapping[str, Any]) -> list[str]:
+    """The goals that a cell misses."""
+    relative = row["cold"] / row["best"]
+    least = 0.95 if row["length"] == 64 else 0.98 if row["length"] >= 256 else 0.0
+    goals = {
+        "plain": row["cold"] < 0.98,
+        "cold": relative < least,
+        "warm": row["warm"] < 0.98 * row["warm_best"],
+    }
+    return [goal for goal, is_missed in goals.items() if is_missed]
 
 
 def _shape_name(depth: int, nodes: int) -> str:
@@ -183,39 +151,8 @@ def _shape_name(depth: int, nodes: int) -> str:
     return f"chain {depth}" if depth == nodes else f"tree of {nodes}"
 
 
-def _cell_row(row: Mapping[str, Any]) -> list[str]:
-    shape = _shape_name(*row["best_shape"])
-    flags = f" ({', '.join(_misses(row))})" if _misses(row) else ""
-    return [
-        row["curve"],
-        f"{row['ratio']:.3g}",
-        str(row["acceptance"]),
-        str(row["length"]),
-        str(row["rows"]),
-        f"{row['best']:.2f} ({shape})",
-        f"{row['cold']:.2f}{flags}",
-        f"{row['warm']:.2f} of {row['warm_best']:.2f}",
-        f"{row['worst']:.2f}",
-    ]
-
-
-def _stale_row(row: Mapping[str, Any]) -> list[str]:
-    speeds = [f"{row['right']:.2f}", f"{row['stale']:.2f}"]
-    return [row["curve"], row["file"], str(row["acceptance"]), *speeds]
-
-
-def _shape_lines(part: Mapping[str, Any]) -> list[str]:
-    lines = ["## Models of real shapes, acceptance replayed", ""]
-    head = [
-        "prompt",
-        "passes",
-        "method",
-        "end to end, s",
-        "of plain, decode",
-        "of plain, end to end",
-        "of stock, end to end",
-        "τ",
-    ]
+def shapes_page(part: Mapping[str, Any]) -> list[str]:
+    """Runs by prompt, engine of passes and method, and the measured curves."""
     rows = []
     for prompt, by_engine in part["runs"].items():
         stock = by_engine[shapes.STOCK][shapes.STOCK]["e2e"]
@@ -223,24 +160,38 @@ def _shape_lines(part: Mapping[str, Any]) -> list[str]:
             for name, run in methods.items():
                 is_short = name.endswith(f"{shapes.SHORT} tokens")
                 plain = methods.get(f"plain, {shapes.SHORT} tokens" if is_short else "plain", run)
-                speeds = [f"{plain[key] / run[key]:.2f}" for key in ("decode", "e2e")]
-                speeds += ["" if is_short else f"{stock / run['e2e']:.2f}"]
                 rows.append(
-                    [prompt, engine, name, f"{run['e2e']:.1f}", *speeds, f"{run['tau']:.2f}"]
+                    {
+                        **run,
+                        "prompt": prompt,
+                        "engine": engine,
+                        "name": name,
+                        "of plain": plain["decode"] / run["decode"],
+                        "whole": plain["e2e"] / run["e2e"],
+                        "of stock": None if is_short else stock / run["e2e"],
+                    }
                 )
-    lines += [*markdown_table(head, rows), ""]
+    columns = {
+        "prompt": "{prompt}",
+        "passes": "{engine}",
+        "method": "{name}",
+        "end to end, s": "{e2e:.1f}",
+        "of plain, decode": "{of plain:.2f}",
+        "of plain, end to end": "{whole:.2f}",
+        "of stock, end to end": "{of stock:.2f}",
+        "τ": "{tau:.2f}",
+    }
+    blocks = ["## Models of real shapes, acceptance replayed", table(rows, columns)]
     for engine, curves in part["curves"].items():
         for name, curve in zip(("target", "draft"), curves, strict=True):
             pairs = zip(curve["widths"], curve["seconds"], strict=True)
             times = ", ".join(f"{width}: {1e3 * seconds:.0f} ms" for width, seconds in pairs)
-            lines += [f"Measured curve of the {name}, {engine}: {times}.", ""]
-    lines += [f"The calibrations took {part['calibration_seconds']:.2f} s.", ""]
-    return [*lines, f"Environment: {environment_line(part['environment'])}.", ""]
+            blocks.append(f"Measured curve of the {name}, {engine}: {times}.")
+    return [*blocks, f"The calibrations took {part['calibration_seconds']:.2f} s."]
 
 
-def _pair_lines(part: Mapping[str, Any]) -> list[str]:
-    lines = ["## The embedded pair", ""]
-    head = ["method", "frames", "end to end, s", "against plain", "against chain of 5", "τ"]
+def pair_page(part: Mapping[str, Any]) -> list[str]:
+    """Runs by number of frames and method."""
     rows = []
     for frames in sorted({run["frames"] for run in part["runs"]["plain"]}):
         by_name = {
@@ -248,20 +199,43 @@ def _pair_lines(part: Mapping[str, Any]) -> list[str]:
             for name, runs in part["runs"].items()
         }
         for name, runs in by_name.items():
-            against = [
-                format_quartiles(
-                    quartiles([other[key]["e2e"] / run["e2e"] for key, run in runs.items()])
-                )
-                for other in (by_name["plain"], by_name["chain 5"])
-            ]
-            seconds = statistics.median(run["e2e"] for run in runs.values())
+            seconds = [run["e2e"] for run in runs.values()]
+            plain, chain = (
+                ratio_line([by_name[other][key]["e2e"] for key in runs], seconds)
+                for other in ("plain", "chain 5")
+            )
             tau = statistics.mean(run["tau"] for run in runs.values())
-            rows.append([name, str(frames), f"{seconds:.3f}", *against, f"{tau:.2f}"])
-    lines += [*markdown_table(head, rows), ""]
-    lines += ["Medians (quartiles) of ratios between runs of the same clip in the same repeat.", ""]
-    lines += [f"The calibration took {part['calibration_seconds']:.2f} s.", ""]
-    return [*lines, f"Environment: {environment_line(part['environment'])}.", ""]
+            row = {"name": name, "frames": frames, "e2e": statistics.median(seconds), "tau": tau}
+            rows.append({**row, "plain": plain, "chain": chain})
+    columns = {
+        "method": "{name}",
+        "frames": "{frames}",
+        "end to end, s": "{e2e:.3f}",
+        "against plain": "{plain}",
+        "against chain of 5": "{chain}",
+        "τ": "{tau:.2f}",
+    }
+    return [
+        "## The embedded pair",
+        table(rows, columns),
+        "Medians (quartiles) of ratios between runs of the same clip in the same repeat. The "
+        f"calibration took {part['calibration_seconds']:.2f} s.",
+    ]
+
+
+BENCHMARK = Benchmark(
+    "auto",
+    __doc__,
+    "The automatic tree",
+    measure,
+    page,
+    {
+        "--repeats": 5,
+        "--parts": {"nargs": "+", "choices": PARTS, "default": list(PARTS)},
+        "--seeds": {"type": int, "default": 8, "help": "texts of each simulated cell"},
+    },
+)
 
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

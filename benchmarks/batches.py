@@ -12,29 +12,28 @@ Every answer is compared with stock `generate`. Writes OUT.json and OUT.md after
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from draftlens_lab.bench.batches import break_even
 from draftlens_lab.evaluate.answers import dialogue
-from draftlens_lab.measure.tables import markdown_table
 from shared import (
     SIDE,
-    argument_parser,
+    Benchmark,
+    Report,
     assisted_answerer,
     backbones,
     caption_sample,
-    configure,
     engine_answerer,
-    environment,
-    environment_line,
+    measured_parts,
+    median_ratio,
+    parts_page,
     rotated,
-    save,
     stock_answerer,
+    table,
 )
 
 import draftlens
@@ -43,44 +42,10 @@ from draftlens.decoding import Session, step
 from draftlens.engine import Engine
 from draftlens.inputs import Inputs
 
-PREDICTION = """Written before the first run: no row that joins differs. At batch 1 the default is
-2.5 times as fast as stock generate, 1.8 times as fast as the better assisted generation and 2 times
-as fast as prompt lookup. The gain of the draft over plain decoding falls from 2.4 at one row to 1.3
-at 16 rows and is above 1 up to 32, since a forward of this small model costs about the same up to
-some dozens of tokens."""
-
 FRAMES = 8
 METHODS = ("plain", "speculative", "specvlm", "lookup")
 GAPS = 6
 """Most rounds between two rows that join."""
-
-JOINING = ("method", "rows that joined at random moments", "differ from stock")
-ONE = ("one prompt", "of stock, median", "answers", "differ from stock")
-SIZES = ("rows", "plain, s", "with a draft, s", "gain of the draft")
-
-
-def main() -> None:
-    parser = argument_parser(__doc__, "benchmarks/results/batches", repeats=3)
-    parser.add_argument("--parts", default="joining,one,sizes")
-    parser.add_argument("--clips", type=int, default=8, help="of part one")
-    parser.add_argument("--rows", type=int, default=30, help="of part joining, for each method")
-    parser.add_argument("--sizes", type=int, nargs="+", default=[1, 4, 16, 32])
-    parser.set_defaults(max_new_tokens=80)
-    args = parser.parse_args()
-    configure(args.threads)
-    engine = draftlens.load("embedded", device="cpu")
-    parts: dict[str, Callable[[Engine, argparse.Namespace], Any]] = {
-        "joining": joining,
-        "one": one,
-        "sizes": sizes,
-    }
-    file = args.out.with_suffix(".json")
-    report = json.loads(file.read_text()) if file.exists() else {}
-    for name in args.parts.split(","):
-        report[name] = {"found": parts[name](engine, args), "environment": environment(args)}
-        report["prediction"] = " ".join(PREDICTION.split())
-        save(args.out, report, page(report))
-    print(page(report))
 
 
 def prompts(engine: Engine, seeds: Sequence[int]) -> Inputs:
@@ -172,33 +137,78 @@ def sizes(engine: Engine, args: argparse.Namespace) -> dict[str, dict[str, list[
     return found
 
 
-def page(report: Mapping[str, Any]) -> str:
-    """The report as Markdown."""
-    lines = ["# Batches", ""]
-    if "joining" in report:
-        found = report["joining"]["found"]
-        rows = [[name, str(own["rows"]), str(own["differ"])] for name, own in found.items()]
-        lines += [*markdown_table(JOINING, rows), ""]
-    if "one" in report:
-        found = report["one"]["found"]
-        stock = found["seconds"]["stock"]
-        rows = []
-        for way, seconds in found["seconds"].items():
-            gain = statistics.median(a / b for a, b in zip(stock, seconds, strict=True))
-            rows.append([way, f"{gain:.2f}", str(len(seconds)), str(found["differ"][way])])
-        lines += [*markdown_table(ONE, rows), ""]
-    if "sizes" in report:
-        rows, gains = [], {}
-        for size, seconds in report["sizes"]["found"].items():
-            plain, fast = (statistics.median(seconds[way]) for way in ("plain", "speculative"))
-            gains[int(size)] = plain / fast
-            rows.append([size, f"{plain:.2f}", f"{fast:.2f}", f"{plain / fast:.2f}"])
-        lines += [*markdown_table(SIZES, rows), "", f"Break-even: {break_even(gains)}.", ""]
-    for name in ("joining", "one", "sizes"):
-        if name in report:
-            lines += [f"<sub>{name}: {environment_line(report[name]['environment'])}</sub>", ""]
-    return "\n".join([*lines, f"Prediction. {report['prediction']}", ""])
+def page_of_joining(found: Mapping[str, Any]) -> list[str]:
+    """Rows that differ from stock, by method."""
+    columns = {
+        "method": "{method}",
+        "rows that joined at random moments": "{rows}",
+        "differ from stock": "{differ}",
+    }
+    return [table([{"method": method, **own} for method, own in found.items()], columns)]
+
+
+def page_of_one(found: Mapping[str, Any]) -> list[str]:
+    """Speed at batch 1, by way."""
+    seconds = found["seconds"]
+    columns: dict[str, Any] = {
+        "one prompt": str,
+        "of stock, median": lambda way: f"{median_ratio(seconds['stock'], seconds[way]):.2f}",
+        "answers": lambda way: len(seconds[way]),
+        "differ from stock": lambda way: found["differ"][way],
+    }
+    return [table(seconds, columns)]
+
+
+def page_of_sizes(found: Mapping[str, Any]) -> list[str]:
+    """Seconds by number of rows, and where the draft no longer pays."""
+    rows = []
+    for size, seconds in found.items():
+        plain, fast = (statistics.median(seconds[way]) for way in ("plain", "speculative"))
+        rows.append({"rows": int(size), "plain": plain, "fast": fast, "gain": plain / fast})
+    columns = {
+        "rows": "{rows}",
+        "plain, s": "{plain:.2f}",
+        "with a draft, s": "{fast:.2f}",
+        "gain of the draft": "{gain:.2f}",
+    }
+    gains = {row["rows"]: row["gain"] for row in rows}
+    return [table(rows, columns), f"Break-even: {break_even(gains)}."]
+
+
+PARTS = {
+    "joining": (joining, page_of_joining),
+    "one": (one, page_of_one),
+    "sizes": (sizes, page_of_sizes),
+}
+
+
+def measure(args: argparse.Namespace) -> Iterator[Report]:
+    """The report after each part."""
+    engine = draftlens.load("embedded", device="cpu")
+    return measured_parts({name: part[0] for name, part in PARTS.items()}, engine, args)
+
+
+def page(report: Report) -> list[str]:
+    """Every measured part with its environment."""
+    return parts_page(report, {name: part[1] for name, part in PARTS.items()})
+
+
+BENCHMARK = Benchmark(
+    "batches",
+    __doc__,
+    "Batches",
+    measure,
+    page,
+    {
+        "--repeats": 3,
+        "--parts": "joining,one,sizes",
+        "--clips": {"type": int, "default": 8, "help": "of part one"},
+        "--rows": {"type": int, "default": 30, "help": "of part joining, for each method"},
+        "--sizes": [1, 4, 16, 32],
+        "--max-new-tokens": 80,
+    },
+)
 
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

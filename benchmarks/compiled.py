@@ -9,7 +9,7 @@
     python benchmarks/compiled.py families
     python benchmarks/compiled.py start
 
-Every part is a module of `compiled_parts` with a `main()` that reads the options after its name
+Every part is a module of `compiled_parts` with a `BENCHMARK` that reads the options after its name
 and writes its own report, `benchmarks/results/compiled_PART.json` and `.md`.
 """
 

@@ -1,12 +1,9 @@
 """Answers that repeat a document, drafted from what cheap readers find on the page (HSD).
 
-    python benchmarks/documents.py alignment --pages 12
-    python benchmarks/documents.py alignment --tesseract --pdf paper.pdf
     python benchmarks/documents.py claims --pages 6
-    python benchmarks/documents.py whole --pages 6
     python benchmarks/documents.py repeated
 
-Every part is a module of `documents_parts` with a `main()` that reads the options behind its name
+Every part is a module of `documents_parts` with a `BENCHMARK` that reads the options after its name
 and writes its own report, `benchmarks/results/documents_PART.json` and `.md`.
 """
 
@@ -15,9 +12,7 @@ from __future__ import annotations
 from shared import run_part
 
 PARTS = {
-    "alignment": "documents_parts.alignment",
     "speed": "documents_parts.speed",
-    "whole": "documents_parts.whole",
     "claims": "documents_parts.claims",
     "repeated": "documents_parts.repeated",
 }

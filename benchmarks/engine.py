@@ -2,12 +2,10 @@
 speedup that theory predicts.
 
     python benchmarks/engine.py --out benchmarks/results/engine
-    python benchmarks/engine.py --static-batch --repeats 5 --out benchmarks/results/engine_batch
 
 Every configuration answers every clip once per repeat, interleaved, so that noise of the machine
 affects all of them alike. Times are end to end (vision and prefill included) unless they are named
-decode. Writes OUT.json and OUT.md. `--static-batch` measures a batch of rows that end one after the
-other, with rows that have ended dropped from the passes, and kept in them.
+decode. Writes OUT.json and OUT.md.
 """
 
 from __future__ import annotations
@@ -22,76 +20,34 @@ from pathlib import Path
 from typing import Any
 
 from draftlens_lab.measure.statistics import format_quartiles, quartiles
-from draftlens_lab.measure.tables import markdown_table
 from shared import (
     Answerer,
+    Benchmark,
     Case,
     PrefilledPrompt,
+    Report,
     Run,
-    argument_parser,
     assisted_answerer,
     backbones,
-    configure,
     encoded_prompt,
     engine_answerer,
-    environment,
-    environment_line,
     median_seconds,
     milliseconds_line,
     predicted_speedup,
+    ratios,
     rotated,
-    save,
     stock_answerer,
+    table,
 )
 
 import draftlens
-from draftlens.core.stats import Clock, Stats
-from draftlens.decoding import Session, decode
 from draftlens.engine import Engine
 from draftlens.inputs import Inputs
-from draftlens.methods.base import Models, from_dict
-
-PREDICTION = """Written before the first run: plain decoding beats stock generate by about 10%,
-since the outer model's forward and stock's per-token bookkeeping are skipped; chain speculation
-at γ = 5 reaches 1.7 to 2.1 times; stock assisted generation stays below 1.2 times; time outside
-forwards is 6 to 10% of decode."""
 
 FIGURES = ("e2e", "decode", "tau", "outside")
 """Figures of a run that are collected, where the configuration has them."""
 
 FORWARD_REPEATS = 60
-
-LENGTHS = [8 + round(number * 152 / 15) for number in range(16)]
-"""Tokens of the rows of the static batch."""
-
-
-def main() -> None:
-    parser = argument_parser(__doc__, "benchmarks/results/engine", repeats=9)
-    parser.add_argument("--gamma", type=int, default=5)
-    parser.add_argument("--static-batch", action="store_true")
-    args = parser.parse_args()
-    configure(args.threads)
-    engine = draftlens.load("embedded", device="cpu")
-    folder = Path(str(files("draftlens") / "embedded" / "clips"))
-    clips = [record.with_suffix("") for record in sorted(folder.glob("*.mp4.json"))]
-    prompts = {
-        clip.name: engine.read("Describe the video.", video=clip, num_frames=8) for clip in clips
-    }
-    if args.static_batch:
-        report_static_batch(engine, list(prompts.values()), args)
-        return
-    runs = measure(engine, prompts, args)
-    costs = forward_costs(engine, next(iter(prompts.values())), args.gamma)
-    report = {
-        "environment": environment(args),
-        "prediction": PREDICTION,
-        "runs": runs,
-        "costs": costs,
-        "summary": summarize(runs, costs, args.gamma),
-    }
-    page = markdown(report)
-    save(args.out, report, page)
-    print(page)
 
 
 def configurations(engine: Engine, gamma: int) -> dict[str, Answerer]:
@@ -174,30 +130,6 @@ def forward_seconds(engine: Engine) -> Iterator[list[float]]:
                 delattr(backbone, name)
 
 
-def measure(
-    engine: Engine, prompts: Mapping[str, Inputs], args: argparse.Namespace
-) -> dict[str, Any]:
-    """Measure every configuration on every clip, interleaved.
-
-    Returns:
-        Name of each configuration to its `FIGURES` by clip, and whether its tokens are `identical`
-        to those of the first configuration in the order of the repeat; or to `failed`.
-    """
-    options = {"max_new_tokens": args.max_new_tokens, "do_sample": False}
-    answerers = configurations(engine, args.gamma)
-    first_prompt = next(iter(prompts.values()))
-    runs = {name: warm_up(answer, first_prompt, options) for name, answer in answerers.items()}
-    runnable = [name for name in answerers if "failed" not in runs[name]]
-    for repeat in range(args.repeats):
-        for clip, inputs in prompts.items():
-            names = rotated(runnable, repeat)
-            answers = {name: answerers[name](inputs, options) for name in names}
-            reference = answers[names[0]]["tokens"]
-            for name in names:
-                add_run(runs[name], clip, answers[name], reference)
-    return runs
-
-
 def warm_up(answer: Answerer, inputs: Inputs, options: dict[str, Any]) -> dict[str, Any]:
     """Answer a prompt without measuring.
 
@@ -246,22 +178,15 @@ def summarize(runs: Mapping[str, Any], costs: Mapping[str, float], gamma: int) -
         "predicted": predicted_speedup(summary[name]["tau"], gamma, costs),
         "measured": quartiles(paired_ratios(runs["plain"]["decode"], chain["decode"])),
     }
-    assisted = [run for other_name, run in runs.items() if "assisted" in other_name]
-    summary["chain against best stock assisted, e2e"] = smallest_speedup(assisted, chain)
+    speedups = [
+        quartiles(paired_ratios(run["e2e"], chain["e2e"]))
+        for other, run in runs.items()
+        if "assisted" in other and "failed" not in run
+    ]
+    known = [speedup for speedup in speedups if speedup is not None]
+    best = min(known, key=lambda speedup: speedup["median"], default=None)
+    summary["chain against best stock assisted, e2e"] = best
     return summary
-
-
-def smallest_speedup(
-    runs: Sequence[Mapping[str, Any]], chain: Mapping[str, Any]
-) -> dict[str, float] | None:
-    """Speedup of the chain over the fastest of the runs; None if all of them failed."""
-    speedups = []
-    for run in runs:
-        if "failed" not in run:
-            speedup = quartiles(paired_ratios(run["e2e"], chain["e2e"]))
-            if speedup is not None:
-                speedups.append(speedup)
-    return min(speedups, key=lambda speedup: speedup["median"], default=None)
 
 
 def figures_of(run: Mapping[str, Any], reference: Mapping[str, Any]) -> dict[str, Any]:
@@ -283,139 +208,87 @@ def all_values(by_clip: Mapping[str, Sequence[float]]) -> list[float]:
     return [value for values in by_clip.values() for value in values]
 
 
+def report(args: argparse.Namespace) -> Report:
+    """Runs and costs of the configurations."""
+    engine = draftlens.load("embedded", device="cpu")
+    folder = Path(str(files("draftlens") / "embedded" / "clips"))
+    clips = [record.with_suffix("") for record in sorted(folder.glob("*.mp4.json"))]
+    prompts = {
+        clip.name: engine.read("Describe the video.", video=clip, num_frames=8) for clip in clips
+    }
+    runs = measure(engine, prompts, args)
+    costs = forward_costs(engine, next(iter(prompts.values())), args.gamma)
+    return {"runs": runs, "costs": costs, "summary": summarize(runs, costs, args.gamma)}
+
+
+def measure(
+    engine: Engine, prompts: Mapping[str, Inputs], args: argparse.Namespace
+) -> dict[str, Any]:
+    """Measure every configuration on every clip, interleaved.
+
+    Returns:
+        Name of each configuration to its `FIGURES` by clip, and whether its tokens are `identical`
+        to those of the first configuration in the order of the repeat; or to `failed`.
+    """
+    options = {"max_new_tokens": args.max_new_tokens, "do_sample": False}
+    answerers = configurations(engine, args.gamma)
+    first_prompt = next(iter(prompts.values()))
+    runs = {name: warm_up(answer, first_prompt, options) for name, answer in answerers.items()}
+    runnable = [name for name in answerers if "failed" not in runs[name]]
+    for repeat in range(args.repeats):
+        for clip, inputs in prompts.items():
+            names = rotated(runnable, repeat)
+            answers = {name: answerers[name](inputs, options) for name in names}
+            reference = answers[names[0]]["tokens"]
+            for name in names:
+                add_run(runs[name], clip, answers[name], reference)
+    return runs
+
+
 def paired_ratios(
     slow: Mapping[str, Sequence[float]], fast: Mapping[str, Sequence[float]]
 ) -> list[float]:
     """Ratios of runs of the same clip in the same repeat."""
-    ratios = []
-    for clip in slow:
-        pairs = zip(slow[clip], fast[clip], strict=True)
-        ratios += [slow_value / fast_value for slow_value, fast_value in pairs]
-    return ratios
+    return [value for clip in slow for value in ratios(slow[clip], fast[clip])]
 
 
-def markdown(report: Mapping[str, Any]) -> str:
-    """The report as a Markdown page."""
+def page(report: Report) -> list[str]:
+    """The configurations."""
     summary = report["summary"]
-    columns = (
-        "",
-        "end to end, s",
-        "speedup e2e",
-        "speedup decode",
-        "τ",
-        "outside forwards",
-        "identical",
-    )
-    rows = [row_of(name, summary[name]) for name in report["runs"]]
+    rows = [{"name": name, **summary[name]} for name in report["runs"]]
+    columns: dict[str, Any] = {
+        "": "{name}",
+        "end to end, s": lambda row: row.get("failed") or f"{row['e2e_seconds']:.3f}",
+        "speedup e2e": lambda row: format_quartiles(row.get("speedup_e2e")),
+        "speedup decode": lambda row: format_quartiles(row.get("speedup_decode")),
+        "τ": "{tau:.2f}",
+        "outside forwards": "{outside:.1%}",
+        "identical": "{identical}",
+    }
     theory = summary["chain against plain, decode"]
-    paragraphs = [
-        "# Engine benchmark",
-        "\n".join(markdown_table(columns, rows, text_columns=(0, len(columns) - 1))),
+    best = format_quartiles(summary["chain against best stock assisted, e2e"])
+    return [
+        table(rows, columns),
         "Speedups are against hf-generate, paired by clip and repeat: median (quartiles). "
         "Outside forwards: share of decode time in neither model's forward (the draft's reading "
         "of the prompt is one), mean.",
         f"Chain against our plain decoding, decode only: measured "
         f"{format_quartiles(theory['measured'])}, predicted by τ / (γ·Td/Tt + Tt(γ)/Tt): "
         f"{theory['predicted']:.2f}.",
-    ]
-    best = summary["chain against best stock assisted, e2e"]
-    if best is not None:
-        paragraphs.append(
-            f"Chain against the better stock assisted generation, end to end: "
-            f"{format_quartiles(best)}."
-        )
-    paragraphs += [
+        f"Chain against the better stock assisted generation, end to end: {best}." if best else "",
         f"Raw forwards, ms: {milliseconds_line(report['costs'])}.",
-        f"Environment: {environment_line(report['environment'])}.",
-        f"Prediction. {' '.join(report['prediction'].split())}",
-    ]
-    return "\n\n".join(paragraphs) + "\n"
-
-
-def row_of(name: str, figures: Mapping[str, Any]) -> list[str]:
-    """Cells of one configuration."""
-    if "failed" in figures:
-        return [name, f"failed: {figures['failed']}", "", "", "", "", ""]
-    return [
-        name,
-        f"{figures['e2e_seconds']:.3f}",
-        format_quartiles(figures["speedup_e2e"]),
-        format_quartiles(figures["speedup_decode"]),
-        f"{figures['tau']:.2f}" if "tau" in figures else "",
-        f"{figures['outside']:.1%}" if "outside" in figures else "",
-        "yes" if figures["identical"] else "NO",
     ]
 
 
-class RowsKept(Session):
-    """A session in which rows that have ended stay in the passes."""
-
-    def _drop_ended(self) -> None: ...
-
-
-def report_static_batch(
-    engine: Engine, prompts: Sequence[Inputs], args: argparse.Namespace
-) -> None:
-    """Decode seconds of a batch of `LENGTHS`, from the first token of all rows on."""
-    methods = {
-        "plain": {"method": "plain"},
-        f"chain (γ = {args.gamma})": {"num_speculative_tokens": args.gamma},
-        "tree (auto, the default)": {"tree": "auto"},
-    }
-    kinds = ("kept", "dropped")
-    seconds: dict[str, dict[str, list[float]]]
-    seconds = {name: {kind: [] for kind in kinds} for name in methods}
-    reference: list[list[int]] = []
-    for repeat in range(-1, args.repeats):  # the first one is not measured
-        for name in rotated(list(methods), repeat):
-            for kind in rotated(kinds, repeat):
-                kept = kind == "kept"
-                took, tokens = answer_batch(engine, prompts, methods[name], kept)
-                reference = reference or tokens
-                assert tokens == reference
-                if repeat >= 0:
-                    seconds[name][kind].append(took)
-    plain = seconds["plain"]["kept"]
-    rows = []
-    for name, by_kind in seconds.items():
-        gains = [kept / own for kept, own in zip(by_kind["kept"], by_kind["dropped"], strict=True)]
-        speedups = [kept / own for kept, own in zip(plain, by_kind["dropped"], strict=True)]
-        medians = [f"{statistics.median(by_kind[kind]):.3f}" for kind in kinds]
-        rows.append([name, *medians, *map(format_quartiles, map(quartiles, (gains, speedups)))])
-    columns = ("", "rows kept, s", "rows dropped, s", "gain", "against plain with rows kept")
-    facts = environment(args)
-    paragraphs = [
-        "# Rows that have ended leave the batch",
-        f"Decoding of {len(LENGTHS)} rows of {LENGTHS[0]} to {LENGTHS[-1]} tokens, interleaved; "
-        "tokens are equal in all runs. Ratios are paired by repeat: median (quartiles).",
-        "\n".join(markdown_table(columns, rows, text_columns=(0,))),
-        f"Environment: {environment_line(facts)}.",
-    ]
-    page = "\n\n".join(paragraphs) + "\n"
-    save(args.out, {"environment": facts, "seconds": seconds}, page)
-    print(page)
-
-
-def answer_batch(
-    engine: Engine, prompts: Sequence[Inputs], method: Mapping[str, Any], kept: bool
-) -> tuple[float, list[list[int]]]:
-    """Seconds of decoding, and the tokens of each row."""
-    target, draft = backbones(engine)
-    plan = from_dict(method).plan(Models(target, draft))
-    session = (RowsKept if kept else Session)(target, plan, Clock(Stats()))
-    rows = []
-    for number, length in enumerate(LENGTHS):
-        inputs = prompts[number % len(prompts)]
-        prepared = target.prepare(
-            inputs.target, max_new_tokens=length, do_sample=False, eos_token_id=None
-        )
-        rows += session.add(prepared, [0], inputs.draft or inputs.target)
-    session.start()
-    began = time.perf_counter()
-    for _ in decode(session):
-        pass
-    return time.perf_counter() - began, [row.tokens for row in rows]
+BENCHMARK = Benchmark(
+    "engine",
+    __doc__,
+    "Engine benchmark",
+    report,
+    page,
+    {"--repeats": 9, "--gamma": 5},
+)
 
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

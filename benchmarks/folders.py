@@ -28,10 +28,9 @@ from typing import Any
 import av
 import numpy as np
 import psutil
-from draftlens_lab.measure.tables import markdown_table
 from draftlens_lab.world import HELD_OUT, render, sample_scene
 from draftlens_lab.world.files import write_clip
-from shared import argument_parser, configure, environment, environment_line, save
+from shared import Benchmark, Report, environment, report_of, table
 
 SIDE = 64
 HUGE_SIDE = 1024
@@ -228,19 +227,6 @@ def measure_kills(album: Album, folder: Path, args: argparse.Namespace) -> dict[
 PARTS = {"speed": measure_speed, "kills": measure_kills}
 
 
-def measure(album: Album, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """The parts that are asked for, beside those of an earlier run on the same clips."""
-    report: dict[str, Any] = {}
-    file = args.out.with_suffix(".json")
-    if file.exists() and len(args.parts) < len(PARTS):
-        report = json.loads(file.read_text())
-    for name in args.parts:
-        report[name] = PARTS[name](album, folder, args)
-    answers = {part["answers"] for name, part in report.items() if name in PARTS}
-    assert len(answers) == 1, "the answers of a run that was killed are others"
-    return report
-
-
 def digest_of(outcome: Outcome) -> str:
     """A digest of all answers."""
     return sha256(json.dumps(texts_of(outcome), sort_keys=True).encode()).hexdigest()
@@ -262,69 +248,69 @@ def thinned(memory: Sequence[int]) -> list[int]:
     return [count // 2**20 for count in memory[::step]]
 
 
-def page_of(report: dict[str, Any], args: argparse.Namespace) -> str:
-    """The report as Markdown."""
-    parts = [
-        "# Folders",
-        f"{args.clips} files, of which {args.broken} are broken, {args.huge} huge and "
-        f"{args.hanging} hang the decoder ({args.clip_seconds:g} s a clip); "
-        f"{args.max_new_tokens} tokens an answer, start of the process included.",
-    ]
-    if "speed" in report:
-        parts += speed_lines(report["speed"])
-    if "kills" in report:
-        kills = report["kills"]
-        parts.append(
-            f"Killed by SIGKILL at {kills['lines at the kills']} lines and resumed: "
-            f"{kills['lines']} lines, one for each file, with the answers of a run that was not "
-            "killed."
-        )
-    return "\n\n".join([*parts, environment_line(report["environment"])])
+def measured(album: Album, folder: Path, args: argparse.Namespace) -> Report:
+    """The parts that are asked for, beside those of an earlier run on the same clips."""
+    report = report_of(args) if len(args.parts) < len(PARTS) else {}
+    for name in args.parts:
+        report[name] = PARTS[name](album, folder, args)
+    answers = {part["answers"] for name, part in report.items() if name in PARTS}
+    assert len(answers) == 1, "the answers of a run that was killed are others"
+    return report
 
 
-def speed_lines(speed: dict[str, Any]) -> list[str]:
-    """Clips a minute and memory."""
-    rows = []
-    for name, figures in speed["runs"].items():
-        rows.append(
-            [
-                name,
-                f"{figures['seconds']:.1f}",
-                f"{figures['speed']:.1f}",
-                f"{figures['largest memory'] / 2**20:.0f}",
-                f"{figures['growth']:.2f}",
-            ]
-        )
-    columns = ["run", "seconds", "clips a minute", "largest MiB", "last / second quarter"]
-    table = "\n".join(markdown_table(columns, rows))
-    gain = f"Batches give {speed['gain']:.2f} times the clips a minute."
-    return [table, gain]
-
-
-def main() -> None:
-    """Make the clips, run the command, print and save the report."""
-    parser = argument_parser(__doc__, "benchmarks/results/folders", 1)
-    parser.add_argument("--parts", nargs="+", choices=tuple(PARTS), default=list(PARTS))
-    parser.add_argument("--clips", type=int, default=200)
-    parser.add_argument("--broken", type=int, default=20)
-    parser.add_argument("--huge", type=int, default=5)
-    parser.add_argument("--hanging", type=int, default=1)
-    parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--kills", type=int, default=2)
-    parser.add_argument("--clip-seconds", type=float, default=5.0)
-    args = parser.parse_args()
-    configure(args.threads)
+def measure(args: argparse.Namespace) -> Report:
+    """Make the clips and run the command."""
     folder = args.out.parent / "folders-clips"
     shutil.rmtree(folder, ignore_errors=True)
     try:
         album = make_album(folder / "album", args.clips, args.broken, args.huge, args.hanging)
-        report = {**measure(album, folder, args), "environment": environment(args)}
+        return {**measured(album, folder, args), "environment": environment(args)}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    page = page_of(report, args)
-    save(args.out, report, page)
-    print(page)
+
+
+def page(report: Report) -> list[str]:
+    """Clips a minute and memory, and what a killed run left."""
+    blocks = []
+    if "speed" in report:
+        rows = [{"run": name, **figures} for name, figures in report["speed"]["runs"].items()]
+        columns = {
+            "run": "{run}",
+            "seconds": "{seconds:.1f}",
+            "clips a minute": "{speed:.1f}",
+            "largest MiB": "{largest memory:.0MiB}",
+            "last / second quarter": "{growth:.2f}",
+        }
+        gain = f"Batches give {report['speed']['gain']:.2f} times the clips a minute."
+        blocks += [table(rows, columns), gain]
+    if "kills" in report:
+        kills = report["kills"]
+        blocks.append(
+            f"Killed by SIGKILL at {kills['lines at the kills']} lines and resumed: "
+            f"{kills['lines']} lines, one for each file, with the answers of a run that was not "
+            "killed."
+        )
+    return blocks
+
+
+BENCHMARK = Benchmark(
+    "folders",
+    __doc__,
+    "Folders",
+    measure,
+    page,
+    {
+        "--parts": {"nargs": "+", "choices": tuple(PARTS), "default": list(PARTS)},
+        "--clips": 200,
+        "--broken": 20,
+        "--huge": 5,
+        "--hanging": 1,
+        "--batch": 4,
+        "--kills": 2,
+        "--clip-seconds": 5.0,
+    },
+)
 
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

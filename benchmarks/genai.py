@@ -25,23 +25,13 @@ from typing import Any
 from real_text import (
     STOCK,
     load_model,
-    markdown,
     method_answerer,
     package_folder,
+    page,
     prompts,
-    row_of,
+    rows_of,
 )
-from shared import (
-    Answerer,
-    Run,
-    argument_parser,
-    configure,
-    environment,
-    environment_line,
-    rotated,
-    save,
-    stock_answerer,
-)
+from shared import Answerer, Benchmark, Report, Run, environment, stock_answerer
 
 from draftlens.inputs import Inputs
 from draftlens.models.adapter import Backbone
@@ -54,24 +44,6 @@ QUESTIONS = (
 
 GENAI = "OpenVINO GenAI"
 PRECISION = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
-
-PREDICTION = """Written before the first run. On questions without a text, where nothing can be
-copied, OpenVINO GenAI's greedy decoding is 1.3 times as fast as stock generate, and plain decoding
-with OpenVINO's passes is level with it (0.95 to 1.05). On the tasks with a text, lookup with
-OpenVINO's passes is 2 to 4 times as fast as OpenVINO GenAI's greedy decoding end to end, and 1.1 to
-1.5 times as fast as its prompt lookup, which proposes one chain of fixed length. Written before
-OpenVINO's passes read prompts (400 tokens in 482 ms, modules 570, OpenVINO GenAI 416): with a text,
-lookup rises from 2.1 to 2.4 to 2.4 to 2.8 end to end, ahead of the greedy one and below its
-prompt lookup; plain decoding rises by 0.05."""
-
-OUTCOME = """All tokens are equal. Without a text OpenVINO GenAI is 2.2 times as fast as stock
-generate, where 1.3 was expected, and plain decoding with OpenVINO's passes 1.7: a quarter slower,
-of which 16-bit weights are a third (a trial: 18.5 ms a token there, 22.6 here, 20.6 here with
-them). With a text, lookup with OpenVINO's passes is at 2.5 to 2.7 end to end, ahead of OpenVINO
-GenAI's greedy decoding (2.2) and below its prompt lookup (2.6 to 3.3), as predicted for prompts
-that OpenVINO's passes read; while the modules read them it was at 2.1 to 2.4, and plain decoding at
-1.6 to 1.8 for 1.8 to 1.9. It decodes 3.3 to 3.7 times as fast as stock, the prompt lookup 2.9 to
-4.5 times."""
 
 
 @contextmanager
@@ -168,40 +140,26 @@ def all_prompts(tokenizer: Any) -> dict[str, list[Inputs]]:
     return {"no text": [Inputs(dict(encoded)) for encoded in questions], **prompts(tokenizer)}
 
 
-def measure(folder: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """One row for each task and way."""
-    contestants, tokenizer, eos = ways(folder, args.threads)
-    options = {"max_new_tokens": args.max_new_tokens, "do_sample": False, "eos_token_id": eos}
-    rows = []
-    for task, inputs_of_task in all_prompts(tokenizer).items():
-        runs: dict[str, list[Run]] = {way: [] for way in contestants}
-        for answer in contestants.values():  # not timed: the first run of a length prepares it
-            answer(inputs_of_task[0], dict(options))
-        for repeat in range(args.repeats):
-            for inputs in inputs_of_task:
-                for way, answer in rotated(list(contestants.items()), repeat):
-                    runs[way].append(answer(inputs, dict(options)))
-        rows += [row_of(task, way, runs) for way in contestants]
-        print(f"{task} done", flush=True)
-    return rows
-
-
-def main() -> None:
-    """Measure and write the report."""
-    parser = argument_parser(__doc__, "benchmarks/results/genai", repeats=3)
-    parser.set_defaults(max_new_tokens=96)
-    args = parser.parse_args()
-    configure(args.threads)
+def measure(args: argparse.Namespace) -> Report:
+    """The rows of all tasks."""
     with float16_weights(package_folder()) as folder:
-        rows = measure(folder, args)
+        contestants, tokenizer, eos = ways(folder, args.threads)
+        options = {"max_new_tokens": args.max_new_tokens, "do_sample": False, "eos_token_id": eos}
+        # The first run of a length prepares it, so all ways answer once before they are timed.
+        rows = rows_of(contestants, all_prompts(tokenizer), options, args.repeats, warm_up=True)
     facts = {**environment(args), "weights": "float16, computed in float32"}
-    prediction = " ".join(PREDICTION.split())
-    title = "Real weights beside OpenVINO GenAI: SmolLM2-135M-Instruct"
-    outcome = " ".join(OUTCOME.split())
-    page = markdown(rows, environment_line(facts), prediction, outcome, title)
-    save(args.out, {"environment": facts, "prediction": prediction, "rows": rows}, page)
-    print(page)
+    return {"environment": facts, "rows": rows}
+
+
+BENCHMARK = Benchmark(
+    "genai",
+    __doc__,
+    "Real weights beside OpenVINO GenAI: SmolLM2-135M-Instruct",
+    measure,
+    page,
+    {"--repeats": 3, "--max-new-tokens": 96},
+)
 
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

@@ -18,7 +18,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,20 +27,21 @@ sys.path.insert(0, str(Path(__file__).parent))  # the scripts import one another
 
 import torch
 from auto_parts.cells import recorded_depths
-from draftlens_lab.measure.tables import markdown_table
 from random_models import random_model
 from replayed_draft import ReplayedDraft
 from shared import (
     Answerer,
+    Benchmark,
+    Report,
     Run,
     assisted_answerer,
     backbones,
     caption_sample,
-    configure,
     engine_answerer,
+    environment,
     sample_inputs,
-    save,
     stock_answerer,
+    table,
 )
 from simulation import recorded_text
 
@@ -75,7 +76,7 @@ PAIRS = {False: (("3B", "0.5B"), ("7B", "0.5B")), True: (("tiny", "tiny"),)}
 
 
 @dataclass
-class Report:
+class Answers:
     """Rows of the table, and what was left out.
 
     Args:
@@ -103,48 +104,7 @@ class Report:
         return any(row.get("equal") is False and not row["may_differ"] for row in self.rows)
 
 
-def main() -> None:
-    args = _parse()
-    configure(args.threads)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
-    report = measure(args)
-    facts = {"device": device_name(args.device), "torch": torch.__version__, **vars(args)}
-    facts["out"] = str(args.out)
-    page = markdown(report, facts)
-    save(args.out, {"environment": facts, "rows": report.rows}, page)
-    print(page)
-    if report.has_failed:
-        raise SystemExit("some tokens differ from those of stock generate")
-
-
-def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--minutes", type=float, default=8.0)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--tiny", action="store_true", help="one short answer of each way")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/gpu"))
-    args = parser.parse_args()
-    if args.device.startswith("cuda") and not torch.cuda.is_available():
-        raise SystemExit("there is no CUDA device: use --device cpu --tiny")
-    return args
-
-
-def measure(args: argparse.Namespace) -> Report:
-    """All parts."""
-    report = Report(time.monotonic() + 60 * args.minutes)
-    check_tokens(report, args, compile=False)
-    if not args.tiny:
-        check_tokens(report, args, compile="inductor")
-    for target, draft in PAIRS[args.tiny]:
-        measure_speed(report, args, target, draft)
-    return report
-
-
-def check_tokens(report: Report, args: argparse.Namespace, compile: Any) -> None:
+def check_tokens(answers: Answers, args: argparse.Namespace, compile: Any) -> None:
     """Tokens of the embedded pair by every method, and the seconds they took."""
     part = f"embedded pair, {compile or 'modules'}"
     engine = draftlens.load("embedded", device=args.device, dtype="float32", compile=compile)
@@ -158,21 +118,21 @@ def check_tokens(report: Report, args: argparse.Namespace, compile: Any) -> None
     expected: Run = {}
     for way, answer in ways.items():
         timed = _timed(answer, inputs, args.tiny, expected, may_differ=way in APPROXIMATE)
-        report.run(part, way, timed)
+        answers.run(part, way, timed)
 
 
-def measure_speed(report: Report, args: argparse.Namespace, target: str, draft: str) -> None:
+def measure_speed(answers: Answers, args: argparse.Namespace, target: str, draft: str) -> None:
     """Seconds of decoding with random weights of real shapes and recorded acceptance."""
     part = f"random weights, {target} and {draft}"
     pair = _Pair(args, target, draft)
-    report.run(part, "loading", pair.load)
+    answers.run(part, "loading", pair.load)
     if pair.target is None:
         return
     expected: Run = {}
     ids = torch.arange(pair.prompt_tokens, device=args.device)[None] + 5
     inputs = Inputs({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
     may_differ = pair.target.dtype != torch.float32
-    report.run(
+    answers.run(
         part, STOCK, _timed(stock_answerer(pair.target), inputs, args.tiny, expected, may_differ)
     )
     for prompt in RECORDED if expected else ():
@@ -180,7 +140,7 @@ def measure_speed(report: Report, args: argparse.Namespace, target: str, draft: 
         for name in SPEED_METHODS:
             answer = pair.answerer(METHODS[name])
             timed = _timed(answer, inputs, args.tiny, expected, may_differ)
-            report.run(part, f"{name}, {prompt}", timed)
+            answers.run(part, f"{name}, {prompt}", timed)
 
 
 class _Pair:
@@ -245,24 +205,68 @@ def device_name(device: str) -> str:
     return torch.cuda.get_device_name(device) if device.startswith("cuda") else "CPU"
 
 
-def markdown(report: Report, facts: Mapping[str, Any]) -> str:
-    """The report as a page with one table."""
-    stock = {row["part"]: row.get("decode") for row in report.rows if row["way"] == STOCK}
-    rows = [_cells(row, stock.get(row["part"])) for row in report.rows]
-    head = ("models", "way", "tokens of stock", "s", "decode, s", "x stock, decode", "τ", "")
-    line = ", ".join(f"{name} {value}" for name, value in facts.items())
-    return "\n\n".join(
-        ["# On one device", "\n".join(markdown_table(head, rows)), f"Environment: {line}.\n"]
-    )
+def rows_of(args: argparse.Namespace) -> Answers:
+    """All parts."""
+    answers = Answers(time.monotonic() + 60 * args.minutes)
+    check_tokens(answers, args, compile=False)
+    if not args.tiny:
+        check_tokens(answers, args, compile="inductor")
+    for target, draft in PAIRS[args.tiny]:
+        measure_speed(answers, args, target, draft)
+    return answers
 
 
-def _cells(row: Mapping[str, Any], stock_decode: float | None) -> list[str]:
-    equal = {True: "yes", False: "others" if row.get("may_differ") else "NO", None: ""}
-    speedup = stock_decode / row["decode"] if stock_decode and row.get("decode") else None
-    numbers = [(row.get("e2e"), 3), (row.get("decode"), 3), (speedup, 2), (row.get("tau"), 2)]
-    figures = ["" if value is None else f"{value:.{digits}f}" for value, digits in numbers]
-    return [row["part"], row["way"], equal[row.get("equal")], *figures, row.get("note", "")]
+def measure(args: argparse.Namespace) -> Iterator[Report]:
+    """All rows; fails after they are written if tokens differ that must not."""
+    if args.device.startswith("cuda") and not torch.cuda.is_available():
+        raise SystemExit("there is no CUDA device: use --device cpu --tiny")
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    answers = rows_of(args)
+    facts = {"device": device_name(args.device), "torch": torch.__version__}
+    yield {"environment": {**environment(args), **facts}, "rows": answers.rows}
+    if answers.has_failed:
+        raise SystemExit("some tokens differ from those of stock generate")
+
+
+def page(report: Report) -> list[str]:
+    """One table."""
+    stock = {row["part"]: row.get("decode") for row in report["rows"] if row["way"] == STOCK}
+
+    def same(row: Mapping[str, Any]) -> str:
+        others = "others" if row.get("may_differ") else "NO"
+        return {True: "yes", False: others, None: ""}[row.get("equal")]
+
+    def speedup(row: Mapping[str, Any]) -> str:
+        slow, own = stock.get(row["part"]), row.get("decode")
+        return f"{slow / own:.2f}" if slow and own else ""
+
+    columns: dict[str, Any] = {
+        "models": "{part}",
+        "way": "{way}",
+        "tokens of stock": same,
+        "s": "{e2e:.3f}",
+        "decode, s": "{decode:.3f}",
+        "x stock, decode": speedup,
+        "τ": "{tau:.2f}",
+        "": "{note}",
+    }
+    return [table(report["rows"], columns)]
+
+
+BENCHMARK = Benchmark(
+    "gpu",
+    __doc__,
+    "On one device",
+    measure,
+    page,
+    {
+        "--minutes": 8.0,
+        "--device": "cuda",
+        "--tiny": {"action": "store_true", "help": "one short answer of each way"},
+    },
+)
 
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

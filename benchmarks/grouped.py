@@ -3,22 +3,15 @@ of the keys for every head of queries, as transformers' `sdpa` makes under a mas
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
-from draftlens_lab.measure.tables import markdown_table
 from random_models import SIZES, random_model
-from shared import (
-    Case,
-    argument_parser,
-    configure,
-    environment,
-    environment_line,
-    median_seconds,
-    save,
-)
+from shared import Benchmark, Case, Report, environment, median_seconds, table
 from torch import Tensor
 
 import draftlens
@@ -27,48 +20,11 @@ from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.verify import run_stock
 
-PREDICTION = """Written after trying single attentions: with the layers of 7B after 4,500 tokens
-the attention of one layer takes 69 ms with copies and 9 without, for six tokens in float32. The
-products of such a layer take about 60 ms, so passes are twice as fast there, 1.2 times after 450
-tokens and four times after 16,000; in bfloat16 and with 26 tokens less. Logits are the same bit by
-bit. Written after a first run, for answers with the layers of 0.5B: chains of 5 that are right are
-decoded 2 times as fast as stock with copies, and 3.5 times without."""
-
-OUTCOME = """After 4,500 tokens passes over six tokens are 1.4 to 2.3 times as fast, after 16,000
-1.9 to 3.7 times, and after 450 a twentieth: as predicted for the layers of 0.5B in float32, less
-for larger ones, whose products cost more. Not a bit of the logits moved. Right chains of 5 are
-decoded 2.5 times as fast as stock with copies, and 3.7 times without."""
-
 WIDTHS = (2, 6, 26)
 CONTEXTS = (450, 4500, 16000)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 PROMPT = 4000
 NEW = 48
-
-
-def main() -> None:
-    parser = argument_parser(__doc__, "benchmarks/results/grouped", repeats=5)
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=["0.5B", "1.5B", "3B"])
-    args = parser.parse_args()
-    configure(args.threads)
-    report: dict[str, Any] = {
-        "environment": {**environment(args), "layers": args.layers, "max_new_tokens": NEW},
-        "prediction": PREDICTION,
-        "passes": [],
-        "answers": [],
-    }
-    for size in args.sizes:
-        for dtype in DTYPES:
-            backbone = Backbone(random_model(size, args.layers).to(DTYPES[dtype]))
-            for context in CONTEXTS:
-                row = {"size": size, "dtype": dtype, "context": context}
-                report["passes"].append({**row, **passes(backbone, context, args.repeats)})
-                print(report["passes"][-1], flush=True)
-    report["answers"].append({"size": "0.5B", **answers(args.layers, args.repeats)})
-    page = markdown(report)
-    save(args.out, report, page)
-    print(page)
 
 
 @contextmanager
@@ -160,45 +116,78 @@ def answers(layers: int, repeats: int) -> dict[str, Any]:
     return {"whole": whole, "decoding": medians, "identical": identical}
 
 
-def markdown(report: Mapping[str, Any]) -> str:
-    """The report as a page."""
-    columns = ("layers of", "dtype", "cached tokens", *(f"{width} tokens" for width in WIDTHS))
-    passes = [
-        [row["size"], row["dtype"], str(row["context"]), *(_faster(row[str(w)]) for w in WIDTHS)]
-        for row in report["passes"]
-    ]
-    moved = max(row[str(width)]["moved"] for row in report["passes"] for width in WIDTHS)
-    answers = [
-        [
-            row["size"],
-            f"{row['whole']['stock'] / row['whole'][way]:.2f}",
-            f"{row['decoding']['stock'] / row['decoding'][way]:.2f}",
-            way,
-            str(row["identical"]),
-        ]
+def measure(args: argparse.Namespace) -> Report:
+    """Passes of all sizes, and answers."""
+    rows = []
+    for size in args.sizes:
+        for dtype in DTYPES:
+            backbone = Backbone(random_model(size, args.layers).to(DTYPES[dtype]))
+            for context in CONTEXTS:
+                row = {"size": size, "dtype": dtype, "context": context}
+                rows.append({**row, **passes(backbone, context, args.repeats)})
+                print(rows[-1], flush=True)
+    return {
+        "environment": {**environment(args), "layers": args.layers, "max_new_tokens": NEW},
+        "passes": rows,
+        "answers": [{"size": "0.5B", **answers(args.layers, args.repeats)}],
+    }
+
+
+def page(report: Report) -> list[str]:
+    """Passes by width, and answers."""
+    columns: dict[str, Any] = {
+        "layers of": "{size}",
+        "dtype": "{dtype}",
+        "cached tokens": "{context}",
+        **{f"{width} tokens": partial(faster, str(width)) for width in WIDTHS},
+    }
+    rows = [
+        {
+            **row,
+            "way": way,
+            "whole": row["whole"]["stock"] / row["whole"][way],
+            "decode": row["decoding"]["stock"] / row["decoding"][way],
+        }
         for row in report["answers"]
         for way in ("copies", "groups")
     ]
-    head = ("layers of", "end to end, over stock", "decoding, over stock", "way", "identical")
-    paragraphs = [
-        "# Grouped queries under a mask",
+    head = {
+        "layers of": "{size}",
+        "end to end, over stock": "{whole:.2f}",
+        "decoding, over stock": "{decode:.2f}",
+        "way": "{way}",
+        "identical": "{identical}",
+    }
+    moved = max(row[str(width)]["moved"] for row in report["passes"] for width in WIDTHS)
+    return [
         "How many times as fast passes are without copies of the keys (milliseconds with and "
         f"without), {report['environment']['layers']} layers.",
-        "\n".join(markdown_table(columns, passes, text_columns=(0, 1))),
-        f"Largest distance between the logits: {moved:g}.",
-        f"Answers of {NEW} tokens after {PROMPT}, by chains of 5 draft tokens that are all right.",
-        "\n".join(markdown_table(head, answers, text_columns=(0, 3, 4))),
-        f"Environment: {environment_line(report['environment'])}.",
-        f"Prediction. {' '.join(report['prediction'].split())}",
-        f"Outcome. {' '.join(OUTCOME.split())}",
+        table(report["passes"], columns),
+        f"Largest distance between the logits: {moved:g}. Answers of {NEW} tokens after {PROMPT}, "
+        "by chains of 5 draft tokens that are all right:",
+        table(rows, head),
     ]
-    return "\n\n".join(paragraphs) + "\n"
 
 
-def _faster(found: Mapping[str, float]) -> str:
-    ratio = found["copies"] / found["groups"]
-    return f"{ratio:.2f} ({1e3 * found['copies']:.0f}, {1e3 * found['groups']:.0f})"
+def faster(width: str, row: Mapping[str, Any]) -> str:
+    """Quotient and milliseconds of a pass."""
+    copies, groups = row[width]["copies"], row[width]["groups"]
+    return f"{copies / groups:.2f} ({1e3 * copies:.0f}, {1e3 * groups:.0f})"
+
+
+BENCHMARK = Benchmark(
+    "grouped",
+    __doc__,
+    "Grouped queries under a mask",
+    measure,
+    page,
+    {
+        "--repeats": 5,
+        "--layers": 4,
+        "--sizes": {"nargs": "+", "choices": list(SIZES), "default": ["0.5B", "1.5B", "3B"]},
+    },
+)
 
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

@@ -10,14 +10,14 @@ nothing is timed.
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
 from collections.abc import Mapping
 from typing import Any
 
 import torch
-from draftlens_lab.measure.tables import markdown_table
-from shared import argument_parser, configure, environment, environment_line, save
+from shared import Benchmark, Report, grid
 from tabed_parts.kinds import prompts, read
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
@@ -26,45 +26,8 @@ from draftlens import Engine, load
 
 KINDS = ("picture", "16 frames", "second turn, said", "second turn, aside", "text only")
 CHAIN = 5
-PREDICTION = """\
-Written before the first run. The language model has the lengths of the text view exactly, since
-weights and prompts are equal. Without messages, where the prompt is made of the target's token
-ids and pictures leave no line break, it is within 0.1 of that. Where the words say what the answer
-needs (a second turn that repeats, text only) it is within 10% of the draft that sees; on captions
-it loses a third. Text as the way between two tokenizers costs nothing where both have the same
-pieces of text."""
 SPECULATIVE = {"method": "speculative", "num_speculative_tokens": CHAIN}
 TEXT_VIEW = {"method": "tabed", "views": ["text"], "num_speculative_tokens": CHAIN}
-
-
-def main() -> None:
-    """Answer all prompts in all ways, and write the report."""
-    parser = argument_parser(__doc__, "benchmarks/results/language_draft", repeats=1)
-    parser.add_argument("--prompts", type=int, default=12, help="prompts of each kind")
-    parser.set_defaults(max_new_tokens=64)
-    args = parser.parse_args()
-    configure(args.threads)
-    seeing = load(device="cpu", calibrate=False)
-    assert seeing.draft is not None
-    words = Engine(
-        seeing.target,
-        language_part(seeing.draft.backbone.model),
-        draft_processor=seeing.draft.processor.tokenizer,
-    )
-    assert words.draft is not None
-    model, tokenizer = shuffled(words.draft.backbone.model, seeing.draft.processor.tokenizer)
-    other_ids = Engine(seeing.target, model, draft_processor=tokenizer)
-    ways = {
-        "draft that sees": (seeing, SPECULATIVE, False),
-        "its text view": (seeing, TEXT_VIEW, False),
-        "language model": (words, SPECULATIVE, False),
-        "language model, token ids": (words, SPECULATIVE, True),
-        "language model, another tokenizer": (other_ids, SPECULATIVE, False),
-    }
-    counts = {kind: lengths(ways, kind, args) for kind in KINDS}
-    report = {"environment": environment(args), "prediction": PREDICTION, "lengths": counts}
-    save(args.out, report, page(report))
-    print(page(report))
 
 
 def language_part(model: Any) -> Any:
@@ -123,18 +86,50 @@ def lengths(ways: Mapping[str, Any], kind: str, args: Any) -> dict[str, float]:
     return found
 
 
-def page(report: Mapping[str, Any]) -> str:
-    """The report as Markdown."""
-    counts = report["lengths"]
-    names = list(next(iter(counts.values())))
-    rows = [[name, *(f"{counts[kind][name]:.2f}" for kind in counts)] for name in names]
-    table = "\n".join(markdown_table(["", *counts], rows))
-    return (
-        f"Tokens per target forward, greedy, chains of {CHAIN}; all answers are equal.\n\n"
-        f"{table}\n\n{report['prediction']}\n\n"
-        f"{environment_line(report['environment'])}\n"
+def measure(args: argparse.Namespace) -> Report:
+    """Tokens per forward by kind of prompt and way."""
+    seeing = load(device="cpu", calibrate=False)
+    assert seeing.draft is not None
+    words = Engine(
+        seeing.target,
+        language_part(seeing.draft.backbone.model),
+        draft_processor=seeing.draft.processor.tokenizer,
     )
+    assert words.draft is not None
+    model, tokenizer = shuffled(words.draft.backbone.model, seeing.draft.processor.tokenizer)
+    other_ids = Engine(seeing.target, model, draft_processor=tokenizer)
+    ways = {
+        "draft that sees": (seeing, SPECULATIVE, False),
+        "its text view": (seeing, TEXT_VIEW, False),
+        "language model": (words, SPECULATIVE, False),
+        "language model, token ids": (words, SPECULATIVE, True),
+        "language model, another tokenizer": (other_ids, SPECULATIVE, False),
+    }
+    return {"lengths": {kind: lengths(ways, kind, args) for kind in KINDS}}
+
+
+def page(report: Report) -> list[str]:
+    """Lengths by way and kind."""
+    counts = report["lengths"]
+    ways = next(iter(counts.values()))
+    return [
+        f"Tokens per target forward, greedy, chains of {CHAIN}; all answers are equal.",
+        grid("", ways, counts, lambda way, kind: f"{counts[kind][way]:.2f}"),
+    ]
+
+
+BENCHMARK = Benchmark(
+    "language_draft",
+    __doc__,
+    "Language models as drafts",
+    measure,
+    page,
+    {
+        "--prompts": {"type": int, "default": 12, "help": "prompts of each kind"},
+        "--max-new-tokens": 64,
+    },
+)
 
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

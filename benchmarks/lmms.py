@@ -11,7 +11,6 @@ other programs hardly change, from the task's document to the answer. Writes OUT
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
@@ -20,14 +19,11 @@ from typing import Any
 
 from draftlens_lab.lmms.model import DraftlensModel
 from draftlens_lab.lmms.tasks import GROUP
-from draftlens_lab.measure.tables import markdown_table
 from lmms_eval import evaluator
 from lmms_eval.tasks import TaskManager
-from shared import argument_parser, configure, environment, environment_line, rotated, save
+from shared import Benchmark, Report, environment, range_line, ratios, rotated, table
 
 METHODS = ("stock", "plain", "specvlm")
-COLUMNS = ("method", "requests together", "answers", "other than stock's", "exact", "words")
-TIMES = ("method", "requests together", "captions, of stock", "questions, of stock", "acc. length")
 
 
 class Timed(DraftlensModel):
@@ -50,21 +46,6 @@ class Timed(DraftlensModel):
             self.lengths[task] = self.answering.mean_acceptance_length
             answers |= {id(request): each for request, each in zip(own, found, strict=True)}
         return [answers[id(request)] for request in requests]
-
-
-def main() -> None:
-    parser = argument_parser(__doc__, "benchmarks/results/lmms_eval", repeats=3)
-    parser.add_argument("tasks", type=Path)
-    parser.add_argument("--batch", type=int, default=4, help="requests together, beside 1")
-    parser.set_defaults(max_new_tokens=256)
-    args = parser.parse_args()
-    configure(args.threads)
-    facts = {**environment(args), "lmms-eval": version("lmms_eval")}
-    for found in measured(args):
-        facts["repeats"] = len(found[0]["repeats"])
-        report = {"found": found, "environment": facts}
-        save(args.out, report, page(report))
-    print(page(report))
 
 
 def measured(args: argparse.Namespace) -> Iterator[list[dict[str, Any]]]:
@@ -97,40 +78,65 @@ def evaluated(model: DraftlensModel, manager: Any) -> dict[str, Any]:
     return {"scores": scores, "answers": answers}
 
 
-def page(report: Mapping[str, Any]) -> str:
-    """The report as Markdown."""
-    rows = report["found"]
-    stock = {row["together"]: row for row in rows if row["method"] == "stock"}
-    scores, times = [], []
-    for row in rows:
-        way = [row["method"], str(row["together"])]
+def measure(args: argparse.Namespace) -> Iterator[Report]:
+    """The report after every repeat."""
+    facts = {**environment(args), "lmms-eval": version("lmms_eval")}
+    for found in measured(args):
+        yield {"found": found, "environment": {**facts, "repeats": len(found[0]["repeats"])}}
+
+
+def page(report: Report) -> list[str]:
+    """Scores, and times of stock over those of each way."""
+    stock = {row["together"]: row for row in report["found"] if row["method"] == "stock"}
+    rows = []
+    for row in report["found"]:
         reference = stock[row["together"]]
-        given = [each for task in row["answers"].values() for each in task]
-        expected = [each for task in reference["answers"].values() for each in task]
-        differ = sum(a != b for a, b in zip(given, expected, strict=True))
-        exact, words = (_mean(row, name) for name in ("exact", "words"))
-        scores.append([*way, str(len(given)), str(differ), f"{exact:.1%}", f"{words:.1%}"])
-        gains = [_gain(reference, row, f"{GROUP}_{name}") for name in ("captions", "questions")]
-        length = row["acceptance_lengths"][f"{GROUP}_captions"]
-        times.append([*way, *gains, f"{length:.2f}" if length else ""])
-    lines = [
-        "# lmms-eval on the procedural world",
-        "",
+        given, expected = (
+            [each for task in one["answers"].values() for each in task] for one in (row, reference)
+        )
+        gains = {
+            name: range_line(
+                ratios(
+                    [repeat[f"{GROUP}_{name}"] for repeat in reference["repeats"]],
+                    [repeat[f"{GROUP}_{name}"] for repeat in row["repeats"]],
+                )
+            )
+            for name in ("captions", "questions")
+        }
+        rows.append(
+            {
+                **row,
+                **gains,
+                "count": len(given),
+                "differ": sum(a != b for a, b in zip(given, expected, strict=True)),
+                "exact": _mean(row, "exact"),
+                "words": _mean(row, "words"),
+                "length": row["acceptance_lengths"][f"{GROUP}_captions"] or None,
+            }
+        )
+    way = {"method": "{method}", "requests together": "{together}"}
+    scores = {
+        **way,
+        "answers": "{count}",
+        "other than stock's": "{differ}",
+        "exact": "{exact:.1%}",
+        "words": "{words:.1%}",
+    }
+    times = {
+        **way,
+        "captions, of stock": "{captions}",
+        "questions, of stock": "{questions}",
+        "acc. length": "{length:.2f}",
+    }
+    return [
         "Scores are those that lmms-eval reports, over all samples of the three tasks.",
-        "",
-        *markdown_table(COLUMNS, scores),
-        "",
+        table(rows, scores),
         "How many times as fast as stock `generate`, in seconds of the processor from a task's "
         "document to the answer, reading included: the median over repeats, with the least and the "
         "greatest. A row compares with stock at the same number of requests together. The mean "
         "acceptance length is that of the captions.",
-        "",
-        *markdown_table(TIMES, times),
-        "",
-        f"<sub>{environment_line(report['environment'])}</sub>",
-        "",
+        table(rows, times),
     ]
-    return "\n".join(lines)
 
 
 def _mean(row: Mapping[str, Any], score: str) -> float:
@@ -140,11 +146,20 @@ def _mean(row: Mapping[str, Any], score: str) -> float:
     return float(total / sum(weights.values()))
 
 
-def _gain(reference: Mapping[str, Any], row: Mapping[str, Any], task: str) -> str:
-    pairs = zip(reference["repeats"], row["repeats"], strict=True)
-    gains = [stock[task] / own[task] for stock, own in pairs]
-    return f"{statistics.median(gains):.2f} ({min(gains):.2f}–{max(gains):.2f})"
+BENCHMARK = Benchmark(
+    "lmms_eval",
+    __doc__,
+    "lmms-eval on the procedural world",
+    measure,
+    page,
+    {
+        "--repeats": 3,
+        "tasks": {"type": Path},
+        "--batch": {"type": int, "default": 4, "help": "requests together, beside 1"},
+        "--max-new-tokens": 256,
+    },
+)
 
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

@@ -9,27 +9,24 @@ proposes one of them.
 from __future__ import annotations
 
 import argparse
-import statistics
-from collections.abc import Mapping
 from typing import Any
 
 from draftlens_lab.evaluate.answers import conversation, dialogue
-from draftlens_lab.measure.tables import markdown_table
 from draftlens_lab.world import HELD_OUT, Turn, marked_caption, sample_scene
 from draftlens_lab.world.samples import Sample
 from shared import (
+    AGAINST_STOCK,
     PROMPT,
     Answerer,
-    Run,
-    argument_parser,
+    Benchmark,
+    Report,
+    against_stock,
     caption_sample,
-    configure,
     engine_answerer,
     environment,
-    environment_line,
-    rotated,
-    save,
+    interleaved_runs,
     stock_answerer,
+    table,
 )
 
 from draftlens import load
@@ -89,57 +86,34 @@ def ways(engine: Engine) -> dict[str, Answerer]:
     }
 
 
-def measure(engine: Engine, args: argparse.Namespace) -> list[dict[str, Any]]:
+def measure(args: argparse.Namespace) -> Report:
     """One row for each workload and way."""
+    engine = load(device="cpu", method="lookup")
     contestants = ways(engine)
     rows = []
     for name, prompts in workloads(engine, args.clips, args.max_new_tokens).items():
-        runs: dict[str, list[Run]] = {way: [] for way in contestants}
-        for repeat in range(args.repeats):
-            for inputs, options in prompts:
-                for way, answer in rotated(list(contestants.items()), repeat):
-                    runs[way].append(answer(inputs, options))
-        rows += [row_of(name, way, runs) for way in contestants]
-    return rows
+        runs = interleaved_runs(contestants, prompts, args.repeats)
+        for way, own in runs.items():
+            rows.append({"workload": name, "way": way, **against_stock(own, runs[STOCK])})
+    return {"environment": {**environment(args), "clips": args.clips}, "rows": rows}
 
 
-def row_of(workload: str, way: str, runs: Mapping[str, list[Run]]) -> dict[str, Any]:
-    """Medians over the runs of one way, compared with stock runs of the same prompt and repeat."""
-    pairs = list(zip(runs[STOCK], runs[way], strict=True))
-    per_pass = [run["mean_acceptance_length"] for run in runs[way] if "passes" in run]
-    return {
-        "workload": workload,
-        "way": way,
-        "decode speedup": statistics.median(s["decode"] / run["decode"] for s, run in pairs),
-        "speedup": statistics.median(s["e2e"] / run["e2e"] for s, run in pairs),
-        "tokens a pass": statistics.mean(per_pass) if per_pass else None,
-        "tokens": sum(len(run["tokens"][0]) for run in runs[way]),
-        "differing answers": sum(s["tokens"] != run["tokens"] for s, run in pairs),
-    }
+def page(report: Report) -> list[str]:
+    """The rows."""
+    columns = {"workload": "{workload}", "way": "{way}", **AGAINST_STOCK}
+    del columns["lowest"], columns["highest"]
+    return [table(report["rows"], columns)]
 
 
-def main() -> None:
-    """Measure and write the report."""
-    parser = argument_parser(__doc__, "benchmarks/results/lookup", repeats=3)
-    parser.add_argument("--clips", type=int, default=3)
-    args = parser.parse_args()
-    configure(args.threads)
-    engine = load(device="cpu", method="lookup")
-    rows = measure(engine, args)
-    facts = {**environment(args), "clips": args.clips}
-    header = list(rows[0])
-    cells = [[shown(row[key]) for key in header] for row in rows]
-    table = "\n".join(markdown_table(header, cells, text_columns=(0, 1)))
-    save(args.out, {"environment": facts, "rows": rows}, f"{table}\n\n{environment_line(facts)}\n")
-    print(table)
-
-
-def shown(value: Any) -> str:
-    """A figure of the table."""
-    if value is None:
-        return ""
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
+BENCHMARK = Benchmark(
+    "lookup",
+    __doc__,
+    "Method lookup",
+    measure,
+    page,
+    {"--repeats": 3, "--clips": 3},
+)
 
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

@@ -20,19 +20,19 @@ from typing import Any
 from unittest import mock
 
 from draftlens_lab.evaluate.answers import conversation, dialogue
-from draftlens_lab.measure.tables import markdown_table
 from draftlens_lab.world import HELD_OUT, Turn, marked_caption, sample_scene
 from draftlens_lab.world.samples import Sample
 from lookup import FRAMES, SIDE, second_turn
 from shared import (
     PROMPT,
+    Benchmark,
+    Report,
     Run,
-    argument_parser,
-    configure,
+    backbones,
     environment,
-    environment_line,
+    median_ratio,
     rotated,
-    save,
+    table,
 )
 
 import draftlens
@@ -40,19 +40,6 @@ from draftlens.drafting.adaptive import history as cost_store
 from draftlens.engine import Engine
 from draftlens.inputs import Inputs
 from draftlens.models.adapter import Backbone
-
-PREDICTION = """Written before the first run. Where the model drafts best (captions, short answers)
-mixed is 0.97 to 1.0 times as fast as speculative, where copying is best (the same caption again)
-0.95 to 1.0 times as fast as lookup, and with a reference that is wrong now and then 1.0 to 1.3
-times as fast as the better one, most with OpenVINO's costs, whose draft steps are dearest beside a
-copied token. On the pair's own costs it loses up to 5% to the better one, since one look at
-another drafter is a tenth of a draft's step."""
-
-OUTCOME = """With copied tokens after those of the model, mixed is 0.93 to 1.05 times as fast as the
-best of the others, 0.99 in the median; without them it was 0.89 to 1.02 and 0.96. With the costs of
-real weights by OpenVINO it is level or ahead (0.99 to 1.05). It stays below 0.98 where forwards are
-launches, whose rounds of a few milliseconds a lookup lengthens by one (0.94), and with float32
-costs and a reference that is wrong now and then (0.93)."""
 
 CURVES: Mapping[str, tuple[Mapping[int, float], Mapping[int, float]]] = {
     "the pair's own": ({}, {}),
@@ -154,8 +141,22 @@ def answerer(engine: Engine, method: str) -> Callable[[Inputs, dict[str, Any], l
     return answer
 
 
-def measure(engine: Engine, costs: str, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """A row for each workload and method."""
+def speeds(runs: Mapping[str, Sequence[Run]]) -> dict[str, Any]:
+    """Speed of each method relative to plain decoding, and of mixed relative to the best other."""
+    seconds = {method: [run["e2e"] for run in each] for method, each in runs.items()}
+    totals = {method: sum(each) for method, each in seconds.items()}
+    best = min(("plain", "speculative", "lookup"), key=totals.__getitem__)
+    return {
+        **{method: median_ratio(seconds["plain"], seconds[method]) for method in METHODS},
+        "best": best,
+        "mixed over best": median_ratio(seconds[best], seconds["mixed"]),
+        "total over best": totals[best] / totals["mixed"],
+        "tokens a pass": {m: statistics.mean(run["per_pass"] for run in runs[m]) for m in METHODS},
+    }
+
+
+def rows_of(engine: Engine, costs: str, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """A row for each workload."""
     contestants = [(method, answerer(engine, method)) for method in METHODS]
     rows = []
     for workload, prompts in workloads(engine, args.clips, args.max_new_tokens).items():
@@ -175,30 +176,8 @@ def measure(engine: Engine, costs: str, args: argparse.Namespace) -> list[dict[s
     return rows
 
 
-def ratio(one: Sequence[float], other: Sequence[float]) -> float:
-    return statistics.median(a / b for a, b in zip(one, other, strict=True))
-
-
-def speeds(runs: Mapping[str, Sequence[Run]]) -> dict[str, Any]:
-    """Speed of each method relative to plain decoding, and of mixed relative to the best other."""
-    seconds = {method: [run["e2e"] for run in each] for method, each in runs.items()}
-    totals = {method: sum(each) for method, each in seconds.items()}
-    best = min(("plain", "speculative", "lookup"), key=totals.__getitem__)
-    return {
-        **{method: ratio(seconds["plain"], seconds[method]) for method in METHODS},
-        "best": best,
-        "mixed over best": ratio(seconds[best], seconds["mixed"]),
-        "total over best": totals[best] / totals["mixed"],
-        "tokens a pass": {m: statistics.mean(run["per_pass"] for run in runs[m]) for m in METHODS},
-    }
-
-
-def main() -> None:
-    parser = argument_parser(__doc__, "benchmarks/results/mixed", repeats=3)
-    parser.add_argument("--clips", type=int, default=4)
-    parser.add_argument("--costs", nargs="+", choices=CURVES, default=list(CURVES))
-    args = parser.parse_args()
-    configure(args.threads)
+def measure(args: argparse.Namespace) -> Report:
+    """Rows for all costs of forwards."""
     rows = []
     with tempfile.TemporaryDirectory() as folder, ExitStack() as patches:
         # The benchmark neither uses nor changes what is known of this machine.
@@ -207,37 +186,46 @@ def main() -> None:
         )
         for costs in args.costs:
             engine = draftlens.load("embedded", device="cpu", calibrate=False)
-            backbones = [engine.target.backbone, engine.draft.backbone]  # type: ignore[union-attr]
+            models = backbones(engine)
             with ExitStack() as slower:
-                for backbone, curve in zip(backbones, CURVES[costs], strict=True):
+                for backbone, curve in zip(models, CURVES[costs], strict=True):
                     slower.enter_context(taking(backbone, curve))
                 for path in Path(folder).glob("costs/*"):
                     path.unlink()
-                cost_store.calibrate_models(backbones, 8.0)
-                rows += measure(engine, costs, args)
-    facts = {**environment(args), "clips": args.clips}
-    page = markdown(rows, facts)
-    save(args.out, {"environment": facts, "prediction": PREDICTION, "rows": rows}, page)
-    print(page)
+                cost_store.calibrate_models(list(models), 8.0)
+                rows += rows_of(engine, costs, args)
+    return {"environment": {**environment(args), "clips": args.clips}, "rows": rows}
 
 
-def markdown(rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> str:
-    """The report as a page."""
-    columns = ("costs", "workload", *METHODS[1:], "best", "mixed over best", "total over best")
-    cells = [[_shown(row[column]) for column in columns] for row in rows]
-    lines = ["# Method mixed", "", *markdown_table(columns, cells, text_columns=(0, 1, 5)), ""]
-    lines += [
+def page(report: Report) -> list[str]:
+    """The rows."""
+    columns = {
+        "costs": "{costs}",
+        "workload": "{workload}",
+        **{method: f"{{{method}:.2f}}" for method in METHODS[1:]},
+        "best": "{best}",
+        "mixed over best": "{mixed over best:.2f}",
+        "total over best": "{total over best:.2f}",
+    }
+    return [
+        table(report["rows"], columns),
         "Speeds relative to plain decoding, end to end, medians over prompts and repeats.",
-        "",
     ]
-    lines += [f"Prediction. {' '.join(PREDICTION.split())}", ""]
-    lines += [f"Outcome. {' '.join(OUTCOME.split())}", "", environment_line(facts)]
-    return "\n".join(lines) + "\n"
 
 
-def _shown(value: Any) -> str:
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
+BENCHMARK = Benchmark(
+    "mixed",
+    __doc__,
+    "Method mixed",
+    measure,
+    page,
+    {
+        "--repeats": 3,
+        "--clips": 4,
+        "--costs": {"nargs": "+", "choices": CURVES, "default": list(CURVES)},
+    },
+)
 
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

@@ -4,7 +4,7 @@
     python benchmarks/parallel.py guidance --clips 30
     python benchmarks/parallel.py lossy --help
 
-Every part is a module of `parallel_parts` with a `main()` that reads the options after its name
+Every part is a module of `parallel_parts` with a `BENCHMARK` that reads the options after its name
 and writes its own report, `benchmarks/results/parallel_PART.json` and `.md`.
 """
 
@@ -13,12 +13,10 @@ from __future__ import annotations
 from shared import run_part
 
 PARTS = {
-    "pairs": "parallel_parts.pairs_part",
+    "pairs": "parallel_parts.pairs",
     "guidance": "parallel_parts.guidance",
     "lossy": "parallel_parts.lossy",
     "pair": "parallel_parts.pair",
-    "rule": "parallel_parts.rule_check",
-    "sleeping": "parallel_parts.sleeping",
     "robustness": "parallel_parts.robustness",
     "first-token": "parallel_parts.first_token",
     "idle": "parallel_parts.idle",

@@ -12,21 +12,21 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
-from draftlens_lab.measure.tables import markdown_table
 from random_models import by_mkl, random_model
 from shared import (
+    Benchmark,
     Case,
     PrefilledPrompt,
-    argument_parser,
-    configure,
+    Report,
     environment,
-    environment_line,
+    grid,
     interleaved_seconds,
     median_seconds,
-    save,
+    table,
 )
 from torch import Tensor
 from torch.nn.functional import linear
@@ -36,11 +36,6 @@ from draftlens.core.tree import attention_mask
 from draftlens.models.adapter import Backbone
 from draftlens.models.products import exchanged_product, product
 from draftlens.verify import run_stock
-
-PREDICTION = """Written after trying single products and three sizes by hand: 1.2 to 1.5 times as
-fast at 4 and 6 rows, 1.5 to 2 at 9 and 12, 1.1 to 1.25 at 16 and 26, 1.05 to 1.15 at 64; as fast as
-before at 1 and 3 rows, which do not use oneDNN. A batch of 12 rows without a draft takes 0.55 of
-the time of stock `generate`, most of which is decoding."""
 
 WIDTHS = (1, 3, 4, 6, 9, 12, 16, 26, 64)
 CONTEXT = 300
@@ -53,60 +48,6 @@ CACHE_ELEMENTS = 12_000_000
 """Elements of matrices that no cache holds."""
 QUESTION = 64
 NEW = 32
-
-
-def main() -> None:
-    parser = argument_parser(__doc__, "benchmarks/results/products", repeats=9)
-    parser.add_argument("--layers", type=int, default=8)
-    parser.add_argument("--kernels", action="store_true")
-    args = parser.parse_args()
-    configure(args.threads)
-    if args.kernels:
-        measure_kernels(args)
-        return
-    report: dict[str, Any] = {
-        "environment": {**environment(args), "layers": args.layers, "max_new_tokens": NEW},
-        "prediction": PREDICTION,
-        "sizes": {},
-    }
-    for name in ("0.5B", "1.5B", "3B"):
-        backbone = Backbone(random_model(name, args.layers))
-        report["sizes"][name] = {
-            "passes": [passes(backbone, width, args.repeats) for width in WIDTHS],
-            "moved": [moved(backbone, width) for width in (6, 26)],
-            "batches": [answers(backbone, rows, args.repeats // 2) for rows in BATCHES],
-        }
-        print(name, report["sizes"][name], flush=True)
-    page = markdown(report)
-    save(args.out, report, page)
-    print(page)
-
-
-def measure_kernels(args: argparse.Namespace) -> None:
-    rows: list[dict[str, Any]] = []
-    for (height, width), count in itertools.product(MATRICES, ROWS):
-        seconds = kernel_seconds(height, width, count, args.repeats)
-        rows.append({"matrix": f"{height} x {width}", "rows": count, **seconds})
-    times = [
-        [row["matrix"], name, *(f"{1e3 * each[name]:.2f}" for each in rows if same(each, row))]
-        for row in rows[:: len(ROWS)]
-        for name in KERNELS
-    ]
-    facts = environment(args)
-    paragraphs = [
-        "# Single products of a few rows",
-        "Milliseconds of CPU time by number of rows, medians; every call has another matrix.",
-        "\n".join(markdown_table(("matrix", "kernel", *map(str, ROWS)), times)),
-        f"Environment: {environment_line(facts)}.",
-    ]
-    page = "\n\n".join(paragraphs) + "\n"
-    out = args.out.with_name(f"{args.out.name}_kernels")
-    save(out, {"environment": facts, "rows": rows}, page)
-    print(page)
-
-
-def same(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return bool(row["matrix"] == other["matrix"])
 
 
 @torch.inference_mode()
@@ -188,48 +129,112 @@ def answers(backbone: Backbone, rows: int, repeats: int) -> dict[str, Any]:
     return {"rows": rows, **seconds, "identical": tokens["stock"] == tokens["plain"]}
 
 
-def markdown(report: Mapping[str, Any]) -> str:
-    """The report as a page."""
+def measure(args: argparse.Namespace) -> Report:
+    """Passes, logits and batches by size, or single products in a report of their own."""
+    if args.kernels:
+        args.out = args.out.with_name(f"{args.out.name}_kernels")
+        return {
+            "rows": [
+                {
+                    "matrix": f"{height} x {width}",
+                    "rows": count,
+                    **kernel_seconds(height, width, count, args.repeats),
+                }
+                for (height, width), count in itertools.product(MATRICES, ROWS)
+            ]
+        }
+    sizes = {}
+    for name in ("0.5B", "1.5B", "3B"):
+        backbone = Backbone(random_model(name, args.layers))
+        sizes[name] = {
+            "passes": [passes(backbone, width, args.repeats) for width in WIDTHS],
+            "moved": [moved(backbone, width) for width in (6, 26)],
+            "batches": [answers(backbone, rows, args.repeats // 2) for rows in BATCHES],
+        }
+        print(name, sizes[name], flush=True)
+    facts = {**environment(args), "layers": args.layers, "max_new_tokens": NEW}
+    return {"environment": facts, "sizes": sizes}
+
+
+def page(report: Report) -> list[str]:
+    """Tables by size, or single products."""
+    if "rows" in report:
+        return kernels_page(report["rows"])
     sizes = report["sizes"]
-    width = [str(row["width"]) for row in next(iter(sizes.values()))["passes"]]
-    times = [
-        [name, *(f"{row['mkl'] / row['onednn']:.2f}" for row in of["passes"])]
-        for name, of in sizes.items()
-    ]
-    milliseconds = [
-        [name, *(f"{1e3 * row['mkl']:.0f} / {1e3 * row['onednn']:.0f}" for row in of["passes"])]
-        for name, of in sizes.items()
-    ]
-    distances = [
-        [
-            name,
-            str(row["width"]),
-            *(f"{row[key]:.1e}" for key in ("mkl", "onednn")),
-            f"{row['largest']:.1f}",
-        ]
-        for name, of in sizes.items()
-        for row in of["moved"]
-    ]
-    batches = [
-        [name, str(row["rows"]), f"{row['stock'] / row['plain']:.2f}", str(row["identical"])]
-        for name, of in sizes.items()
-        for row in of["batches"]
-    ]
-    paragraphs = [
-        "# Products of a few rows",
+
+    def times(name: str, number: int) -> tuple[float, float]:
+        row = next(row for row in sizes[name]["passes"] if row["width"] == number)
+        return row["mkl"], row["onednn"]
+
+    def speed(name: str, number: int) -> str:
+        mkl, onednn = times(name, number)
+        return f"{mkl / onednn:.2f}"
+
+    def both(name: str, number: int) -> str:
+        mkl, onednn = times(name, number)
+        return f"{1e3 * mkl:.0f} / {1e3 * onednn:.0f}"
+
+    widths = [row["width"] for row in next(iter(sizes.values()))["passes"]]
+    distances = {
+        "size": "{size}",
+        "tokens": "{width}",
+        "MKL": "{mkl:.1e}",
+        "oneDNN": "{onednn:.1e}",
+        "largest logit": "{largest:.1f}",
+    }
+    batches: dict[str, Any] = {
+        "size": "{size}",
+        "rows": "{rows}",
+        "times as fast as stock": lambda row: f"{row['stock'] / row['plain']:.2f}",
+        "identical": "{identical}",
+    }
+
+    def rows(part: str) -> list[dict[str, Any]]:
+        return [{"size": name, **row} for name, of in sizes.items() for row in of[part]]
+
+    return [
         f"How many times as fast passes are with oneDNN, by tokens, after {CONTEXT} cached ones.",
-        "\n".join(markdown_table(("size", *width), times)),
+        grid("size", sizes, widths, speed),
         "The same in milliseconds, MKL and oneDNN.",
-        "\n".join(markdown_table(("size", *width), milliseconds)),
+        grid("size", sizes, widths, both),
         "Largest distance of logits from those of passes over one token each.",
-        "\n".join(markdown_table(("size", "tokens", "MKL", "oneDNN", "largest logit"), distances)),
+        table(rows("moved"), distances),
         f"A batch without a draft, {NEW} new tokens after {QUESTION}, end to end.",
-        "\n".join(markdown_table(("size", "rows", "times as fast as stock", "identical"), batches)),
-        f"Environment: {environment_line(report['environment'])}.",
-        f"Prediction. {' '.join(report['prediction'].split())}",
+        table(rows("batches"), batches),
     ]
-    return "\n\n".join(paragraphs) + "\n"
+
+
+def kernels_page(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Milliseconds of single products."""
+    columns: dict[str, Any] = {"matrix": "{matrix}", "kernel": "{kernel}"}
+    cells: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in rows:
+        for kernel in KERNELS:
+            own = cells.setdefault(
+                (row["matrix"], kernel), {"matrix": row["matrix"], "kernel": kernel}
+            )
+            own[str(row["rows"])] = row[kernel]
+            columns[str(row["rows"])] = partial(milliseconds, str(row["rows"]))
+    return [
+        "Milliseconds of CPU time by number of rows, medians; every call has another matrix.",
+        table(cells.values(), columns),
+    ]
+
+
+def milliseconds(column: str, row: Mapping[str, Any]) -> str:
+    """A cell in milliseconds."""
+    return f"{1e3 * row[column]:.2f}"
+
+
+BENCHMARK = Benchmark(
+    "products",
+    __doc__,
+    "Products of a few rows",
+    measure,
+    page,
+    {"--repeats": 9, "--layers": 8, "--kernels": False},
+)
 
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

@@ -11,36 +11,31 @@ embedded target with clips, whose vision tower and processor are included.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 from unittest import mock
 
 import torch
-from draftlens_lab.measure.tables import markdown_table
 from random_models import random_model
 from shared import (
-    argument_parser,
+    Benchmark,
+    Report,
     caption_sample,
-    configure,
     environment,
-    environment_line,
+    range_line,
+    ratios,
+    report_of,
     rotated,
     sample_inputs,
-    save,
+    table,
 )
 
 import draftlens
 from draftlens.models import products as onednn_many_rows
 from draftlens.models.adapter import Backbone
 from draftlens.verify import run_stock
-
-PREDICTION = """Written after single products (oneDNN in 0.47 of MKL's time on this processor) and
-a trial with 600 tokens: plain decoding with the faster library is 1.8 to 2.0 times as fast to the
-first token as stock generate for 0.5B and 1.5B, least with 1,500 tokens, whose attention grows;
-with the embedded target 1.15 times. With MKL's products it is as fast as stock. All tokens are
-equal."""
 
 SIZES = {"0.5B": 24, "1.5B": 28}
 """Layers by size."""
@@ -52,25 +47,6 @@ WAYS = ("stock generate", "plain, MKL", "plain")
 
 Answer = Callable[[], tuple[float, list[list[int]]]]
 """Seconds to the first token, and tokens."""
-
-
-def main() -> None:
-    parser = argument_parser(__doc__, "benchmarks/results/prompts", repeats=5)
-    parser.add_argument("--sizes", nargs="*", choices=SIZES, default=list(SIZES))
-    parser.set_defaults(max_new_tokens=4)
-    args = parser.parse_args()
-    configure(args.threads)
-    facts = environment(args)
-    file = args.out.with_suffix(".json")
-    earlier = json.loads(file.read_text())["rows"] if file.exists() else []
-    found = {row["prompt"]: row for row in earlier}
-    for row in (*of_random_models(args), *of_clips(args)):
-        found[row["prompt"]] = {**row, "commit": facts["commit"][:7]}
-    rows = list(found.values())
-    prediction = " ".join(PREDICTION.split())
-    page = markdown(rows, environment_line(facts), prediction)
-    save(args.out, {"environment": facts, "prediction": prediction, "rows": rows}, page)
-    print(page)
 
 
 def of_random_models(args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -124,25 +100,50 @@ def timed(
     return {"seconds": seconds, "equal": all(each == tokens[0] for each in tokens)}
 
 
-def markdown(rows: Sequence[Mapping[str, Any]], facts: str, prediction: str) -> str:
-    """The report as a Markdown page."""
-    cells = []
-    for row in rows:
-        stock = row["seconds"][WAYS[0]]
-        gains = []
-        for way in WAYS[1:]:
-            ratios = [base / own for base, own in zip(stock, row["seconds"][way], strict=True)]
-            gains.append(
-                f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-            )
-        times = [f"{statistics.median(row['seconds'][way]):.3f}" for way in WAYS]
-        equal = "yes" if row["equal"] else "NO"
-        cells.append([row["prompt"], *times, *gains, equal, row["commit"]])
-    header = ("prompt", *(f"{way}, s" for way in WAYS), *WAYS[1:], "tokens equal", "commit")
-    lines = ["# Seconds to the first token", "", *markdown_table(header, cells, text_columns=(0,))]
-    lines += ["", "Ratios are stock's time over the way's, in the same repeat.", ""]
-    return "\n".join([*lines, f"<sub>{facts}</sub>", "", f"Prediction. {prediction}", ""])
+def measure(args: argparse.Namespace) -> Report:
+    """Rows of the prompts that are timed, beside the others of an earlier run."""
+    commit = environment(args)["commit"][:7]
+    found = {row["prompt"]: row for row in report_of(args).get("rows", [])}
+    for row in (*of_random_models(args), *of_clips(args)):
+        found[row["prompt"]] = {**row, "commit": commit}
+    return {"rows": list(found.values())}
+
+
+def page(report: Report) -> list[str]:
+    """Seconds and ratios by prompt."""
+    columns: dict[str, Any] = {"prompt": "{prompt}"}
+    for way in WAYS:
+        columns[f"{way}, s"] = partial(median_seconds_of, way)
+    for way in WAYS[1:]:
+        columns[way] = partial(gain_of, way)
+    columns |= {"tokens equal": "{equal}", "commit": "{commit}"}
+    return [
+        table(report["rows"], columns),
+        "Ratios are stock's time over the way's, in the same repeat.",
+    ]
+
+
+def median_seconds_of(way: str, row: Mapping[str, Any]) -> str:
+    return f"{statistics.median(row['seconds'][way]):.3f}"
+
+
+def gain_of(way: str, row: Mapping[str, Any]) -> str:
+    return range_line(ratios(row["seconds"][WAYS[0]], row["seconds"][way]))
+
+
+BENCHMARK = Benchmark(
+    "prompts",
+    __doc__,
+    "Seconds to the first token",
+    measure,
+    page,
+    {
+        "--repeats": 5,
+        "--sizes": {"nargs": "*", "choices": list(SIZES), "default": list(SIZES)},
+        "--max-new-tokens": 4,
+    },
+)
 
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

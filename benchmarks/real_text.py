@@ -12,23 +12,21 @@ vision-language weights can be installed by name, so the model reads no pictures
 from __future__ import annotations
 
 import argparse
-import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from draftlens_lab.measure.tables import markdown_table
 from shared import (
+    AGAINST_STOCK,
     Answerer,
+    Benchmark,
+    Report,
     Run,
-    argument_parser,
-    configure,
-    environment,
-    environment_line,
-    rotated,
-    save,
+    against_stock,
+    interleaved_runs,
     stock_answerer,
+    table,
 )
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -49,17 +47,6 @@ TASKS = {
 PAGES = ("speculative", "grouped")
 CHARACTERS = 2400
 """Length of the part of a page that the model reads, about 600 tokens."""
-
-PREDICTION = """Written after one trial with a text that repeats itself, before the first run.
-Every token is that of stock generate. Repeating a page: 10 tokens a pass and 4 times as fast as
-stock in decoding, 2.5 end to end with a prompt of 600 tokens. With names in capitals 2 in decoding.
-Lists and answers in own words: 1.0 to 1.3. Stock prompt lookup is behind by a tenth, since it
-guesses 10 tokens at most and always one chain. hsd is as fast as lookup."""
-
-OUTCOME = """Every token is that of stock generate. Repeating: 9 tokens a pass, 5.4 times as fast in
-decoding and 3.5 end to end. The other tasks gain more than predicted, 3.4 to 5.4 and 2.5 to 3.3,
-since this small model mostly copies what it read. Stock prompt lookup is at 1.2 to 1.9 end to end.
-hsd and lookup differ by no more than their spread."""
 
 
 def load_model(folder: Path) -> tuple[Any, Any]:
@@ -126,77 +113,49 @@ def ways(model: Any) -> dict[str, Answerer]:
     }
 
 
-def measure(model: Any, tokenizer: Any, args: argparse.Namespace) -> list[dict[str, Any]]:
+def rows_of(
+    contestants: Mapping[str, Answerer],
+    tasks: Mapping[str, Sequence[Inputs]],
+    options: Mapping[str, Any],
+    repeats: int,
+    warm_up: bool = False,
+) -> list[dict[str, Any]]:
     """One row for each task and way."""
-    contestants = ways(model)
-    options = {"max_new_tokens": args.max_new_tokens, "do_sample": False}
     rows = []
-    for task, inputs_of_task in prompts(tokenizer).items():
-        runs: dict[str, list[Run]] = {way: [] for way in contestants}
-        for repeat in range(args.repeats):
-            for inputs in inputs_of_task:
-                for way, answer in rotated(list(contestants.items()), repeat):
-                    runs[way].append(answer(inputs, dict(options)))
-        rows += [row_of(task, way, runs) for way in contestants]
+    for task, prompts_of_task in tasks.items():
+        asked = [(inputs, dict(options)) for inputs in prompts_of_task]
+        runs = interleaved_runs(contestants, asked, repeats, warm_up)
+        for way, own in runs.items():
+            rows.append({"task": task, "way": way, **against_stock(own, runs[STOCK])})
         print(f"{task} done", flush=True)
     return rows
 
 
-def row_of(task: str, way: str, runs: Mapping[str, list[Run]]) -> dict[str, Any]:
-    """Medians over the runs of one way, compared with stock runs of the same prompt and repeat."""
-    pairs = list(zip(runs[STOCK], runs[way], strict=True))
-    per_pass = [run["mean_acceptance_length"] for run in runs[way] if "passes" in run]
-    ratios = [stock["e2e"] / run["e2e"] for stock, run in pairs]
-    return {
-        "task": task,
-        "way": way,
-        "decode speedup": statistics.median(s["decode"] / run["decode"] for s, run in pairs),
-        "speedup": statistics.median(ratios),
-        "lowest": min(ratios),
-        "highest": max(ratios),
-        "tokens a pass": statistics.mean(per_pass) if per_pass else None,
-        "tokens": sum(len(run["tokens"][0]) for run in runs[way]),
-        "differing answers": sum(s["tokens"] != run["tokens"] for s, run in pairs),
-    }
-
-
-def main() -> None:
-    """Measure and write the report."""
-    parser = argument_parser(__doc__, "benchmarks/results/real_text", repeats=3)
-    parser.add_argument("--folder", type=Path, help="folder of the weights, if not the package's")
-    parser.set_defaults(max_new_tokens=160)
-    args = parser.parse_args()
-    configure(args.threads)
+def measure(args: argparse.Namespace) -> Report:
+    """The rows of all tasks."""
     model, tokenizer = load_model(args.folder or package_folder())
-    rows = measure(model, tokenizer, args)
-    facts = environment(args)
-    prediction = " ".join(PREDICTION.split())
-    page = markdown(rows, environment_line(facts), prediction, " ".join(OUTCOME.split()))
-    save(args.out, {"environment": facts, "prediction": prediction, "rows": rows}, page)
-    print(page)
+    options = {"max_new_tokens": args.max_new_tokens, "do_sample": False}
+    return {"rows": rows_of(ways(model), prompts(tokenizer), options, args.repeats)}
 
 
-def markdown(
-    rows: list[dict[str, Any]],
-    facts: str,
-    prediction: str,
-    outcome: str,
-    title: str = "Real weights: SmolLM2-135M-Instruct",
-) -> str:
-    """The report as a Markdown page."""
-    header = list(rows[0])
-    cells = [[shown(row[key]) for key in header] for row in rows]
-    table = markdown_table(header, cells, text_columns=(0, 1))
-    lines = [f"# {title}", "", *table, "", f"<sub>{facts}</sub>", "", f"Prediction. {prediction}"]
-    return "\n".join([*lines, "", f"Outcome. {outcome}", ""])
+def page(report: Report) -> list[str]:
+    """The rows."""
+    return [table(report["rows"], {"task": "{task}", "way": "{way}", **AGAINST_STOCK})]
 
 
-def shown(value: Any) -> str:
-    """A figure of the table."""
-    if value is None:
-        return ""
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
+BENCHMARK = Benchmark(
+    "real_text",
+    __doc__,
+    "Real weights: SmolLM2-135M-Instruct",
+    measure,
+    page,
+    {
+        "--repeats": 3,
+        "--folder": {"type": Path, "help": "folder of the weights, if not the package's"},
+        "--max-new-tokens": 160,
+    },
+)
 
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

@@ -9,82 +9,67 @@ from typing import Any
 from draftlens_lab.evaluate.answers import ModelAnswerer, render_side
 from draftlens_lab.evaluate.parts import part_samples, parts_right
 from draftlens_lab.evaluate.report import percent_interval
-from draftlens_lab.measure.tables import markdown_table
-from shared import argument_parser, configure, environment, environment_line, save
+from shared import Benchmark, Report, environment, table
 
 import draftlens
 
 FAMILIES = ("focus", "needle")
-COLUMNS = ("questions", "frames", "asked", "right word for word", "facts right")
 
 
-def main() -> None:
-    parser = argument_parser(__doc__, "benchmarks/results/reels", repeats=1)
-    parser.add_argument("--target", default="embedded", help="a folder or a Hub id")
-    parser.add_argument("--frames", default="16,64,256,1024", help="lengths of the reels")
-    parser.add_argument("--samples", type=int, default=60, help="questions a family and length")
-    parser.add_argument("--families", nargs="+", choices=FAMILIES, default=list(FAMILIES))
-    args = parser.parse_args()
-    configure(args.threads)
-    report: dict[str, Any] = {
-        "environment": {**environment(args), "samples": args.samples, "target": args.target},
-        "right": measure(args),
-    }
-    page = markdown(report)
-    save(args.out, report, page)
-    print(page)
-
-
-def measure(args: argparse.Namespace) -> dict[str, Any]:
+def measure(args: argparse.Namespace) -> Report:
     """The figures of `parts_right` by family and number of frames."""
     engine = draftlens.load(args.target, draft=None, device="cpu")
     answerer = ModelAnswerer(engine, render_side(engine.target.processor))
-    lengths = [int(frames) for frames in args.frames.split(",")]
     right: dict[str, Any] = {family: {} for family in args.families}
-    for frames in lengths:
+    for frames in args.frames.split(","):
         for family in args.families:
-            samples = part_samples(family, args.samples, 0, frames)
-            answers = answerer.answer(samples, frames, lambda _: None)
-            right[family][str(frames)] = parts_right(samples, answers)
-            print(rows(family, str(frames), right[family][str(frames)]), flush=True)
-    return right
+            samples = part_samples(family, args.samples, 0, int(frames))
+            answers = answerer.answer(samples, int(frames), lambda _: None)
+            right[family][frames] = parts_right(samples, answers)
+            print(family, frames, right[family][frames], flush=True)
+    facts = {**environment(args), "samples": args.samples, "target": args.target}
+    return {"environment": facts, "right": right}
 
 
-def markdown(report: dict[str, Any]) -> str:
-    """The report as a page."""
-    table = [
-        row
+def page(report: Report) -> list[str]:
+    """A row for each family, and one for each of its forms."""
+    rows = [
+        {"name": name, "frames": frames, **part}
         for family, lengths in report["right"].items()
         for frames, figures in lengths.items()
-        for row in rows(family, frames, figures)
+        for name, part in [
+            (family, figures),
+            *((f"· {form}", of_form) for form, of_form in figures["forms"].items()),
+        ]
     ]
-    lines = [
-        "# Questions about a part of a reel",
-        "",
-        environment_line(report["environment"]),
-        "",
-        *markdown_table(COLUMNS, table),
-        "",
+    columns: dict[str, Any] = {
+        "questions": "{name}",
+        "frames": "{frames}",
+        "asked": "{exact[total]}",
+        "right word for word": lambda row: percent_interval(row["exact"]),
+        "facts right": lambda row: percent_interval(row["facts"]),
+    }
+    return [
+        table(rows, columns),
         "Held-out reels; 95% intervals. A reel of 16 frames has 4 shots, longer ones up to 16. A "
         "needle is in one frame. Of a secret word, the answer is the fact.",
     ]
-    return "\n".join(lines) + "\n"
 
 
-def rows(family: str, frames: str, figures: dict[str, Any]) -> list[tuple[str, ...]]:
-    """A row for a family, and one for each of its forms."""
-    parts = {family: figures, **{f"· {form}": part for form, part in figures["forms"].items()}}
-    return [
-        (
-            name,
-            frames,
-            str(part["exact"]["total"]),
-            percent_interval(part["exact"]),
-            percent_interval(part["facts"]),
-        )
-        for name, part in parts.items()
-    ]
+BENCHMARK = Benchmark(
+    "reels",
+    __doc__,
+    "Questions about a part of a reel",
+    measure,
+    page,
+    {
+        "--target": {"default": "embedded", "help": "a folder or a Hub id"},
+        "--frames": {"default": "16,64,256,1024", "help": "lengths of the reels"},
+        "--samples": {"type": int, "default": 60, "help": "questions a family and length"},
+        "--families": {"nargs": "+", "choices": FAMILIES, "default": list(FAMILIES)},
+    },
+)
 
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

@@ -33,23 +33,14 @@ from typing import Any
 
 import httpx
 import torch
-from draftlens_lab.measure.tables import markdown_table
 from PIL import Image
-from shared import argument_parser, configure, environment, environment_line, save
+from shared import Benchmark, Report, table
 from transformers import StoppingCriteria
 
 import draftlens
 from draftlens.core.files import write_json
 from draftlens.media import conversation, load_video
 from draftlens.models.known_pairs import path_of
-
-PREDICTION = """Written before the first run: with one client the server with a draft is 1.8 times
-as fast as stock generate, and plain decoding 1.1 times; with 16 clients it reaches 4 times, and
-plain decoding 3 times, since a round of 16 rows of this small model costs about as much as 3 of one
-row. No load is slower with the draft than without. Written before the first run with `transformers
-serve` and static batches: the former is as fast as stock generate or a tenth slower, at any load;
-batches are 1.5 times as fast with 16 and 64 clients, and their first tokens come later than those
-of this server at every load."""
 
 CLIPS = Path(path_of("embedded", "target")).parent / "clips"
 PAUSE = 0.2
@@ -276,24 +267,6 @@ Runs = dict[str, dict[str, Any]]
 """By clients, way and number of a repeat: `seconds`, and `told` as lists of fields."""
 
 
-async def measure(args: argparse.Namespace, engine: draftlens.Engine, runs: Runs) -> None:
-    """Run what `runs` lacks. The ways take turns: noise of the machine affects all of them."""
-    async with httpx.AsyncClient(timeout=1800, limits=httpx.Limits(max_connections=None)) as client:
-        ways = Ways(engine, client, args.threads)
-        with ways.servers:
-            for clients in args.clients:
-                asks = questions(num_asks(args, clients), seed=clients)
-                for repeat in range(args.repeats):
-                    for way in args.ways:
-                        key = f"{clients} {way} {repeat}"
-                        if key in runs:
-                            continue
-                        seconds, told = await load(await ways.of(way), asks, clients)
-                        runs[key] = {"seconds": seconds, "told": [asdict(each) for each in told]}
-                        write_json(runs_of(args), runs, indent=None)
-                        print(f"{key}: {figures(seconds, told)}", flush=True)
-
-
 def num_asks(args: argparse.Namespace, clients: int) -> int:
     return int(args.requests or max(8, 3 * clients))
 
@@ -324,56 +297,67 @@ def rows_of(args: argparse.Namespace, runs: Runs) -> list[dict[str, Any]]:
     return rows
 
 
-def _factor(rate: float, stock: float | None) -> str:
-    return "" if stock is None else f"{rate / stock:.2f}"
+async def load_in_turn(args: argparse.Namespace, engine: draftlens.Engine, runs: Runs) -> None:
+    """Run what `runs` lacks. The ways take turns: noise of the machine affects all of them."""
+    async with httpx.AsyncClient(timeout=1800, limits=httpx.Limits(max_connections=None)) as client:
+        ways = Ways(engine, client, args.threads)
+        with ways.servers:
+            for clients in args.clients:
+                asks = questions(num_asks(args, clients), seed=clients)
+                for repeat in range(args.repeats):
+                    for way in args.ways:
+                        key = f"{clients} {way} {repeat}"
+                        if key in runs:
+                            continue
+                        seconds, told = await load(await ways.of(way), asks, clients)
+                        runs[key] = {"seconds": seconds, "told": [asdict(each) for each in told]}
+                        write_json(runs_of(args), runs, indent=None)
+                        print(f"{key}: {figures(seconds, told)}", flush=True)
 
 
-def main() -> None:
-    parser = argument_parser(__doc__, "serve", 2)
-    parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16, 64])
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
-    parser.add_argument("--requests", type=int, help="of each run [default: 8, or 3 for a client]")
-    parser.add_argument("--resume", action="store_true", help="keep the runs of OUT.runs.json")
-    args = parser.parse_args()
-    configure(args.threads)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
+def measure(args: argparse.Namespace) -> Report:
+    """Rows by clients and way."""
     runs: Runs = {}
     if args.resume and runs_of(args).exists():
         runs = json.loads(runs_of(args).read_text())
-    asyncio.run(measure(args, draftlens.load(device="cpu"), runs))
-    rows = rows_of(args, runs)
-    facts = environment(args)
-    by_stock_rate = {
-        row["clients"]: row["tokens_per_second"] for row in rows if row["who"] == "stock"
+    asyncio.run(load_in_turn(args, draftlens.load(device="cpu"), runs))
+    return {"rows": rows_of(args, runs)}
+
+
+def page(report: Report) -> list[str]:
+    """Rates and latencies by clients and way."""
+    rows = sorted(report["rows"], key=lambda row: row["clients"])
+    stock = {row["clients"]: row["tokens_per_second"] for row in rows if row["who"] == "stock"}
+    for row in rows:
+        if row["clients"] in stock:
+            row["of stock"] = row["tokens_per_second"] / stock[row["clients"]]
+    columns = {
+        "clients": "{clients}",
+        "who": "{who}",
+        "tokens/s": "{tokens_per_second:.0f}",
+        "of stock": "{of stock:.2f}",
+        "first token p50, p99 (s)": "{first_p50:.2f}, {first_p99:.2f}",
+        "per token p50, p99 (ms)": "{token_p50:.0ms}, {token_p99:.0ms}",
+        "answers that differ": "{differ}",
     }
-    lines = markdown_table(
-        (
-            "clients",
-            "who",
-            "tokens/s",
-            "of stock",
-            "first token p50, p99 (s)",
-            "per token p50, p99 (ms)",
-            "answers that differ",
-        ),
-        [
-            (
-                str(row["clients"]),
-                row["who"],
-                f"{row['tokens_per_second']:.0f}",
-                _factor(row["tokens_per_second"], by_stock_rate.get(row["clients"])),
-                f"{row['first_p50']:.2f}, {row['first_p99']:.2f}",
-                f"{1000 * row['token_p50']:.0f}, {1000 * row['token_p99']:.0f}",
-                "" if row["differ"] is None else str(row["differ"]),
-            )
-            for row in sorted(rows, key=lambda row: row["clients"])
-        ],
-    )
-    table = "\n".join(lines)
-    page = f"# The server under load\n\n{environment_line(facts)}\n\n{PREDICTION}\n\n{table}\n"
-    save(args.out, {"environment": facts, "prediction": PREDICTION, "rows": rows}, page)
-    print(table)
+    return [table(rows, columns)]
+
+
+BENCHMARK = Benchmark(
+    "serve",
+    __doc__,
+    "The server under load",
+    measure,
+    page,
+    {
+        "--repeats": 2,
+        "--clients": [1, 4, 16, 64],
+        "--ways": {"nargs": "+", "choices": WAYS, "default": list(WAYS)},
+        "--requests": {"type": int, "help": "of each run [default: 8, or 3 for a client]"},
+        "--resume": {"action": "store_true", "help": "keep the runs of OUT.runs.json"},
+    },
+)
 
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

@@ -2,17 +2,14 @@
 
     python benchmarks/spava.py fidelity --minutes 60
     python benchmarks/spava.py selection
-    python benchmarks/spava.py sparse
     python benchmarks/spava.py counts
     python benchmarks/spava.py firsttoken --repeats 5
-    python benchmarks/spava.py decode
     python benchmarks/spava.py answers --lengths 4097 16001
     python benchmarks/spava.py texts
     python benchmarks/spava.py optimizations
     python benchmarks/spava.py model
-    python benchmarks/spava.py claims
 
-Every part is a module of `spava_parts` with a `main()` that reads the options behind its name and
+Every part is a module of `spava_parts` with a `BENCHMARK` that reads the options after its name and
 writes its own report, `benchmarks/results/spava_PART.json` and `.md`.
 """
 
@@ -23,15 +20,12 @@ from shared import run_part
 PARTS = {
     "fidelity": "spava_parts.fidelity",
     "selection": "spava_parts.selection",
-    "sparse": "spava_parts.sparse",
     "counts": "spava_parts.counts",
     "firsttoken": "spava_parts.first_token",
-    "decode": "spava_parts.decode",
     "answers": "spava_parts.answers",
     "texts": "spava_parts.texts",
     "optimizations": "spava_parts.optimizations",
     "model": "spava_parts.cost_model",
-    "claims": "spava_parts.claims",
 }
 """Modules by name."""
 

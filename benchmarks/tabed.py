@@ -4,9 +4,8 @@
     python benchmarks/tabed.py steps
     python benchmarks/tabed.py endtoend --prompts 8
     python benchmarks/tabed.py captions
-    python benchmarks/tabed.py pooling
 
-Every part is a module of `tabed_parts` with a `main()` that reads the options after its name and
+Every part is a module of `tabed_parts` with a `BENCHMARK` that reads the options after its name and
 writes its own report, `benchmarks/results/tabed_PART.json` and `.md`.
 """
 
@@ -19,7 +18,6 @@ PARTS = {
     "steps": "tabed_parts.steps",
     "endtoend": "tabed_parts.end_to_end",
     "captions": "tabed_parts.captions",
-    "pooling": "tabed_parts.in_front",
 }
 """Modules by name."""
 

@@ -24,18 +24,18 @@ from unittest import mock
 import psutil
 import torch
 from draftlens_lab.evaluate.answers import dialogue
-from draftlens_lab.measure.tables import markdown_table
 from draftlens_lab.world import HELD_OUT
 from draftlens_lab.world.samples import Sample, draw
 from shared import (
-    argument_parser,
+    Benchmark,
+    Report,
     assisted_answerer,
     backbones,
-    configure,
-    environment,
-    environment_line,
+    medians,
+    range_line,
+    ratios,
     rotated,
-    save,
+    table,
 )
 
 import draftlens
@@ -45,13 +45,6 @@ from draftlens.decoding import Session, session, step
 from draftlens.engine import Engine
 from draftlens.media.conversation import Conversation
 from draftlens.models.prompt_cache import PromptCache
-
-PREDICTION = """Written before the first run: the second turn reads 30 new tokens in place of about
-1,150, so its first token comes 10 times as early as the first turn's and 12 times as early as
-stock's, whose vision tower runs anew as well; what is left is the processor, which looks at all
-frames in each turn. Five turns take a quarter of stock's time with the default method, half of that
-gain being the prompt's. A prompt of 16,001 tokens that is read at once stops a running row for 20
-seconds; in parts for 50 ms, and the last part for twice that. Bytes counted are those held."""
 
 SIDE = 64
 QUESTIONS = (
@@ -76,28 +69,6 @@ class Turn:
 
 
 Asker = Callable[[Conversation], Turn]
-
-
-def main() -> None:
-    parser = argument_parser(__doc__, "benchmarks/results/turns", repeats=5)
-    parser.add_argument("--frames", type=int, default=64)
-    parser.add_argument("--long-frames", type=int, default=1000)
-    parser.add_argument("--conversations", type=int, default=1000)
-    parser.add_argument("--parts", default="turns,delay,memory")
-    args = parser.parse_args()
-    configure(args.threads)
-    engine = draftlens.load("embedded", device="cpu")
-    measures = {"turns": measure_turns, "delay": measure_delay, "memory": measure_memory}
-    reports = {"turns": report_turns, "delay": report_delay, "memory": report_memory}
-    report: dict[str, Any] = {"environment": environment(args), "prediction": PREDICTION}
-    lines = ["# Turns that read only what is new"]
-    for part in args.parts.split(","):
-        report[part] = measures[part](engine, args)
-        lines += reports[part](report[part])
-        facts = f"Environment: {environment_line(report['environment'])}."
-        page = "\n\n".join([*lines, facts, f"Prediction. {' '.join(PREDICTION.split())}"]) + "\n"
-        save(args.out, report, page)
-    print(page)
 
 
 def reel(frames: int, seed: int = 0) -> Sample:
@@ -237,61 +208,6 @@ def talk(
         yield turn
 
 
-def report_turns(figures: Mapping[str, Any]) -> list[str]:
-    """Lines of Markdown."""
-    seconds = figures["seconds"]
-    stock = seconds["stock generate"]
-    rows = []
-    for way in WAYS:
-        own = seconds[way]
-        if "failed" in own:
-            rows.append([way, own["failed"], "", "", "", ""])
-            continue
-        firsts, gains = "", ""
-        if own["first"][0][0] is not None:
-            turns = zip(*own["first"], strict=True)
-            firsts = " ".join(f"{1e3 * statistics.median(turn):.0f}" for turn in turns)
-            pairs = zip(stock["first"], own["first"], strict=True)
-            gains = spread(
-                [statistics.median(one[1:]) / statistics.median(two[1:]) for one, two in pairs]
-            )
-        whole = [sum(run) for run in own["whole"]]
-        speedups = [sum(run) / now for run, now in zip(stock["whole"], whole, strict=True)]
-        rows.append(
-            [
-                way,
-                firsts,
-                gains,
-                f"{statistics.median(whole):.2f}",
-                spread(speedups),
-                " ".join(
-                    f"{statistics.median(turn):.2f}" for turn in zip(*own["whole"], strict=True)
-                ),
-            ]
-        )
-    columns = (
-        "",
-        "first token of turns 1 to 5, ms",
-        "turns 2 to 5 against stock",
-        "five turns, s",
-        "against stock",
-        "turns, s",
-    )
-    return [
-        f"## Five turns about a clip\n\nA prompt of {figures['prompt']} tokens, answers of "
-        f"{', '.join(map(str, figures['answers']))} tokens, {len(stock['whole'])} interleaved "
-        "repeats: medians, ratios with smallest and largest. Times are CPU time; processor, "
-        "vision, prefill and draft are included, and all tokens are equal to stock's. "
-        "Cached prompt tokens of the turns: "
-        f"{', '.join(map(str, figures['cached']))}.",
-        "\n".join(markdown_table(columns, rows, text_columns=(0,))),
-    ]
-
-
-def spread(values: Sequence[float]) -> str:
-    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
-
-
 def measure_delay(engine: Engine, args: argparse.Namespace) -> dict[str, Any]:
     """The longest times between two rounds of a running row, while a long prompt joins."""
     long = engine.process([dialogue(reel(args.frames, 1), args.long_frames, SIDE)])
@@ -340,30 +256,6 @@ def seconds_of(call: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def report_delay(figures: Mapping[str, Any]) -> list[str]:
-    """Lines of Markdown."""
-    rows = []
-    for way, runs in figures["gaps"].items():
-        cells = [[run[name] for run in runs] for name in ("longest", "median", "rounds", "read")]
-        longest, median, rounds, read = (statistics.median(values) for values in cells)
-        rows.append(
-            [way, f"{1e3 * longest:.0f}", f"{1e3 * median:.0f}", f"{rounds:.0f}", f"{read:.1f}"]
-        )
-    alone = statistics.median(run["round"] for runs in figures["gaps"].values() for run in runs)
-    columns = (
-        "prompt is read",
-        "longest round, ms",
-        "median, ms",
-        "rounds beside it",
-        "until first token, s",
-    )
-    return [
-        f"## A prompt of {figures['tokens']} tokens joins a running row\n\nSeconds between two "
-        f"tokens of the running row, which are {1e3 * alone:.1f} ms without the prompt.",
-        "\n".join(markdown_table(columns, rows, text_columns=(0,))),
-    ]
-
-
 def measure_memory(engine: Engine, args: argparse.Namespace) -> dict[str, Any]:
     """Bytes counted and held, and resident memory, over many conversations of two turns."""
     cache = PromptCache(BOUND)
@@ -408,18 +300,122 @@ def held(cache: PromptCache) -> int:
     return sum(storages.values())
 
 
-def report_memory(figures: Mapping[str, Any]) -> list[str]:
-    """Lines of Markdown."""
-    rows = [
-        [str(row[0]), *(f"{value / 2**20:.1f}" for value in row[1:])] for row in figures["rows"]
-    ]
-    columns = ("conversations", "counted, MiB", "kept count", "held by tensors", "resident")
+def report_turns(figures: Mapping[str, Any]) -> list[str]:
+    """Seconds and gains by way."""
+    seconds = figures["seconds"]
+    stock = seconds["stock generate"]
+
+    def row(way: str, own: Mapping[str, Any]) -> dict[str, Any]:
+        if "failed" in own:
+            return {"way": way, "firsts": own["failed"]}
+        whole = [sum(run) for run in own["whole"]]
+        found: dict[str, Any] = {
+            "way": way,
+            "whole": statistics.median(whole),
+            "of stock": range_line(ratios([sum(run) for run in stock["whole"]], whole)),
+            "turns": medians_line(own["whole"], 1, 2),
+        }
+        if own["first"][0][0] is not None:
+            later, ours = (
+                [statistics.median(run[1:]) for run in each["first"]] for each in (stock, own)
+            )
+            firsts = {"firsts": medians_line(own["first"], 1e3, 0)}
+            found |= {**firsts, "gains": range_line(ratios(later, ours))}
+        return found
+
+    columns = {
+        "": "{way}",
+        "first token of turns 1 to 5, ms": "{firsts}",
+        "turns 2 to 5 against stock": "{gains}",
+        "five turns, s": "{whole:.2f}",
+        "against stock": "{of stock}",
+        "turns, s": "{turns}",
+    }
     return [
-        f"## Memory under a bound of {figures['bound'] >> 20} MiB\n\nTwo turns about clips of 8 to "
-        "32 frames in each conversation, seven namespaces.",
-        "\n".join(markdown_table(columns, rows, text_columns=())),
+        "## Five turns about a clip",
+        f"A prompt of {figures['prompt']} tokens, answers of "
+        f"{', '.join(map(str, figures['answers']))} tokens, {len(stock['whole'])} interleaved "
+        "repeats: medians, ratios with smallest and largest. Times are CPU time; processor, "
+        "vision, prefill and draft are included, and all tokens are equal to stock's. "
+        f"Cached prompt tokens of the turns: {', '.join(map(str, figures['cached']))}.",
+        table([row(way, seconds[way]) for way in WAYS], columns),
     ]
+
+
+def medians_line(runs: Sequence[Sequence[float]], scale: float, digits: int) -> str:
+    """Medians over runs, turn by turn."""
+    turns = zip(*runs, strict=True)
+    return " ".join(f"{scale * statistics.median(turn):.{digits}f}" for turn in turns)
+
+
+def report_delay(figures: Mapping[str, Any]) -> list[str]:
+    """The longest rounds beside a prompt that is read."""
+    runs = [{"way": way, **run} for way, each in figures["gaps"].items() for run in each]
+    columns = {
+        "prompt is read": "{way}",
+        "longest round, ms": "{longest:.0ms}",
+        "median, ms": "{median:.0ms}",
+        "rounds beside it": "{rounds:.0f}",
+        "until first token, s": "{read:.1f}",
+    }
+    alone = statistics.median(run["round"] for run in runs)
+    return [
+        f"## A prompt of {figures['tokens']} tokens joins a running row",
+        "Seconds between two tokens of the running row, which are "
+        f"{1e3 * alone:.1f} ms without the prompt.",
+        table(medians(runs, "way"), columns),
+    ]
+
+
+def report_memory(figures: Mapping[str, Any]) -> list[str]:
+    """Bytes counted and held."""
+    names = ("conversations", "counted, MiB", "kept count", "held by tensors", "resident")
+    rows = [dict(zip(names, row, strict=True)) for row in figures["rows"]]
+    columns = {names[0]: "{conversations}", **{name: f"{{{name}:.1MiB}}" for name in names[1:]}}
+    return [
+        f"## Memory under a bound of {figures['bound'] >> 20} MiB",
+        "Two turns about clips of 8 to 32 frames in each conversation, seven namespaces.",
+        table(rows, columns),
+    ]
+
+
+PARTS = {
+    "turns": (measure_turns, report_turns),
+    "delay": (measure_delay, report_delay),
+    "memory": (measure_memory, report_memory),
+}
+
+
+def measure(args: argparse.Namespace) -> Iterator[Report]:
+    """The report after each part."""
+    engine = draftlens.load("embedded", device="cpu")
+    report: Report = {}
+    for part in args.parts.split(","):
+        report[part] = PARTS[part][0](engine, args)
+        yield report
+
+
+def page(report: Report) -> list[str]:
+    """The measured parts."""
+    parts = [part for part in PARTS if part in report]
+    return [block for part in parts for block in PARTS[part][1](report[part])]
+
+
+BENCHMARK = Benchmark(
+    "turns",
+    __doc__,
+    "Turns that read only what is new",
+    measure,
+    page,
+    {
+        "--repeats": 5,
+        "--frames": 64,
+        "--long-frames": 1000,
+        "--conversations": 1000,
+        "--parts": "turns,delay,memory",
+    },
+)
 
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

@@ -20,6 +20,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from shared import Benchmark, Report, grid
+
 CONFIGURATIONS: dict[str, Any] = {
     "plain": "plain",
     "chain of 5": {"num_speculative_tokens": 5},
@@ -30,9 +32,6 @@ CONFIGURATIONS: dict[str, Any] = {
 }
 CLIPS = ("shapes.mp4", "drift.mp4")
 
-PREDICTION = """Written before the first run of 51a6039 against the house in folders by paper: code
-moved and classes merged, passes did not change, so all ratios lie between 0.98 and 1.02; the
-smaller automatic tree chooses in less time, 1.00 to 1.03."""
 
 WORKER = """
 import json, sys, time
@@ -91,45 +90,26 @@ class Worker:
         return json.loads(self.process.stdout.readline())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("old", type=Path)
-    parser.add_argument("--new", type=Path, default=Path(__file__).resolve().parents[1])
-    parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/versions"))
-    args = parser.parse_args()
+def measure(args: argparse.Namespace) -> Report:
+    """Ratios old / new of every configuration, end to end and of decoding alone."""
     workers = {"old": Worker(args.old.resolve()), "new": Worker(args.new.resolve())}
     clips = [str(args.new.resolve() / "draftlens" / "embedded" / "clips" / clip) for clip in CLIPS]
-    ratios = measure(workers, clips, args.repeats)
-    for worker in workers.values():
-        worker.close()
-    commits = {"old": commit_of(args.old), "new": commit_of(args.new)}
-    report = {"commits": commits, "repeats": args.repeats, "ratios": ratios}
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.with_suffix(".json").write_text(json.dumps(report) + "\n")
-    args.out.with_suffix(".md").write_text(markdown(report))
-    print(markdown(report))
-
-
-def measure(
-    workers: dict[str, Worker], clips: list[str], repeats: int
-) -> dict[str, dict[str, list[float]]]:
-    """Ratios old / new of every configuration, end to end and of decoding alone."""
-    ratios: dict[str, dict[str, list[float]]] = {
+    found: dict[str, dict[str, list[float]]] = {
         name: {"seconds": [], "decode": []} for name in CONFIGURATIONS
     }
-    for repeat in range(repeats + 1):
+    for repeat in range(args.repeats + 1):
         for clip in clips:
             for name, method in CONFIGURATIONS.items():
                 order = ("old", "new") if repeat % 2 else ("new", "old")
                 answers = {version: workers[version].answer(clip, method) for version in order}
                 assert answers["old"]["tokens"] == answers["new"]["tokens"], (clip, name)
                 if repeat:  # the first round warms up
-                    for key, values in ratios[name].items():
+                    for key, values in found[name].items():
                         values.append(answers["old"][key] / answers["new"][key])
-    return ratios
+    for worker in workers.values():
+        worker.close()
+    commits = {"old": commit_of(args.old), "new": commit_of(args.new)}
+    return {"commits": commits, "repeats": args.repeats, "ratios": found}
 
 
 def commit_of(checkout: Path) -> str:
@@ -138,31 +118,36 @@ def commit_of(checkout: Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def markdown(report: dict[str, Any]) -> str:
-    """The report as text."""
-    commits = report["commits"]
-    lines = [
-        "# Old commit against new",
-        "",
+def page(report: Report) -> list[str]:
+    """Ratios by configuration."""
+    found, commits = report["ratios"], report["commits"]
+    columns = {"end to end": "seconds", "decode": "decode"}
+
+    def spread(name: str, column: str) -> str:
+        low, middle, high = statistics.quantiles(found[name][columns[column]], n=4)
+        return f"{middle:.3f} ({low:.3f} to {high:.3f})"
+
+    return [
         f"Seconds of {commits['old']} / seconds of {commits['new']}: median (quartiles) of "
         f"{report['repeats']} repeats of {len(CLIPS)} clips, one thread each. Above 1 the new "
         "commit is faster. All tokens are equal.",
-        "",
-        "| | end to end | decode |",
-        "|---|---:|---:|",
+        grid("", found, columns, spread),
     ]
-    for name, ratios in report["ratios"].items():
-        cells = [spread(ratios[key]) for key in ("seconds", "decode")]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    lines += ["", "Prediction. " + " ".join(PREDICTION.split()), ""]
-    return "\n".join(lines)
 
 
-def spread(values: list[float]) -> str:
-    """Median and quartiles."""
-    low, middle, high = statistics.quantiles(values, n=4)
-    return f"{middle:.3f} ({low:.3f} to {high:.3f})"
+BENCHMARK = Benchmark(
+    "versions",
+    __doc__,
+    "Old commit against new",
+    measure,
+    page,
+    {
+        "old": {"type": Path},
+        "--new": {"type": Path, "default": Path(__file__).resolve().parents[1]},
+        "--repeats": 15,
+    },
+)
 
 
 if __name__ == "__main__":
-    main()
+    BENCHMARK.main()

@@ -3,27 +3,25 @@ and by stock `generate` with a static cache that transformers compiles."""
 
 from __future__ import annotations
 
+import argparse
 import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from draftlens_lab.measure.statistics import format_quartiles, quartiles
-from draftlens_lab.measure.tables import markdown_table
 from engine import timed_answerer
 from shared import (
     Answerer,
+    Benchmark,
+    Report,
     Run,
-    argument_parser,
     backbones,
     caption_sample,
-    configure,
     engine_answerer,
-    environment,
-    environment_line,
+    ratio_line,
     rotated,
     sample_inputs,
-    save,
     stock_answerer,
+    table,
 )
 from transformers import CompileConfig
 
@@ -32,36 +30,9 @@ from compiled_parts import by_modules
 from draftlens.engine import Engine
 from draftlens.inputs import Inputs
 
-PREDICTION = """Written before the first run, with the times of single passes known: plain decoding
-compiled is 2.3 times as fast as by the modules at 8 frames and 1.5 times at 64; a chain of 5 is 2
-times as fast at 8 frames and 1.3 times at 64, and 4 times as fast as stock generate at 8 frames;
-stock with a compiled static cache lies between plain decoding by the modules and compiled. Time
-outside forwards is 15% of the compiled chain, since forwards shrink and the loop does not. Before
-the automatic tree was added: compiled it is 1.0 to 1.15 times as fast as the compiled chain, and
-12% of its time is outside forwards."""
-
 CHAIN = {"num_speculative_tokens": 5}
 EAGLE = {"tree": "eagle"}
 AUTO = {"tree": "auto"}
-
-
-def main() -> None:
-    parser = argument_parser(__doc__, "benchmarks/results/compiled_decode", repeats=5)
-    parser.add_argument("--frames", type=int, nargs="+", default=[8, 64])
-    parser.add_argument("--skip-stock-compiled", action="store_true")
-    args = parser.parse_args()
-    configure(args.threads)
-    engine = draftlens.load("embedded", device="cpu", compile=True)
-    answerers = configurations(engine, args.skip_stock_compiled)
-    options = {"max_new_tokens": args.max_new_tokens, "do_sample": False}
-    runs: dict[str, Any] = {}
-    for frames in args.frames:
-        inputs = sample_inputs(engine, caption_sample(0), frames)
-        runs[str(frames)] = measured(answerers, inputs, options, args.repeats)
-    report = {"environment": environment(args), "prediction": PREDICTION, "runs": runs}
-    page = markdown(report)
-    save(args.out, report, page)
-    print(page)
 
 
 def configurations(engine: Engine, skip_stock_compiled: bool) -> dict[str, Answerer]:
@@ -114,36 +85,67 @@ def measured(
     return figures
 
 
-def markdown(report: Mapping[str, Any]) -> str:
-    """The report as a page."""
-    paragraphs = ["# Answers, decode only"]
+def measure(args: argparse.Namespace) -> Report:
+    """Runs of every configuration by number of frames."""
+    engine = draftlens.load("embedded", device="cpu", compile=True)
+    answerers = configurations(engine, args.skip_stock_compiled)
+    options = {"max_new_tokens": args.max_new_tokens, "do_sample": False}
+    runs = {}
+    for frames in args.frames:
+        inputs = sample_inputs(engine, caption_sample(0), frames)
+        runs[str(frames)] = measured(answerers, inputs, options, args.repeats)
+    return {"runs": runs}
+
+
+def page(report: Report) -> list[str]:
+    """A table for each number of frames."""
+    blocks = []
     for frames, runs in report["runs"].items():
-        rows = [_row(name, run, runs) for name, run in runs.items()]
-        columns = ("", "decode, ms", "over stock", "over modules", "outside", "identical")
-        paragraphs.append(f"{frames} frames:")
-        paragraphs.append("\n".join(markdown_table(columns, rows, text_columns=(0, 5))))
-    paragraphs += [
+        rows = [
+            {
+                **run,
+                "name": name,
+                "median": statistics.median(run["decode"]),
+                "over stock": ratio_line(runs["stock"]["decode"], run["decode"]),
+                "over modules": over_modules(runs, name),
+                "share": outside(run),
+            }
+            for name, run in runs.items()
+        ]
+        columns = {
+            "": "{name}",
+            "decode, ms": "{median:.1ms}",
+            "over stock": "{over stock}",
+            "over modules": "{over modules}",
+            "outside": "{share:.1%}",
+            "identical": "{identical}",
+        }
+        blocks += [f"{frames} frames:", table(rows, columns)]
+    return [
+        *blocks,
         "Ratios are paired by repeat: median (quartiles). Outside: share of decode time in neither "
         "model's forward, mean.",
-        f"Environment: {environment_line(report['environment'])}.",
-        f"Prediction. {' '.join(report['prediction'].split())}",
-    ]
-    return "\n\n".join(paragraphs) + "\n"
-
-
-def _row(name: str, run: Mapping[str, Any], runs: Mapping[str, Any]) -> list[str]:
-    modules = runs.get(name.replace("compiled", "modules"), run)
-    outside = [share for share in run["outside"] if share is not None]
-    return [
-        name,
-        f"{1e3 * statistics.median(run['decode']):.1f}",
-        _ratio(runs["stock"], run),
-        _ratio(modules, run) if name.endswith(", compiled") else "",
-        f"{statistics.mean(outside):.1%}" if outside else "",
-        "yes" if run["identical"] else "NO",
     ]
 
 
-def _ratio(slow: Mapping[str, Any], fast: Mapping[str, Any]) -> str:
-    pairs = zip(slow["decode"], fast["decode"], strict=True)
-    return format_quartiles(quartiles([before / after for before, after in pairs]))
+def over_modules(runs: Mapping[str, Any], name: str) -> str:
+    """How many times as fast a compiled configuration is as by its modules."""
+    if not name.endswith(", compiled"):
+        return ""
+    return ratio_line(runs[name.replace("compiled", "modules")]["decode"], runs[name]["decode"])
+
+
+def outside(run: Mapping[str, Any]) -> float | None:
+    """Mean share of the time outside forwards, where it was measured."""
+    shares = [share for share in run["outside"] if share is not None]
+    return statistics.mean(shares) if shares else None
+
+
+BENCHMARK = Benchmark(
+    "compiled_decode",
+    __doc__,
+    "Answers, decode only",
+    measure,
+    page,
+    {"--repeats": 5, "--frames": [8, 64], "--skip-stock-compiled": False},
+)

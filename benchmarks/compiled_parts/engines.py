@@ -12,68 +12,26 @@ import statistics
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
-from draftlens_lab.measure.tables import markdown_table
 from random_models import by_mkl, random_model
-from shared import (
-    WARM_UPS,
-    Case,
-    PrefilledPrompt,
-    argument_parser,
-    configure,
-    environment,
-    environment_line,
-    rotated,
-    save,
-)
+from shared import WARM_UPS, Benchmark, Case, PrefilledPrompt, Report, environment, rotated, table
 
 from draftlens.models.adapter import Backbone
 from draftlens.models.forward_backend import EAGER, Passes
 from draftlens.passes import attach
 from draftlens.passes.openvino import OpenVinoPasses
 
-PREDICTION = """Written before the first run: by OpenVINO three tokens cost at most 1.2 and six at
-most 1.4 times one token, as other measurements of the same engine showed (1.15 and 1.33); by the
-modules 2.9 and 2.2 times. With 8-bit weights, after a trial with six layers: 0.4 to 0.5 of
-float32's time up to three tokens, 0.75 at six, 0.95 at 16."""
-
-OUTCOME = """On an EPYC with AVX2 only, 8-bit weights took 0.45 to 0.62 of float32's time up to
-three tokens, and more than float32 from six on, where less was expected. With AVX-512 they take
-0.38 to 0.47 at every width."""
-
-NAMES = ("modules", "mkl", "openvino", "int8")
+NAMES = {
+    "modules": "modules",
+    "mkl": "MKL alone",
+    "openvino": "OpenVINO",
+    "int8": "OpenVINO int8",
+}
 WIDTHS = (1, 2, 3, 4, 6, 9, 16, 26)
 CONTEXT = 300
-
-
-def main() -> None:
-    parser = argument_parser(__doc__, "benchmarks/results/compiled_engines", repeats=9)
-    parser.add_argument("--layers", type=int, default=24)
-    parser.add_argument("--size", default="0.5B")
-    args = parser.parse_args()
-    configure(args.threads)
-    backbone = Backbone(random_model(args.size, args.layers))
-    engines: dict[str, Passes] = {"modules": EAGER, "mkl": EAGER}
-    starts = {}
-    for name, quantization in (("openvino", None), ("int8", "int8")):
-        # The first model of `attach` is the target, the second one the draft.
-        attach([backbone, backbone] if quantization else [backbone], "openvino", quantization)
-        engines[name] = backbone.passes
-        assert isinstance(backbone.passes, OpenVinoPasses)
-        starts[name] = {"seconds": backbone.passes.seconds, "stored": backbone.passes.is_stored}
-    prompt = backbone.text_prompt(torch.ones(1, CONTEXT, dtype=torch.long))
-    prefilled = PrefilledPrompt.of(backbone, prompt)
-    rows = []
-    for width in WIDTHS:
-        forward = prefilled.chain_case(width)
-        rows.append({"width": width, **median_cpu_seconds(backbone, engines, forward, args)})
-    facts = {**environment(args), "size": args.size, "layers": args.layers}
-    report = {"environment": facts, "prediction": PREDICTION, "starts": starts, "rows": rows}
-    page = markdown(report)
-    save(args.out, report, page)
-    print(page)
 
 
 def median_cpu_seconds(
@@ -93,42 +51,64 @@ def median_cpu_seconds(
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
-def markdown(report: Mapping[str, Any]) -> str:
-    """The report as a page."""
-    first = report["rows"][0]
-    rows = []
-    for row in report["rows"]:
-        times = [f"{1e3 * row[name]:.1f}" for name in NAMES]
-        ratios = [f"{row[name] / first[name]:.2f}" for name in NAMES]
-        faster = [f"{row['modules'] / row['openvino']:.2f}", f"{row['int8'] / row['openvino']:.2f}"]
-        rows.append([str(row["width"]), *times, *ratios, *faster])
-    columns = (
-        "tokens",
-        "modules, ms",
-        "MKL alone, ms",
-        "OpenVINO, ms",
-        "OpenVINO int8, ms",
-        "modules, cost over one token",
-        "MKL alone, cost over one token",
-        "OpenVINO, cost over one token",
-        "OpenVINO int8, cost over one token",
-        "OpenVINO: times as fast as modules",
-        "OpenVINO: int8 over float32",
-    )
-    facts = report["environment"]
-    paragraphs = [
-        "# Passes by OpenVINO",
-        "\n".join(markdown_table(columns, rows)),
-        f"Layers of Qwen2.5 {facts['size']} ({facts['layers']} of them), random weights, float32, "
-        f"after {CONTEXT} cached tokens; CPU time of the process, medians.",
-        "Ready after "
-        + ", ".join(
-            f"{start['seconds']:.1f} s ({name}, {'graph on disk' if start['stored'] else 'traced'})"
-            for name, start in report["starts"].items()
-        )
-        + " on the clock.",
-        f"Environment: {environment_line(facts)}.",
-        f"Prediction. {' '.join(report['prediction'].split())}",
-        f"Outcome. {' '.join(OUTCOME.split())}",
+def measure(args: argparse.Namespace) -> Report:
+    """Seconds of passes by width and engine."""
+    backbone = Backbone(random_model(args.size, args.layers))
+    engines: dict[str, Passes] = {"modules": EAGER, "mkl": EAGER}
+    starts = {}
+    for name, quantization in (("openvino", None), ("int8", "int8")):
+        # The first model of `attach` is the target, the second one the draft.
+        attach([backbone, backbone] if quantization else [backbone], "openvino", quantization)
+        engines[name] = backbone.passes
+        assert isinstance(backbone.passes, OpenVinoPasses)
+        starts[name] = {"seconds": backbone.passes.seconds, "stored": backbone.passes.is_stored}
+    prompt = backbone.text_prompt(torch.ones(1, CONTEXT, dtype=torch.long))
+    prefilled = PrefilledPrompt.of(backbone, prompt)
+    rows = [
+        {
+            "width": width,
+            **median_cpu_seconds(backbone, engines, prefilled.chain_case(width), args),
+        }
+        for width in WIDTHS
     ]
-    return "\n\n".join(paragraphs) + "\n"
+    facts = {**environment(args), "size": args.size, "layers": args.layers}
+    return {"environment": facts, "starts": starts, "rows": rows}
+
+
+def page(report: Report) -> list[str]:
+    """Milliseconds, costs over one token, and speeds."""
+    first, facts = report["rows"][0], report["environment"]
+    columns: dict[str, Any] = {"tokens": "{width}"}
+    for name, title in NAMES.items():
+        columns[f"{title}, ms"] = f"{{{name}:.1ms}}"
+    for name, title in NAMES.items():
+        columns[f"{title}, cost over one token"] = partial(ratio_cell, name, first[name])
+    columns["OpenVINO: times as fast as modules"] = lambda row: (
+        f"{row['modules'] / row['openvino']:.2f}"
+    )
+    columns["OpenVINO: int8 over float32"] = lambda row: f"{row['int8'] / row['openvino']:.2f}"
+    starts = ", ".join(
+        f"{start['seconds']:.1f} s ({name}, {'graph on disk' if start['stored'] else 'traced'})"
+        for name, start in report["starts"].items()
+    )
+    return [
+        table(report["rows"], columns),
+        f"Layers of Qwen2.5 {facts['size']} ({facts['layers']} of them), random weights, float32, "
+        f"after {CONTEXT} cached tokens; CPU time of the process, medians. Ready after {starts} on "
+        "the clock.",
+    ]
+
+
+def ratio_cell(name: str, first: float, row: Mapping[str, float]) -> str:
+    """A cost over that of one token."""
+    return f"{row[name] / first:.2f}"
+
+
+BENCHMARK = Benchmark(
+    "compiled_engines",
+    __doc__,
+    "Passes by OpenVINO",
+    measure,
+    page,
+    {"--repeats": 9, "--layers": 24, "--size": "0.5B"},
+)

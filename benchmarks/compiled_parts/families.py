@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from draftlens_lab.measure.tables import markdown_table
-from shared import argument_parser, configure, environment, environment_line, save
+from shared import Benchmark, Report, table
 
 from compiled_parts import by_modules
 from draftlens.core.tree import ancestors, attention_mask, chain, depths
@@ -18,28 +18,8 @@ from draftlens.passes import attach
 from draftlens.passes.inductor.engine import library_of
 from draftlens.passes.inductor.static_pass import ANY, PassShape
 
-PREDICTION = """Written before the first run: no family moves by more than 2e-5 at logits of about
-10, which is what checking several tokens in one pass moves them by already."""
-
 WIDTH = 6
 CASES = 20
-
-
-def main() -> None:
-    args = argument_parser(__doc__, "benchmarks/results/compiled_families", repeats=1).parse_args()
-    configure(args.threads)
-    sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
-    from families import FAMILIES, inputs
-
-    rows = []
-    for family in FAMILIES:
-        backbone = Backbone(family.build())
-        rows.append({"family": str(family), **moved(backbone, inputs(family, family.richest))})
-        print(rows[-1], flush=True)
-    report = {"environment": environment(args), "prediction": PREDICTION, "rows": rows}
-    page = markdown(report)
-    save(args.out, report, page)
-    print(page)
 
 
 @torch.inference_mode()
@@ -79,22 +59,32 @@ def moved(backbone: Backbone, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"moved": most, "largest": largest, "seconds": library.seconds.get(shape, 0.0)}
 
 
-def markdown(report: Mapping[str, Any]) -> str:
-    """The report as a page."""
+def measure(args: argparse.Namespace) -> Report:
+    """A row for each family."""
+    sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+    from families import FAMILIES, inputs
+
     rows = []
-    for row in report["rows"]:
-        if "failure" in row:
-            rows.append([row["family"], f"runs by its modules: {row['failure']}", "", ""])
-        else:
-            cells = [f"{row['moved']:.1e}", f"{row['largest']:.1f}", f"{row['seconds']:.0f}"]
-            rows.append([row["family"], *cells])
-    columns = ("family", "logits move by", "largest logit", "seconds to compile")
-    paragraphs = [
-        "# Logits of compiled passes",
-        "\n".join(markdown_table(columns, rows)),
+    for family in FAMILIES:
+        backbone = Backbone(family.build())
+        rows.append({"family": str(family), **moved(backbone, inputs(family, family.richest))})
+        print(rows[-1], flush=True)
+    return {"rows": rows}
+
+
+def page(report: Report) -> list[str]:
+    """The distances by family."""
+    columns: dict[str, Any] = {
+        "family": "{family}",
+        "logits move by": lambda row: row.get("failure") or f"{row['moved']:.1e}",
+        "largest logit": "{largest:.1f}",
+        "seconds to compile": "{seconds:.0f}",
+    }
+    return [
+        table(report["rows"], columns),
         f"Three rows, {WIDTH} tokens each, {CASES} draws of tokens after the richest prompt of "
         "the family; float32.",
-        f"Environment: {environment_line(report['environment'])}.",
-        f"Prediction. {' '.join(report['prediction'].split())}",
     ]
-    return "\n\n".join(paragraphs) + "\n"
+
+
+BENCHMARK = Benchmark("compiled_families", __doc__, "Logits of compiled passes", measure, page)

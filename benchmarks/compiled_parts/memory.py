@@ -11,14 +11,12 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from draftlens_lab.measure.tables import markdown_table
 from random_models import random_model
-from shared import argument_parser, configure, environment, environment_line, save
+from shared import Benchmark, Report, environment, table
 
 import draftlens
 from draftlens.models.adapter import Backbone
@@ -27,30 +25,6 @@ from draftlens.verify import run_stock
 
 WAYS = ("stock generate", "modules", "OpenVINO", "OpenVINO, 8-bit weights")
 PROMPT = 500
-
-PREDICTION = """Written before the first run, for 24 layers of the 0.5B model in float32, 1.4 GiB of
-weights: by modules the peak is that of stock generate within 5%. OpenVINO adds a copy of the
-weights, 2.0 times stock's peak in all, and while it compiles another half of that; with 8-bit
-weights a quarter of a copy, 1.3 times."""
-
-
-def main() -> None:
-    parser = argument_parser(__doc__, "benchmarks/results/compiled_memory", repeats=1)
-    parser.add_argument("--layers", type=int, default=24)
-    parser.add_argument("--size", default="0.5B")
-    parser.add_argument("--way", choices=WAYS, help="print the figures of this process only")
-    parser.set_defaults(max_new_tokens=32)
-    args = parser.parse_args()
-    configure(args.threads)
-    if args.way:
-        print(json.dumps(measure(args)))
-        return
-    rows = [{"way": way, **in_a_process(way)} for way in WAYS]
-    facts = {**environment(args), "size": args.size, "layers": args.layers}
-    prediction = " ".join(PREDICTION.split())
-    page = markdown(rows, environment_line(facts), prediction)
-    save(args.out, {"environment": facts, "prediction": prediction, "rows": rows}, page)
-    print(page)
 
 
 def in_a_process(way: str) -> dict[str, float]:
@@ -61,7 +35,7 @@ def in_a_process(way: str) -> dict[str, float]:
     return figures
 
 
-def measure(args: argparse.Namespace) -> dict[str, float]:
+def figures(args: argparse.Namespace) -> dict[str, float]:
     """MiB of the weights, of the process before the answer, at the peak, and after it."""
     backbone = Backbone(random_model(args.size, args.layers))
     weights = sum(each.nbytes for each in backbone.model.parameters())
@@ -94,22 +68,39 @@ def resident(field: str) -> float:
     return float(line.split()[1]) / 1024
 
 
-def markdown(rows: Sequence[Mapping[str, Any]], facts: str, prediction: str) -> str:
-    """The report as a Markdown page."""
-    stock = rows[0]["peak"]
-    names = ("weights", "before", "peak", "after")
-    cells = [
-        [row["way"], *(f"{row[name]:,.0f}" for name in names), f"{row['peak'] / stock:.2f}"]
-        for row in rows
-    ]
-    header = (
-        "",
-        "weights, MiB",
-        "before the answer",
-        "at the peak",
-        "after the answer",
-        "peak over stock's",
-    )
-    table = markdown_table(header, cells, text_columns=(0,))
-    lines = ["# Memory of an answer by engine of passes", "", *table, "", f"<sub>{facts}</sub>"]
-    return "\n".join([*lines, "", f"Prediction. {prediction}", ""])
+def measure(args: argparse.Namespace) -> Report:
+    """The figures of all ways; with `--way` those of this process are printed."""
+    if args.way:
+        print(json.dumps(figures(args)))
+        raise SystemExit(0)
+    facts = {**environment(args), "size": args.size, "layers": args.layers}
+    return {"environment": facts, "rows": [{"way": way, **in_a_process(way)} for way in WAYS]}
+
+
+def page(report: Report) -> list[str]:
+    """Memory by way."""
+    stock = report["rows"][0]["peak"]
+    columns: dict[str, Any] = {
+        "": "{way}",
+        "weights, MiB": "{weights:,.0f}",
+        "before the answer": "{before:,.0f}",
+        "at the peak": "{peak:,.0f}",
+        "after the answer": "{after:,.0f}",
+        "peak over stock's": lambda row: f"{row['peak'] / stock:.2f}",
+    }
+    return [table(report["rows"], columns)]
+
+
+BENCHMARK = Benchmark(
+    "compiled_memory",
+    __doc__,
+    "Memory of an answer by engine of passes",
+    measure,
+    page,
+    {
+        "--layers": 24,
+        "--size": "0.5B",
+        "--way": {"choices": WAYS, "help": "print the figures of this process only"},
+        "--max-new-tokens": 32,
+    },
+)

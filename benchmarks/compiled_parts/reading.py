@@ -13,22 +13,19 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Mapping
 from typing import Any
 from unittest import mock
 
 import torch
-from draftlens_lab.measure.tables import markdown_table
 from random_models import random_model
 from shared import (
-    argument_parser,
+    Benchmark,
+    Report,
     caption_sample,
-    configure,
     environment,
-    environment_line,
+    grid,
     rotated,
     sample_inputs,
-    save,
 )
 
 import draftlens
@@ -38,10 +35,6 @@ from draftlens.passes.openvino import OpenVinoPasses
 
 LENGTHS = (100, 300, 600, 1200, 2400)
 MODULES = "modules"
-
-PREDICTION = """Written after trials with 6 layers of 0.5B: OpenVINO's passes are 1.1 to 1.25 times
-as fast as the modules at every length, with 8-bit weights 2.0 to 2.5 times. The acceptance length
-of the embedded pair stays within 1%."""
 
 
 def seconds_by_length(args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -97,38 +90,34 @@ def acceptance_length(quantization: str | None, clips: int) -> float:
     return emitted / passes
 
 
-def main() -> None:
-    parser = argument_parser(__doc__, "benchmarks/results/compiled_reading", repeats=5)
-    parser.add_argument("--size", default="0.5B")
-    parser.add_argument("--layers", type=int, default=6)
-    parser.add_argument("--clips", type=int, default=12)
-    args = parser.parse_args()
-    configure(args.threads)
-    report: dict[str, Any] = {
-        "environment": {**environment(args), "size": args.size, "layers": args.layers},
-        "prediction": " ".join(PREDICTION.split()),
-        "rows": seconds_by_length(args),
-        "acceptance": acceptance_lengths(args.clips),
-    }
-    page = markdown(report)
-    save(args.out, report, page)
-    print(page)
+def measure(args: argparse.Namespace) -> Report:
+    """Seconds of prompts and acceptance lengths."""
+    facts = {**environment(args), "size": args.size, "layers": args.layers}
+    rows = seconds_by_length(args)
+    return {"environment": facts, "rows": rows, "acceptance": acceptance_lengths(args.clips)}
 
 
-def markdown(report: Mapping[str, Any]) -> str:
-    """The report as a page."""
-    names = list(report["rows"][0]["seconds"])
-    cells = []
-    for row in report["rows"]:
-        seconds = row["seconds"]
-        cell = [str(row["length"])]
-        for name in names:
-            speed = seconds[MODULES] / seconds[name]
-            cell.append(f"{1000 * seconds[name]:.0f} ms ({speed:.2f})")
-        cells.append(cell)
+def page(report: Report) -> list[str]:
+    """Prompts by length and engine."""
+    rows = {str(row["length"]): row["seconds"] for row in report["rows"]}
+
+    def cell(length: str, name: str) -> str:
+        seconds = rows[length]
+        return f"{1e3 * seconds[name]:.0f} ms ({seconds[MODULES] / seconds[name]:.2f})"
+
     lengths = ", ".join(f"{name} {value:.2f}" for name, value in report["acceptance"].items())
-    lines = ["# Prompts by engine of passes", "", *markdown_table(["tokens", *names], cells), ""]
-    lines += ["In brackets the speed over modules.", ""]
-    lines += [f"Tokens a pass of the embedded pair, by weights of the draft: {lengths}.", ""]
-    lines += [f"Prediction. {report['prediction']}", "", environment_line(report["environment"])]
-    return "\n".join(lines) + "\n"
+    return [
+        grid("tokens", rows, next(iter(rows.values())), cell),
+        "In brackets the speed over modules. Tokens a pass of the embedded pair, by weights of the "
+        f"draft: {lengths}.",
+    ]
+
+
+BENCHMARK = Benchmark(
+    "compiled_reading",
+    __doc__,
+    "Prompts by engine of passes",
+    measure,
+    page,
+    {"--repeats": 5, "--size": "0.5B", "--layers": 6, "--clips": 12},
+)

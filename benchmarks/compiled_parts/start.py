@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from draftlens_lab.measure.tables import markdown_table
-from shared import argument_parser, configure, environment, environment_line, save
-
-PREDICTION = """Written before the first run: compiled passes are ready 0.1 to 0.3 s after the
-models in the second start."""
+from shared import Benchmark, Report, table
 
 ANSWERS = 8
 
@@ -42,21 +38,6 @@ print(json.dumps({"ready": ready, "seconds": seconds, "tokens": tokens, "labels"
 """
 
 
-def main() -> None:
-    args = argument_parser(__doc__, "benchmarks/results/compiled_start", repeats=3).parse_args()
-    configure(args.threads)
-    runs: dict[str, list[Any]] = {"no": [], "yes": []}
-    # What the user's own cache folder holds, or comes to hold now.
-    started("yes", 1)
-    for _ in range(args.repeats):
-        for mode, results in runs.items():
-            results.append(started(mode, ANSWERS))
-    report = {"environment": environment(args), "prediction": PREDICTION, "runs": runs}
-    page = markdown(report)
-    save(args.out, report, page)
-    print(page)
-
-
 def started(mode: str, answers: int) -> dict[str, Any]:
     """What a fresh process measures.
 
@@ -71,29 +52,39 @@ def started(mode: str, answers: int) -> dict[str, Any]:
     return figures
 
 
-def markdown(report: Mapping[str, Any]) -> str:
-    """The report as a page."""
-    rows = []
-    for mode, runs in report["runs"].items():
-        ready = statistics.median([run["ready"] for run in runs])
-        token = statistics.median([run["tokens"][0] for run in runs])
-        first = statistics.median([run["seconds"][0] for run in runs])
-        all_answers = statistics.median([sum(run["seconds"]) for run in runs])
-        labels = runs[-1]["labels"]
-        seconds = [f"{value:.2f}" for value in (ready, token, first, all_answers)]
-        rows.append([mode, *seconds, "; ".join(labels)])
-    columns = (
-        "compile",
-        "ready after loading, s",
-        "first token of the first answer, s",
-        "first answer, s",
-        f"{ANSWERS} answers, s",
-        "compiled at the end: target; draft",
-    )
-    paragraphs = [
-        "# Second start",
-        "\n".join(markdown_table(columns, rows, text_columns=(0, len(columns) - 1))),
-        f"Environment: {environment_line(report['environment'])}.",
-        f"Prediction. {' '.join(report['prediction'].split())}",
+def measure(args: argparse.Namespace) -> Report:
+    """Runs of fresh processes by mode."""
+    runs: dict[str, list[Any]] = {"no": [], "yes": []}
+    # What the user's own cache folder holds, or comes to hold now.
+    started("yes", 1)
+    for _ in range(args.repeats):
+        for mode, results in runs.items():
+            results.append(started(mode, ANSWERS))
+    return {"runs": runs}
+
+
+def page(report: Report) -> list[str]:
+    """Medians by mode."""
+    rows = [
+        {
+            "mode": mode,
+            "ready": statistics.median(run["ready"] for run in runs),
+            "token": statistics.median(run["tokens"][0] for run in runs),
+            "first": statistics.median(run["seconds"][0] for run in runs),
+            "all": statistics.median(sum(run["seconds"]) for run in runs),
+            "labels": "; ".join(runs[-1]["labels"]),
+        }
+        for mode, runs in report["runs"].items()
     ]
-    return "\n\n".join(paragraphs) + "\n"
+    columns = {
+        "compile": "{mode}",
+        "ready after loading, s": "{ready:.2f}",
+        "first token of the first answer, s": "{token:.2f}",
+        "first answer, s": "{first:.2f}",
+        f"{ANSWERS} answers, s": "{all:.2f}",
+        "compiled at the end: target; draft": "{labels}",
+    }
+    return [table(rows, columns)]
+
+
+BENCHMARK = Benchmark("compiled_start", __doc__, "Second start", measure, page, {"--repeats": 3})

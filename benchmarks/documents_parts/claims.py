@@ -1,4 +1,4 @@
-"""The part `claims`: the figures of the fifteen claims of HSD's paper.
+"""The part `claims`: the figures for the fifteen claims of HSD's paper.
 
     python benchmarks/documents.py claims [--pages 6] [--only stages sources] [--early FOLDER]
 
@@ -12,21 +12,19 @@ their pages at once.
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from draftlens_lab.measure.tables import markdown_table
-from shared import argument_parser, configure, environment, environment_line, save
+from shared import Benchmark, Report, aligned, environment, environment_line, report_of
 
-from documents_parts import rows, runs, work
+from documents_parts import runs, work
 from documents_parts.bench import Bench, Cell, Section
-from documents_parts.expected import CLAIMS, TIMED_KINDS, Claim
 from documents_parts.paged import PagedSection, PageRows
+from documents_parts.runs import TIMED_KINDS
 from documents_parts.timing import parse_once, processor_seconds
 
 PAGED: Mapping[str, PagedSection] = {
@@ -42,8 +40,6 @@ PAGED: Mapping[str, PagedSection] = {
 AT_ONCE: Mapping[str, Callable[[Bench], Section]] = {
     "sources": runs.sources,
     "draft model": runs.draft_model,
-    "crops": rows.crops,
-    "packing": rows.packing,
     "real pages": runs.real_pages,
     "replays": work.check_replays,
 }
@@ -53,36 +49,6 @@ lossless way of every page has the tokens of stock `generate`; a run in which on
 The reader is weak on long pages, so its drafts are contradicted often; the columns of a perfect
 reader are simulated and say what the same drafts would give without its mistakes. Verdicts, with
 their intervals, are in docs/claims.md."""
-
-
-def main() -> None:
-    """Measure, and write the report."""
-    parser = argument_parser(__doc__, "benchmarks/results/documents_claims", repeats=1)
-    parser.add_argument("--pages", type=int, default=6, help="of each kind")
-    parser.add_argument("--only", nargs="+", choices=(*PAGED, *AT_ONCE), default=list(PAGED))
-    parser.add_argument("--rows", type=Path, default=ROWS, help="one page a line")
-    parser.add_argument("--target", help="folder of the reader; that of the package by default")
-    parser.add_argument("--early", help="folder of an earlier checkpoint, as draft model")
-    parser.add_argument("--real", nargs="+", type=Path, default=[], help="PDFs of one page")
-    parser.set_defaults(max_new_tokens=500)
-    args = parser.parse_args()
-    configure(args.threads)
-    report = _earlier(args.out.with_suffix(".json"))
-    report |= {"environment": environment(args), "pages": args.pages}
-    with tempfile.TemporaryDirectory() as folder:
-        bench = _bench(args, Path(folder), report["answers"])
-        kept = PageRows(args.rows, bench.weights, report["environment"]["commit"])
-        for name in filter(AT_ONCE.__contains__, args.only):
-            found = asdict(AT_ONCE[name](bench)) | {"environment": report["environment"]}
-            report["sections"][name] = found
-            _save(args.out, report, bench)
-        _measure_pages(bench, kept, [name for name in args.only if name in PAGED], args.pages)
-        for name, section in PAGED.items():
-            if pages := kept.of(name):
-                report["sections"][name] = asdict(section.summary(pages))
-        report["minutes"] = kept.seconds / 60
-        _save(args.out, report, bench)
-    print(page(report))
 
 
 ROWS = Path("benchmarks/results/documents_claims_rows.jsonl")
@@ -96,12 +62,6 @@ def _measure_pages(bench: Bench, kept: PageRows, names: Sequence[str], pages: in
             found = PAGED[name].measure(bench, number)
             kept.add(name, number, found, processor_seconds() - began)
             print(f"{name}, page {number}: done", flush=True)
-
-
-def _save(out: Path, report: dict[str, Any], bench: Bench) -> None:
-    report["seen"] = seen(report["sections"])
-    report["answers"] = bench.answers()
-    save(out, report, page(report))
 
 
 def _bench(args: argparse.Namespace, folder: Path, answers: Mapping[str, Any]) -> Bench:
@@ -124,64 +84,6 @@ def _bench(args: argparse.Namespace, folder: Path, answers: Mapping[str, Any]) -
     return bench
 
 
-def _earlier(file: Path) -> dict[str, Any]:
-    """The report of an earlier run, whose sections stay until they run again."""
-    if not file.exists():
-        return {"sections": {}, "answers": {}}
-    report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    for section in report["sections"].values():
-        section.setdefault("environment", report["environment"])
-    return report
-
-
-def seen(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """What was measured for each claim, by its number."""
-    figures = {name: section["figures"] for name, section in sections.items()}
-    found = {}
-    for claim in CLAIMS:
-        try:
-            found[str(claim.number)] = claim.seen(figures)
-        except KeyError as missing:
-            found[str(claim.number)] = f"not run yet: section {missing}"
-    return found
-
-
-def page(report: Mapping[str, Any]) -> str:
-    """The report as Markdown."""
-    lines = ["# The claims of HSD", "", INTRODUCTION, "", *_claims(report["seen"]), ""]
-    for name in (*PAGED, *AT_ONCE):
-        if name in report["sections"]:
-            lines += _section(report["sections"][name])
-    return "\n".join([*lines, f"<sub>{environment_line(report['environment'])}</sub>", ""])
-
-
-def _claims(found: Mapping[str, str]) -> list[str]:
-    cells = [_claim(claim, found[str(claim.number)]) for claim in CLAIMS]
-    columns = ("", "the paper says", "prediction, before the first run", "seen")
-    return markdown_table(columns, cells, text_columns=range(len(columns)))
-
-
-def _claim(claim: Claim, figures: str) -> list[str]:
-    return [str(claim.number), claim.says, claim.prediction, figures]
-
-
-def _section(section: Mapping[str, Any]) -> list[str]:
-    cells = [[_cell(value) for value in row] for row in section["rows"]]
-    table = markdown_table(section["columns"], cells, text_columns=_text_columns(section))
-    lines = [f"## {section['title']}", "", *table, "", section["note"], ""]
-    if "environment" in section:  # of a section that ran at once, perhaps by another commit
-        lines += [f"<sub>{environment_line(section['environment'])}</sub>", ""]
-    return lines
-
-
-def _text_columns(section: Mapping[str, Any]) -> list[int]:
-    """Columns that hold words."""
-    if not section["rows"]:
-        return [0]
-    first = section["rows"][0]
-    return [index for index, value in enumerate(first) if isinstance(value, str)]
-
-
 def _cell(value: Cell) -> str:
     if value is None:
         return ""
@@ -190,5 +92,53 @@ def _cell(value: Cell) -> str:
     return str(value)
 
 
-if __name__ == "__main__":
-    main()
+def measure(args: argparse.Namespace) -> Iterator[Report]:
+    """The report after each section; those of an earlier run stay until they run again."""
+    facts = environment(args)
+    report: Report = {"sections": {}, "answers": {}, **report_of(args)}
+    for section in report["sections"].values():
+        section.setdefault("environment", report["environment"])
+    report |= {"environment": facts, "pages": args.pages}
+    with tempfile.TemporaryDirectory() as folder:
+        bench = _bench(args, Path(folder), report["answers"])
+        kept = PageRows(args.rows, bench.weights, facts["commit"])
+        for name in filter(AT_ONCE.__contains__, args.only):
+            report["sections"][name] = asdict(AT_ONCE[name](bench)) | {"environment": facts}
+            yield report | {"answers": bench.answers()}
+        _measure_pages(bench, kept, [name for name in args.only if name in PAGED], args.pages)
+        for name, section in PAGED.items():
+            if pages := kept.of(name):
+                report["sections"][name] = asdict(section.summary(pages))
+        yield report | {"minutes": kept.seconds / 60, "answers": bench.answers()}
+
+
+def page(report: Report) -> list[str]:
+    """The sections."""
+    blocks = [INTRODUCTION]
+    for name in (*PAGED, *AT_ONCE):
+        if name in report["sections"]:
+            section = report["sections"][name]
+            cells = [[_cell(value) for value in row] for row in section["rows"]]
+            found = aligned(section["columns"], cells)
+            blocks += [f"## {section['title']}", found, section["note"]]
+            if "environment" in section:  # of a section that ran at once, perhaps earlier
+                blocks.append(f"<sub>{environment_line(section['environment'])}</sub>")
+    return blocks
+
+
+BENCHMARK = Benchmark(
+    "documents_claims",
+    __doc__,
+    "The claims of HSD",
+    measure,
+    page,
+    {
+        "--pages": {"type": int, "default": 6, "help": "of each kind"},
+        "--only": {"nargs": "+", "choices": (*PAGED, *AT_ONCE), "default": list(PAGED)},
+        "--rows": {"type": Path, "default": ROWS, "help": "one page a line"},
+        "--target": {"help": "folder of the reader; that of the package by default"},
+        "--early": {"help": "folder of an earlier checkpoint, as draft model"},
+        "--real": {"nargs": "+", "type": Path, "default": [], "help": "PDFs of one page"},
+        "--max-new-tokens": 500,
+    },
+)

@@ -9,16 +9,17 @@ OUT.json and OUT.md.
 
 from __future__ import annotations
 
+import argparse
 import random
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from draftlens_lab.measure.tables import markdown_table
-from shared import argument_parser, configure, environment, environment_line, save
+from shared import Benchmark, Report, grid
 
 from documents_parts.ledger import as_one_file, in_html, repeated_pages
 from documents_parts.noise import characters
@@ -33,18 +34,6 @@ from draftlens.documents.reading.pipeline import StandardPipeline
 from draftlens.documents.reading.targets import TargetProfile
 from draftlens.engine import Engine
 from draftlens.methods.lookup.ngram_index import Vocabulary
-
-PREDICTION = """Written before the first run of this script, after a trial on other documents: one
-earlier page gives lookup 20% more tokens a pass, and drafts of a right text layer 10%; with 5% of
-characters wrong, nothing. Two pages are as good as one where all heads are alike. A table in cells
-gives a perfect reader ten times the tokens a pass that its printed lines give, and cells in the
-wrong notation hardly more than lines."""
-
-OUTCOME = """Earlier pages: lookup gains what was predicted, and half of it on the reader's answers.
-Drafts of a right text layer gain less than predicted, 4% to 7%, and with wrong characters they gain
-something, too: 2% to 6%. On the reader's answers all gain 5% to 9%. A table in cells gives five to
-eight times the tokens a pass of its lines; cells of HTML for an answer in Markdown give half of
-them. Drafts in both notations cost 1% to 9% of the passes until an answer shows which one it is."""
 
 EARLIER = (0, 1, 2, 4)
 LAYOUTS = ("blocks", "rapid-layout")
@@ -103,34 +92,6 @@ class Ledgers:
         ends = [self.tokenizer.eos_token_id]
         found = replay(answer, references, self.tokenizer, self.vocabulary, Way(), eos=ends)
         return found.tokens, found.passes
-
-
-def main() -> None:
-    """Count, and write the report."""
-    parser = argument_parser(__doc__, "benchmarks/results/documents_repeated", repeats=1)
-    parser.add_argument("--documents", type=int, default=6)
-    parser.add_argument("--pages", type=int, default=5, help="of each document")
-    parser.add_argument("--read", type=int, default=3, help="documents that the reader reads")
-    parser.set_defaults(max_new_tokens=500)
-    args = parser.parse_args()
-    configure(args.threads)
-    engine = reader(None)
-    with tempfile.TemporaryDirectory() as folder:
-        tokenizer = engine.target.processor.tokenizer
-        ledgers = Ledgers(tokenizer, args.documents, args.pages, Path(folder))
-        said = answers_of(engine, ledgers.files[: args.read], args.max_new_tokens)
-        report = {
-            "environment": environment(args),
-            "documents": args.documents,
-            "pages": args.pages,
-            "read": args.read,
-            "earlier": earlier_pages(ledgers, [[*map(ledgers.ids, d)] for d in ledgers.answers]),
-            "tables": notations(ledgers),
-            "reader": earlier_pages(ledgers, said),
-        }
-    text = page(report)
-    save(args.out, report, text)
-    print(text)
 
 
 def earlier_pages(ledgers: Ledgers, answers: Sequence[Sequence[Tokens]]) -> dict[str, Counts]:
@@ -205,40 +166,64 @@ def answers_of(engine: Engine, files: Sequence[Path], most: int) -> list[list[To
     return answers
 
 
-def page(report: Mapping[str, Any]) -> str:
-    """The report as Markdown."""
-    lines = ["# Documents with repeated heads and tables", "", PREDICTION, "", OUTCOME, ""]
-    lines += [
+def measure(args: argparse.Namespace) -> Report:
+    """Counts of a simulated target and of the reader."""
+    engine = reader(None)
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer = engine.target.processor.tokenizer
+        ledgers = Ledgers(tokenizer, args.documents, args.pages, Path(folder))
+        said = answers_of(engine, ledgers.files[: args.read], args.max_new_tokens)
+        return {
+            "documents": args.documents,
+            "pages": args.pages,
+            "read": args.read,
+            "earlier": earlier_pages(ledgers, [[*map(ledgers.ids, d)] for d in ledgers.answers]),
+            "tables": notations(ledgers),
+            "reader": earlier_pages(ledgers, said),
+        }
+
+
+TITLES = {
+    "earlier": "A simulated target, by number of earlier pages",
+    "tables": "A simulated target, by what drafts make of tables",
+    "reader": "The package's reader, by number of earlier pages",
+}
+
+
+def page(report: Report) -> list[str]:
+    """Tokens a pass by draft."""
+    blocks = [
         f"{report['documents']} documents of {report['pages']} pages, of which the reader reads "
-        f"{report['read']}. Tokens a pass; in brackets "
-        "the passes of the first column over those of this one, with a 95% interval (bootstrap "
-        "over pages, paired).",
-        "",
+        f"{report['read']}. Tokens a pass; in brackets the passes of the first column over those "
+        "of this one, with a 95% interval (bootstrap over pages, paired)."
     ]
-    titles = {
-        "earlier": "A simulated target, by number of earlier pages",
-        "tables": "A simulated target, by what drafts make of tables",
-        "reader": "The package's reader, by number of earlier pages",
-    }
-    for part, title in titles.items():
-        columns = list(next(iter(report[part].values())))
-        rows = [[name, *_cells(counts)] for name, counts in report[part].items()]
-        lines += [f"## {title}", "", *markdown_table(["drafts", *columns], rows), ""]
-    return "\n".join([*lines, f"<sub>{environment_line(report['environment'])}</sub>", ""])
+    for part, title in TITLES.items():
+        counts = report[part]
+        columns = list(next(iter(counts.values())))
+        cell = partial(_cell, counts, columns[0])
+        blocks += [f"## {title}", grid("drafts", counts, columns, cell)]
+    return blocks
 
 
-def _cells(counts: Mapping[str, Sequence[Sequence[int]]]) -> list[str]:
-    first = next(iter(counts.values()))
-    cells = []
-    for found in counts.values():
-        passes = [each[1] for each in found]
-        cell = f"{sum(each[0] for each in found) / max(sum(passes), 1):.2f}"
-        if found is not first:
-            gain = paired_ratio([each[1] for each in first], passes)
-            cell += f" [{gain.text('.2f')}]"
-        cells.append(cell)
-    return cells
+def _cell(counts: Mapping[str, Counts], first: str, name: str, column: str) -> str:
+    found = counts[name][column]
+    passes = [each[1] for each in found]
+    rate = f"{sum(each[0] for each in found) / max(sum(passes), 1):.2f}"
+    if column == first:
+        return rate
+    return f"{rate} [{paired_ratio([each[1] for each in counts[name][first]], passes).text('.2f')}]"
 
 
-if __name__ == "__main__":
-    main()
+BENCHMARK = Benchmark(
+    "documents_repeated",
+    __doc__,
+    "Documents with repeated heads and tables",
+    measure,
+    page,
+    {
+        "--documents": 6,
+        "--pages": {"type": int, "default": 5, "help": "of each document"},
+        "--read": {"type": int, "default": 3, "help": "documents that the reader reads"},
+        "--max-new-tokens": 500,
+    },
+)

@@ -26,6 +26,9 @@ from draftlens.documents.reading.pipeline import StandardPipeline
 from draftlens.inputs import Inputs
 from draftlens.verify import run_stock
 
+TIMED_KINDS = ("crop", "paragraph", "page", "long page")
+"""Kinds of pages that every way is timed on, from short to long."""
+
 Ways = Mapping[str, Mapping[str, Any]]
 
 TIMED: Ways = {

@@ -14,34 +14,16 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from draftlens_lab.measure.tables import markdown_table
-from shared import argument_parser, configure, environment, environment_line, save
+from shared import Benchmark, Report, range_line, table
 
 from documents_parts.held_out import born_digital, drawn, written
 from documents_parts.timing import STOCK, parser_for, read_in_every_way, reader
 from draftlens.engine import Engine
 from recipes.reader.evaluate import mark
-
-PREDICTION = """Written before the first run, with a reader that is right on four of five
-characters. The issue's rule, AAL about (k - n) / (n + 1) for a disagreement every k tokens, says 1
-to 2 tokens more a pass at k = 5 and n = 3, and with recovery behind a disagreement perhaps 3. So
-`hsd` on one stage makes pages 1.5 times as fast as stock `generate`; the goal of 2.5 needs a better
-reader. Lookup gains nothing, and the regions first cost more than they save at these lengths.
-Written before the run with compiled passes, after a trial: plain 2.5 times as fast as stock, `hsd`
-with the layout of rapid-layout 2 to 2.5, and with the layout by blocks, which takes no time, above
-2.5 on every kind."""
-
-OUTCOME = """Two pages of each kind, two repeats. By the modules, `hsd` on one stage is 1.5 to 1.6
-times as fast as stock with rapid-layout and 1.8 to 2.1 with blocks, at 2.4 to 3.0 tokens a pass;
-the regions first lose on short pages. Compiled, plain is 2.7 to 2.9 times as fast, and `hsd` with
-blocks 3.2 to 3.6: above 2.5 on every kind, as predicted. With rapid-layout it is below plain on
-short pages, since 0.3 to 0.6 seconds of layout are more than guesses save there. That was on an
-Intel Xeon. On an AMD EPYC, with four pages of each kind and later libraries, stock `generate` takes
-half of the time and every way gains less: `hsd` with blocks 1.3 to 1.5, compiled 1.6 to 1.8."""
 
 BY_BLOCKS: Mapping[str, Any] = {"drafter": "text-layer", "stages": "page", "layout": "blocks"}
 WAYS: Mapping[str, Mapping[str, Any]] = {
@@ -62,31 +44,7 @@ COMPILED_WAYS: Mapping[str, Mapping[str, Any]] = {
 KINDS = ("crop", "paragraph", "page")
 
 
-def main() -> None:
-    """Read, compare, and write the report."""
-    parser = argument_parser(__doc__, "benchmarks/results/documents_speed", repeats=2)
-    parser.add_argument("--pages", type=int, default=4, help="of each kind")
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
-    parser.add_argument("--target", help="folder of the reader; that of the package by default")
-    parser.set_defaults(max_new_tokens=400)
-    args = parser.parse_args()
-    configure(args.threads)
-    engine = reader(args.target)
-    compiled = reader(args.target)
-    compiled.compile(True)
-    with tempfile.TemporaryDirectory() as folder:
-        found = {kind: measure(engine, compiled, kind, Path(folder), args) for kind in args.kinds}
-    report = {
-        "prediction": PREDICTION,
-        "environment": environment(args),
-        "pages": args.pages,
-        "kinds": found,
-    }
-    save(args.out, report, page(report))
-    print(page(report))
-
-
-def measure(
+def measured(
     engine: Engine, compiled: Engine, kind: str, folder: Path, args: argparse.Namespace
 ) -> dict[str, Any]:
     """Seconds, tokens a pass and accuracy of every way on the pages of one kind.
@@ -125,38 +83,54 @@ def measure(
     }
 
 
-def page(report: Mapping[str, Any]) -> str:
-    """The report as Markdown."""
-    lines = ["# Held-out pages by the package's reader", "", report["prediction"], "", OUTCOME, ""]
-    lines += [f"{report['pages']} pages of each kind.", ""]
+def measure(args: argparse.Namespace) -> Report:
+    """Every kind of pages."""
+    engine, compiled = reader(args.target), reader(args.target)
+    compiled.compile(True)
+    with tempfile.TemporaryDirectory() as folder:
+        kinds = {kind: measured(engine, compiled, kind, Path(folder), args) for kind in args.kinds}
+    return {"pages": args.pages, "kinds": kinds}
+
+
+def page(report: Report) -> list[str]:
+    """Seconds and tokens a pass by kind and way."""
+    columns = {
+        "way": "{way}",
+        "seconds, all pages": "{seconds:.2f}",
+        "of stock, page by page": "{speed}",
+        "tokens a pass": "{length:.2f}",
+    }
+    blocks = [f"{report['pages']} pages of each kind."]
     for kind, found in report["kinds"].items():
-        lines += [
+        rows = [
+            {
+                "way": way,
+                "seconds": seconds,
+                "speed": range_line(found["speed"][way]),
+                "length": found["tokens a pass"].get(way),
+            }
+            for way, seconds in found["seconds"].items()
+        ]
+        blocks += [
             f"## {kind}",
-            "",
             f"The reader is right on {100 * found['accuracy']:.1f}% of the characters; "
             f"{found['tokens']:.0f} tokens a page.",
-            "",
-            *_table(found),
-            "",
+            table(rows, columns),
         ]
-    return "\n".join([*lines, f"<sub>{environment_line(report['environment'])}</sub>", ""])
+    return blocks
 
 
-def _table(found: Mapping[str, Any]) -> list[str]:
-    rows = []
-    for way, spent in found["seconds"].items():
-        length = found["tokens a pass"].get(way)
-        rows.append(
-            (
-                way,
-                f"{spent:.2f}",
-                _spread(found["speed"][way]),
-                "" if length is None else f"{length:.2f}",
-            )
-        )
-    head = ("way", "seconds, all pages", "of stock, page by page", "tokens a pass")
-    return markdown_table(head, rows)
-
-
-def _spread(values: Sequence[float]) -> str:
-    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+BENCHMARK = Benchmark(
+    "documents_speed",
+    __doc__,
+    "Held-out pages by the package's reader",
+    measure,
+    page,
+    {
+        "--repeats": 2,
+        "--pages": {"type": int, "default": 4, "help": "of each kind"},
+        "--kinds": {"nargs": "+", "choices": KINDS, "default": list(KINDS)},
+        "--target": {"help": "folder of the reader; that of the package by default"},
+        "--max-new-tokens": 400,
+    },
+)

@@ -19,18 +19,9 @@ import numpy as np
 from draftlens_lab.evaluate.ranks import draft_ranks
 from draftlens_lab.evaluate.samples import question_samples
 from draftlens_lab.measure.statistics import central_interval, resampled_ratios, resamples
-from draftlens_lab.measure.tables import markdown_table
 from draftlens_lab.world.samples import Sample
 from numpy.typing import NDArray
-from shared import (
-    argument_parser,
-    backbones,
-    caption_sample,
-    configure,
-    environment,
-    environment_line,
-    save,
-)
+from shared import Benchmark, Report, backbones, caption_sample, grid
 from specvlm_parts.guidance import FAMILIES, ScorePruner
 from specvlm_parts.scenes import TREES, Scene, check, passes, read_scene
 from torch import Tensor
@@ -43,19 +34,6 @@ from draftlens.engine import Engine
 from draftlens.models.attention.similarities import similarity
 from draftlens.pruning import Choice, Pruner, make_pruner
 from draftlens.pruning.similarity import UVPruner
-
-PREDICTION = """Written before the first run of this script; a replay of 30 clips at r = 0.9 was
-known (uv 3.73, attention 3.82, random 3.92, uniform 3.97, unpruned 4.25; uv has 42% of its tokens
-in the first and last of 16 frames, attention 30%). Captions of 16 frames at r = 0.9: uv is 0.1
-below attention and 0.2 below even spreading, and no variant of it beats random. L = 5 is as good as
-L = 10, and both are better than L = 14 and more. Text after the pictures alone changes less than
-0.05. The variation helps similarity by 0.1 and attention by nothing. At r = 0.5 all are within 0.1
-of unpruned, at 0.95 the distances are those of 0.9. At 64 frames uv is 0.3 below unpruned at
-r = 0.9, random 0.05. In the 4% of the width at the ends lie 15% of the tokens that attention keeps
-and 20% of those that uv keeps. Questions, share of tokens guessed: attention one point above
-random, uv not above it.
-(A trial of two clips, one long clip and four questions followed, to test the script; the prediction
-was not changed.)"""
 
 RATIOS = (0.5, 0.9, 0.95)
 CLAIM_RATIO = 0.9
@@ -76,7 +54,6 @@ PLAIN = "similarity, L = 20"
 ATTENTION_VARIATION = "attention, variation, L = 20"
 ATTENTION_PLAIN = "attention, L = 20"
 UNPRUNED = "unpruned"
-BASELINES = ("random", "uniform")
 
 Rows = list[list[int]]
 """Per sample the counts of `COLUMNS`, over all draws of a case."""
@@ -104,28 +81,6 @@ def pruners() -> dict[str, Pruner]:
         ATTENTION_PLAIN: UVPruner(criterion="attention", variation=False),
         ATTENTION_VARIATION: UVPruner(criterion="attention"),
         "uniform": make_pruner("uniform"),
-    }
-
-
-def measure(engine: Engine, args: argparse.Namespace) -> dict[str, Any]:
-    """Captions of 16 and 64 frames, and questions about 16."""
-    most = args.max_new_tokens
-    captions = [caption_sample(seed) for seed in range(max(args.clips, args.long_clips))]
-    questions = [
-        sample
-        for family in FAMILIES
-        for sample in question_samples(family, args.questions, QUESTION_SEED)
-    ]
-    return {
-        "captions of 16 frames": measure_samples(
-            engine, captions[: args.clips], 16, RATIOS, most, args.checked
-        ),
-        "captions of 64 frames": measure_samples(
-            engine, captions[: args.long_clips], 64, RATIOS, most, 0
-        ),
-        "questions about 16 frames": measure_samples(
-            engine, questions, 16, (CLAIM_RATIO,), most, 0
-        ),
     }
 
 
@@ -234,235 +189,116 @@ def ends(count: int) -> NDArray[np.bool_]:
     return (places < FIRST_END) | (places > 1 - LAST_END)
 
 
-class Outcome:
-    """The counts of one kind of samples.
-
-    Args:
-        part: figures of `measure_samples`.
-    """
-
-    def __init__(self, part: Mapping[str, Any]) -> None:
-        self.part = part
-        self.counts: dict[str, Rows] = part["counts"]
-        self.samples = len(self.counts[UNPRUNED])
-        self.indices = resamples(self.samples, 0)
-
-    def ratio(self, case: str, above: str, below: str) -> float:
-        """The ratio of two columns, over all samples."""
-        totals = dict(zip(COLUMNS, np.sum(self.counts[case], 0), strict=True))
-        return float(totals[above] / totals[below])
-
-    def resampled(self, case: str, above: str, below: str) -> NDArray[np.float64]:
-        """The same of each resample."""
-        table = np.asarray(self.counts[case])
-        counts, bases = (table[:, COLUMNS.index(name)].tolist() for name in (above, below))
-        return resampled_ratios(counts, bases, self.indices)
-
-    def with_interval(self, case: str, above: str, below: str, form: str) -> str:
-        """A ratio with its 95% interval over samples."""
-        low, high = central_interval(self.resampled(case, above, below))
-        return f"{self.ratio(case, above, below):{form}} ({low:{form}} to {high:{form}})"
-
-    def difference(self, case: str, baseline: str, above: str, below: str) -> list[float]:
-        """A ratio minus that of another case, with the ends of its 95% interval."""
-        resampled = self.resampled(case, above, below) - self.resampled(baseline, above, below)
-        value = self.ratio(case, above, below) - self.ratio(baseline, above, below)
-        return [value, *central_interval(resampled)]
-
-    def excess(self, case: str) -> list[float]:
-        """Share of the kept tokens at the ends minus the ends' share of all tokens, with the ends
-        of its 95% interval."""
-        width = self.part["width_of_ends"][0]
-        columns = ("kept at the ends", "kept")
-        low, high = central_interval(self.resampled(case, *columns))
-        return [self.ratio(case, *columns) - width, low - width, high - width]
-
-
-def verdict(difference: Iterable[float]) -> str:
-    """Whether a difference is above zero."""
-    _, low, high = difference
-    if low > 0:
-        return "holds"
-    return "the contrary" if high < 0 else "not seen"
-
-
-def report(figures: Mapping[str, Any]) -> list[str]:
-    """Tables and verdicts as lines of Markdown."""
-    lines = []
-    for title, part in figures.items():
-        outcome = Outcome(part)
-        lines += [f"## {title[0].upper()}{title[1:]}", ""]
-        lines += [f"{outcome.samples} samples, {part['visual']} visual tokens.", ""]
-        if "questions" in title:
-            lines += [*question_table(outcome), ""]
-            continue
-        lines += ["Mean acceptance length of a serial chain of 5, 95% intervals over clips:", ""]
-        lines += [*length_table(outcome), ""]
-        lines += [*place_lines(outcome), ""]
-        lines += [*place_table(outcome), ""]
-        if part["checked"]:
-            number = part["checked"]
-            lines += [
-                f"On the first {number} clips the engine itself, with pruner uv at r = "
-                f"{CLAIM_RATIO}, said the same tokens in as many passes.",
-                "",
-            ]
-    lines += [
-        "## Claims of the paper",
-        "",
-        "A claim holds if the whole interval lies above zero, whatever the size of the difference; "
-        "L = 20, and any L from 14 on, means after 14 layers of this target.",
-        "",
-    ]
-    lines += claim_table({title: Outcome(part) for title, part in figures.items()})
-    return lines
-
-
-def names_of(outcome: Outcome) -> list[str]:
-    """The cases that prune, without their ratios."""
-    return list(
-        dict.fromkeys(case.rsplit(" ", 1)[0] for case in outcome.counts if case != UNPRUNED)
-    )
-
-
-def length_table(outcome: Outcome) -> list[str]:
-    """Mean acceptance lengths by case and ratio."""
-    columns = ("tokens", "passes")
-    ratios = outcome.part["ratios"]
-    whole = outcome.with_interval(UNPRUNED, *columns, ".2f")
-    rows = [[UNPRUNED, *[whole] * len(ratios)]]
-    for name in names_of(outcome):
-        cells = [outcome.with_interval(f"{name} {ratio}", *columns, ".2f") for ratio in ratios]
-        rows.append([name, *cells])
-    return markdown_table(["the draft reads", *(f"r = {ratio}" for ratio in ratios)], rows)
-
-
-def place_lines(outcome: Outcome) -> list[str]:
-    """Where attention goes."""
-    part = outcome.part
-    share = float(np.mean(part["attention_at_ends"]))
-    width = part["width_of_ends"][0]
-    return [
-        f"The ends are the first 0.8% and the last 3.1% of the visual tokens ({width:.1%} of them "
-        f"here), as the paper's frames 1 and 125 to 128 of 128. They receive {share:.1%} of the "
-        f"attention to visual tokens. Of the tokens that are kept there lie at the ends, and in "
-        f"the first and the last of {part['frames']} frames:"
-    ]
-
-
-def place_table(outcome: Outcome) -> list[str]:
-    """Where the kept tokens lie, by case and ratio."""
-    ratios = outcome.part["ratios"]
-    headings = ["kept by"]
-    for ratio in ratios:
-        headings += [f"ends, r = {ratio}", "end frames"]
-    rows = []
-    for name in names_of(outcome):
-        cells = [name]
-        for ratio in ratios:
-            for place in COLUMNS[-2:]:
-                cells.append(f"{outcome.ratio(f'{name} {ratio}', place, 'kept'):.1%}")
-        rows.append(cells)
-    return markdown_table(headings, rows)
-
-
-def question_table(outcome: Outcome) -> list[str]:
-    """Share of the answers' tokens that the draft proposes."""
-    columns = ("proposed", "tokens")
-    rows = [[UNPRUNED, outcome.with_interval(UNPRUNED, *columns, ".1%")]]
-    for name in names_of(outcome):
-        case = f"{name} {CLAIM_RATIO}"
-        rows.append([name, outcome.with_interval(case, *columns, ".1%")])
-    return markdown_table(["the draft reads", f"tokens proposed, r = {CLAIM_RATIO}"], rows)
-
-
-def claim_table(outcomes: Mapping[str, Outcome]) -> list[str]:
-    """Every claim with its figures on each kind of samples, and a verdict for each."""
-    rows = []
-    for title, outcome in outcomes.items():
-        if "questions" in title:
-            columns = ("proposed", "tokens")
-            form = "+.1%"
-        else:
-            columns = ("tokens", "passes")
-            form = "+.2f"
-            rows += place_rows(title, outcome)
-        for claim, case, baseline in DIFFERENCES:
-            names = (f"{case} {CLAIM_RATIO}", f"{baseline} {CLAIM_RATIO}")
-            difference = outcome.difference(*names, *columns)
-            rows.append([claim, title, text_of(difference, form), verdict(difference)])
-    rows.append(
-        [
-            "(6) fig. 9: converged at L = 20",
-            "all",
-            "of 20 layers, 4 of them trained, 14 at most are read; see the rows of L",
-            "cannot be tested here",
-        ]
-    )
-    headings = ["claim", "samples", f"difference at r = {CLAIM_RATIO}", "here"]
-    return markdown_table(headings, rows, text_columns=(0, 1, 3))
-
-
-DIFFERENCES = (
-    ("(5) fig. 7b: uv above attention by 0.2", UV, ATTENDED),
-    ("(5) fig. 7b: uv above random by 0.3 to 0.5", UV, "random"),
-    ("(5) fig. 7b: uv above uniform by 0.3 to 0.5", UV, "uniform"),
-    ("(6) fig. 9: variation helps similarity", UV, PLAIN),
-    ("(6) fig. 9: variation helps attention", ATTENTION_VARIATION, ATTENTION_PLAIN),
-    ("(6) fig. 9: L = 20 above L = 5", UV, "uv, L = 5"),
-    ("(6) fig. 9: L = 20 above L = 10", UV, "uv, L = 10"),
-    ("(6) fig. 9: similarity above attention, plain", PLAIN, ATTENTION_PLAIN),
-    ("(6) fig. 9: similarity above attention, variation", UV, ATTENTION_VARIATION),
-)
-"""Claim, case and baseline; the difference should be above zero."""
-
-
-def place_rows(title: str, outcome: Outcome) -> list[list[str]]:
-    """The claims on where the kept tokens lie."""
-    attended = outcome.excess(f"{ATTENDED} {CLAIM_RATIO}")
-    kept = outcome.excess(f"{UV} {CLAIM_RATIO}")
-    has_none = {"holds": "the contrary"}.get(verdict(kept), "holds")
-    return [
-        [
-            "(3) fig. 4: attention keeps too many at the ends (+17%)",
-            title,
-            text_of(attended, "+.1%"),
-            verdict(attended),
-        ],
-        ["(4) fig. 7a: uv does not", title, text_of(kept, "+.1%"), has_none],
-    ]
-
-
-def text_of(difference: Iterable[float], form: str) -> str:
-    """A difference with its interval."""
-    value, low, high = difference
-    return f"{value:{form}} ({low:{form}} to {high:{form}})"
-
-
-def main() -> None:
-    parser = argument_parser(__doc__, "benchmarks/results/parallel_guidance", repeats=1)
-    parser.add_argument("--clips", type=int, default=30, help="clips of 16 frames")
-    parser.add_argument("--long-clips", type=int, default=8, help="clips of 64 frames")
-    parser.add_argument("--questions", type=int, default=20, help="questions of each family")
-    parser.add_argument("--checked", type=int, default=4, help="clips that the engine decodes")
-    args = parser.parse_args()
-    configure(args.threads)
+def measure(args: argparse.Namespace) -> Report:
+    """Captions of 16 and 64 frames, and questions about 16."""
     engine = draftlens.load("embedded", device="cpu", calibrate=False)
-    figures = measure(engine, args)
-    facts = environment(args)
-    prediction = " ".join(PREDICTION.split())
-    written = {
-        "prediction": prediction,
-        "found": figures,
-        "environment": facts,
+    most = args.max_new_tokens
+    captions = [caption_sample(seed) for seed in range(max(args.clips, args.long_clips))]
+    questions = [
+        sample
+        for family in FAMILIES
+        for sample in question_samples(family, args.questions, QUESTION_SEED)
+    ]
+    found = {
+        "captions of 16 frames": measure_samples(
+            engine, captions[: args.clips], 16, RATIOS, most, args.checked
+        ),
+        "captions of 64 frames": measure_samples(
+            engine, captions[: args.long_clips], 64, RATIOS, most, 0
+        ),
+        "questions about 16 frames": measure_samples(
+            engine, questions, 16, (CLAIM_RATIO,), most, 0
+        ),
     }
-    lines = ["# UV-Prune on the embedded pair", "", *report(figures), ""]
-    lines += [f"<sub>{environment_line(facts)}</sub>", ""]
-    lines += ["Prediction. " + prediction, ""]
-    page = "\n".join(lines)
-    save(args.out, written, page)
-    print(page)
+    return {"found": found}
 
 
-if __name__ == "__main__":
-    main()
+def page(report: Report) -> list[str]:
+    """Lengths by case, and where the kept tokens lie."""
+    blocks = []
+    for title, part in report["found"].items():
+        samples = len(part["counts"][UNPRUNED])
+        blocks.append(f"## {title[0].upper()}{title[1:]}")
+        blocks.append(f"{samples} samples, {part['visual']} visual tokens.")
+        blocks += questions_page(part) if "questions" in title else captions_page(part)
+    return blocks
+
+
+def captions_page(part: Mapping[str, Any]) -> list[str]:
+    """Acceptance lengths and places of one number of frames."""
+    headings = {f"r = {ratio}": ratio for ratio in part["ratios"]}
+    places = {f"{place}, r = {r}": (column, r) for r in part["ratios"] for place, column in PLACES}
+
+    def length(name: str, heading: str) -> str:
+        return with_interval(part, case_of(name, headings[heading]), "tokens", "passes", ".2f")
+
+    def place(name: str, heading: str) -> str:
+        column, ratio = places[heading]
+        return f"{ratio_of(part, case_of(name, ratio), column, 'kept'):.1%}"
+
+    return [
+        "Mean acceptance length of a serial chain of 5, 95% intervals over clips:",
+        grid("the draft reads", [UNPRUNED, *names_of(part)], headings, length),
+        "The ends are the first 0.8% and the last 3.1% of the visual tokens "
+        f"({part['width_of_ends'][0]:.1%} of them here), as the paper's frames 1 and 125 to 128 of "
+        f"128. They receive {np.mean(part['attention_at_ends']):.1%} of the attention to visual "
+        "tokens. Of the tokens that are kept there lie at the ends, and in the first and the last "
+        f"of {part['frames']} frames:",
+        grid("kept by", names_of(part), places, place),
+        f"The engine confirmed tokens and passes of the first {part['checked']} clips."
+        if part["checked"]
+        else "",
+    ]
+
+
+PLACES = (("ends", "kept at the ends"), ("end frames", "kept in the end frames"))
+
+
+def questions_page(part: Mapping[str, Any]) -> list[str]:
+    """Share of the answers' tokens that the draft proposes."""
+
+    def proposed(name: str, _: str) -> str:
+        return with_interval(part, case_of(name, CLAIM_RATIO), "proposed", "tokens", ".1%")
+
+    names = [UNPRUNED, *names_of(part)]
+    return [grid("the draft reads", names, [f"tokens proposed, r = {CLAIM_RATIO}"], proposed)]
+
+
+def case_of(name: str, ratio: float) -> str:
+    """The case of a name at a ratio."""
+    return name if name == UNPRUNED else f"{name} {ratio}"
+
+
+def names_of(part: Mapping[str, Any]) -> list[str]:
+    """The cases that prune, without their ratios."""
+    pruned = [case for case in part["counts"] if case != UNPRUNED]
+    return list(dict.fromkeys(case.rsplit(" ", 1)[0] for case in pruned))
+
+
+def ratio_of(part: Mapping[str, Any], case: str, above: str, below: str) -> float:
+    """The ratio of two columns, over all samples."""
+    totals = dict(zip(COLUMNS, np.sum(part["counts"][case], 0), strict=True))
+    return float(totals[above] / totals[below])
+
+
+def with_interval(part: Mapping[str, Any], case: str, above: str, below: str, form: str) -> str:
+    """A ratio with its 95% interval over samples."""
+    rows = np.asarray(part["counts"][case])
+    counts, bases = (rows[:, COLUMNS.index(name)].tolist() for name in (above, below))
+    low, high = central_interval(resampled_ratios(counts, bases, resamples(len(rows), 0)))
+    return f"{ratio_of(part, case, above, below):{form}} ({low:{form}} to {high:{form}})"
+
+
+BENCHMARK = Benchmark(
+    "parallel_guidance",
+    __doc__,
+    "UV-Prune on the embedded pair",
+    measure,
+    page,
+    {
+        "--clips": {"type": int, "default": 30, "help": "clips of 16 frames"},
+        "--long-clips": {"type": int, "default": 8, "help": "clips of 64 frames"},
+        "--questions": {"type": int, "default": 20, "help": "questions of each family"},
+        "--checked": {"type": int, "default": 4, "help": "clips that the engine decodes"},
+    },
+)

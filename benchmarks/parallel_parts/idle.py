@@ -14,23 +14,21 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import psutil
-from draftlens_lab.measure.tables import markdown_table
 from shared import (
-    argument_parser,
+    Benchmark,
+    Report,
     backbones,
     caption_sample,
-    configure,
     encoded_prompt,
-    environment,
-    environment_line,
+    medians,
     rotated,
     sample_inputs,
-    save,
+    table,
 )
 
 import draftlens
@@ -40,20 +38,6 @@ from draftlens.engine import Engine
 from draftlens.inputs import Inputs
 
 from .pair import wait_for
-
-PREDICTION = """Written before the first run. The target's prefill grows by a factor of 40 from 8 to
-256 frames and a pass by 1.5, the draft's likewise with less: here launches, not keys, are most of
-a pass. In serial order the target idles 10% of the time to the first token with the unpruned draft,
-and 40% of decoding with chains of 5. In parallel it idles below 5% of decoding. The draft's prefill
-is wholly hidden from 16 frames on. The second process needs 350 MB of its own, which is the
-interpreter and torch, and no copy of the weights."""
-
-OUTCOME = """From 8 to 256 frames the target's prefill grows by a factor of 31 and the draft's by
-14, a check by 1.5 and a draft step by 1.3 (from the quieter runs of 64 frames on). In serial order
-the target idles for 26% of the time to the first round at 8 frames, falling to 9% at 256, more than
-predicted, and for 30 to 36% of decoding, less; in parallel for 14 to 21% of decoding, more than
-predicted: it waits for full windows. The draft's prefill is wholly hidden at all lengths. The
-second process needs 454 MB, a hundred more than predicted."""
 
 CHAIN = {"schedule": "serial", "num_speculative_tokens": 5}
 SERIAL = "unpruned, serial"
@@ -103,27 +87,6 @@ def memory_without_lane(engine: Engine, args: argparse.Namespace) -> dict[int, i
         inputs = sample_inputs(engine, caption_sample(70), frames)
         _answer(engine, inputs, SERIAL, args.max_new_tokens)
         found[frames], _ = _memory()
-    return found
-
-
-def measure(engine: Engine, args: argparse.Namespace) -> list[Times]:
-    """Answer every clip in every way."""
-    _, draft = backbones(engine)
-    wait_for(draft)
-    found = []
-    for frames in args.frames:
-        for clip in range(args.clips):
-            inputs = sample_inputs(engine, caption_sample(70 + clip), frames)
-            visual = int(encoded_prompt(engine.target.backbone, inputs.target).visual.sum())
-            expected: list[list[int]] | None = None
-            for repeat in range(args.repeats + 1):
-                for way in rotated(list(WAYS), clip + repeat):
-                    tokens, times = _answer(engine, inputs, way, args.max_new_tokens)
-                    expected = expected or tokens
-                    assert tokens == expected, f"{way} changed the tokens"
-                    if repeat:  # the first one fills caches
-                        found.append(replace(times, frames=frames, visual=visual))
-        print(f"{frames} frames done", flush=True)
     return found
 
 
@@ -180,86 +143,75 @@ def _memory() -> tuple[int, int]:
     return total, sum(worker.uss for worker in workers)
 
 
-def page(report: Mapping[str, Any]) -> str:
-    """The report as Markdown."""
-    load = ", ".join(f"{value:.1f}" for value in report["load"])
+def measure(args: argparse.Namespace) -> Report:
+    """Answer every clip in every way."""
+    before = os.getloadavg()[0]
+    engine = draftlens.load("embedded", device="cpu", calibrate=False)
+    alone = memory_without_lane(engine, args)
+    wait_for(backbones(engine)[1])
+    times = []
+    for frames in args.frames:
+        for clip in range(args.clips):
+            inputs = sample_inputs(engine, caption_sample(70 + clip), frames)
+            visual = int(encoded_prompt(engine.target.backbone, inputs.target).visual.sum())
+            expected: list[list[int]] | None = None
+            for repeat in range(args.repeats + 1):
+                for way in rotated(list(WAYS), clip + repeat):
+                    tokens, found = _answer(engine, inputs, way, args.max_new_tokens)
+                    expected = expected or tokens
+                    assert tokens == expected, f"{way} changed the tokens"
+                    if repeat:  # the first one fills caches
+                        times.append(replace(found, frames=frames, visual=visual))
+        print(f"{frames} frames done", flush=True)
+    return {
+        "load": [before, os.getloadavg()[0]],
+        "clips": args.clips,
+        "alone": alone,
+        "times": [asdict(one) for one in times],
+    }
+
+
+def page(report: Report) -> list[str]:
+    """Medians by number of frames and way."""
+    columns = {
+        "frames": "{frames}",
+        "visual tokens": "{visual:.0f}",
+        "way": "{way}",
+        "target prefill ms": "{target_prefill:.0ms}",
+        "draft prefill ms": "{draft_prefill:.0ms}",
+        "target pass ms": "{target_pass:.1ms}",
+        "draft step ms": "{draft_step:.2ms}",
+        "idle to first round": "{idle_prefill:.0%}",
+        "idle in decoding": "{idle_decode:.0%}",
+        "hidden prefill": "{hidden:.0%}",
+        "memory MB": "{memory:.0MiB}",
+        "draft process's own MB": "{own:.0MiB}",
+    }
+    order = list(WAYS)
+    rows = sorted(
+        medians(report["times"], "frames", "way"),
+        key=lambda row: (row["frames"], order.index(row["way"])),
+    )
     alone = ", ".join(
         f"{used / 2**20:.0f} MB at {frames} frames" for frames, used in report["alone"].items()
     )
-    lines = ["# What the serial order costs, and what the second lane takes", ""]
-    lines += [f"Prediction. {' '.join(report['prediction'].split())}", ""]
-    lines += [f"Outcome. {' '.join(OUTCOME.split())}", ""]
-    lines += [*_table(report["times"]), ""]
-    lines += [
+    load = ", ".join(f"{value:.1f}" for value in report["load"])
+    return [
+        table(rows, columns),
         f"{report['clips']} clips. Medians over clips and repeats. Idle: share of the time in "
         "which the target has nothing to do, to the first round and from there on. Hidden: share "
         "of the draft's prefill within the target's. Memory: of all processes, each shared page "
         "once for all of them; the draft's process is there in every way, and its own part is "
         f"what it shares with no other. Before it was started, after serial answers: {alone}. "
         f"Load of the machine: {load}.",
-        "",
-        f"<sub>{environment_line(report['environment'])}</sub>",
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def _table(times: Sequence[Mapping[str, Any]]) -> list[str]:
-    rows = []
-    for frames in sorted({one["frames"] for one in times}):
-        for way in WAYS:
-            mine = [one for one in times if one["way"] == way and one["frames"] == frames]
-            rows.append(_cells(frames, way, mine))
-    head = ["frames", "visual tokens", "way", "target prefill ms", "draft prefill ms"]
-    head += ["target pass ms", "draft step ms", "idle to first round", "idle in decoding"]
-    head += ["hidden prefill", "memory MB", "draft process's own MB"]
-    return markdown_table(head, rows, (0, 1, 2))
-
-
-def _cells(frames: int, way: str, times: Sequence[Mapping[str, Any]]) -> list[str]:
-    middle = {
-        figure: statistics.median(one[figure] for one in times)
-        for figure in times[0]
-        if figure != "way"
-    }
-    return [
-        str(frames),
-        f"{middle['visual']:.0f}",
-        way,
-        f"{1e3 * middle['target_prefill']:.0f}",
-        f"{1e3 * middle['draft_prefill']:.0f}",
-        f"{1e3 * middle['target_pass']:.1f}",
-        f"{1e3 * middle['draft_step']:.2f}",
-        f"{100 * middle['idle_prefill']:.0f}%",
-        f"{100 * middle['idle_decode']:.0f}%",
-        f"{100 * middle['hidden']:.0f}%",
-        f"{middle['memory'] / 2**20:.0f}",
-        f"{middle['own'] / 2**20:.0f}",
     ]
 
 
-def main() -> None:
-    """Measure, and write the report."""
-    parser = argument_parser(__doc__, "benchmarks/results/parallel_idle", repeats=3)
-    parser.add_argument("--frames", type=int, nargs="+", default=[8, 16, 64])
-    parser.add_argument("--clips", type=int, default=2)
-    parser.set_defaults(max_new_tokens=160)
-    args = parser.parse_args()
-    configure(args.threads)
-    before = os.getloadavg()[0]
-    engine = draftlens.load("embedded", device="cpu", calibrate=False)
-    alone = memory_without_lane(engine, args)
-    times = measure(engine, args)
-    report = {
-        "prediction": PREDICTION,
-        "environment": environment(args),
-        "load": [before, os.getloadavg()[0]],
-        "clips": args.clips,
-        "alone": alone,
-        "times": [asdict(one) for one in times],
-    }
-    save(args.out, report, page(report))
-
-
-if __name__ == "__main__":
-    main()
+BENCHMARK = Benchmark(
+    "parallel_idle",
+    __doc__,
+    "What the serial order costs, and what the second lane takes",
+    measure,
+    page,
+    {"--repeats": 3, "--frames": [8, 16, 64], "--clips": 2, "--max-new-tokens": 160},
+)

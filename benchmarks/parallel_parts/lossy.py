@@ -10,25 +10,21 @@ target accepts (appendix A); facts are those of the true caption. Speeds are rel
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from itertools import chain
 from typing import Any
 
 import numpy as np
-import torch
-import transformers
 from draftlens_lab.bench.lossy import Dropping, accepted_tokens, answer_lossily
 from draftlens_lab.bench.lossy.dycoke import DyCokeTarget
 from draftlens_lab.bench.lossy.fastv import FastV
 from draftlens_lab.bench.lossy.pdrop import PDrop
 from draftlens_lab.bench.lossy.sparsevlm import SparseVLM
 from draftlens_lab.evaluate.answers import conversation
-from draftlens_lab.measure.environment import environment
 from draftlens_lab.measure.statistics import (
     central_interval,
     format_quartiles,
@@ -36,34 +32,19 @@ from draftlens_lab.measure.statistics import (
     resampled_ratios,
     resamples,
 )
-from draftlens_lab.measure.tables import markdown_table
-from draftlens_lab.world import HELD_OUT, Turn, marked_caption, sample_scene
+from draftlens_lab.world import HELD_OUT, sample_scene
 from draftlens_lab.world.fact_reader import facts, right_facts
-from draftlens_lab.world.samples import Sample
 from draftlens_lab.world.scene import Scene
 from numpy.typing import NDArray
-from shared import models_digest
+from shared import SIDE, Benchmark, Report, caption_sample, grid, models_digest, report_of, table
 
 import draftlens
-from draftlens.core.files import write_json, write_text
 from draftlens.core.stats import Clock, Stats
 from draftlens.engine import Engine
 from draftlens.inputs import Inputs
 from draftlens.methods.base import METHODS
 from draftlens.verify import run_stock
 
-PREDICTION = """Written before the first run. The embedded target takes most of a step for its
-launches, not for reading the cache, so dropping tokens hardly speeds decoding up: 1.0 to 1.05 over
-the same loop with nothing dropped at 16 frames, up to 1.15 at 64; DyCoke below 1, since it ranks in
-every step. Over stock generate all of them, nothing dropped included, gain what the leaner loop
-gains (1.1 to 1.3). A at the papers' own settings 93 to 99%, at an average retention of 10% 75 to
-90%, since half of a caption's words are fixed phrases; facts fall further than A (from above 90% to
-50 to 80%). The order of A is not that of Table 2: the target's layers 2 to 5 are near-idle copies
-of the first, so a ranking after layer 2 knows little, and FastV and SparseVLM lose more than
-PDrop; DyCoke, which drops only what repeats, loses least. Our own methods: A is 100%."""
-
-SIDE = 64
-PROMPT = "Describe the video."
 SEEDS = range(7100, 7120)
 CLIPS = {16: 20, 64: 8}
 """Number of clips of each number of frames."""
@@ -91,12 +72,6 @@ PEERS: Mapping[str, Dropping] = {
 }
 """The peers with their papers' settings, and with options that leave about 10% of the visual
 tokens to the 20 layers of the target on average, as in Table 2."""
-
-PAPER = {"FastV": 84.6, "SparseVLM": 87.1, "PDrop": 87.8, "DyCoke": 90.9}
-"""A of LLaVA-OneVision-72B in Table 2, percent."""
-
-PAPER_SPEEDUPS = {"FastV": 1.63, "SparseVLM": 1.60, "PDrop": 1.58, "DyCoke": 1.47}
-"""Speedups of the same table."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +127,7 @@ def _measure_clip(
     """The records of one clip; another way comes first for each clip."""
     seed = SEEDS[number]
     scene = sample_scene(HELD_OUT + seed)
-    inputs = engine.process([conversation(_sample(scene), frames, SIDE)])
+    inputs = engine.process([conversation(caption_sample(seed), frames, SIDE)])
     names = list(ways)
     offset = number % len(names)
     records = []
@@ -215,8 +190,7 @@ def measure_steps(
     """
     steps: dict[str, dict[str, list[float]]] = {}
     for frames in lengths:
-        scene = sample_scene(HELD_OUT + SEEDS[0])
-        inputs = engine.process([conversation(_sample(scene), frames, SIDE)])
+        inputs = engine.process([conversation(caption_sample(SEEDS[0]), frames, SIDE)])
         of_length: dict[str, list[float]] = {STOCK: [], **{name: [] for name in PEERS}}
         for repeat in range(1 + repeats):
             for name, seconds in of_length.items():
@@ -247,14 +221,9 @@ def _step_seconds(engine: Engine, inputs: Inputs, name: str) -> float:
     return (times[-1] - times[0]) / STEPS
 
 
-def _sample(scene: Scene) -> Sample:
-    return Sample("clip", (scene,), (Turn(PROMPT, marked_caption(scene), "caption"),))
-
-
 def _warm_up(engine: Engine, ways: Mapping[str, Answerer], frames: int) -> None:
     """One short answer of each way, not counted."""
-    scene = sample_scene(HELD_OUT + SEEDS[0] - 1)
-    inputs = engine.process([conversation(_sample(scene), frames, SIDE)])
+    inputs = engine.process([conversation(caption_sample(SEEDS[0] - 1), frames, SIDE)])
     for answer in ways.values():
         answer(inputs, 16)
 
@@ -350,198 +319,96 @@ def _seconds(runs: Runs, indices: Indices) -> NDArray[np.float64]:
     return resampled_ratios([round(1e6 * run["e2e"]) for run in runs], [1] * len(runs), indices)
 
 
-def verdict(
-    summaries: Mapping[int, Mapping[str, Mapping[str, Any]]],
-    steps: Mapping[str, Mapping[str, Sequence[float]]],
-) -> list[str]:
-    """One line for each part of claim 14, Table 2."""
-    lines = []
-    own = [name for name in OURS if name in METHODS]
-    worst = min(figures[name]["A"][0] for figures in summaries.values() for name in own)
-    holds = "holds" if worst == 1 else "the contrary"
-    lines.append(f"- Lossless methods keep every token: {holds} (A of ours {100 * worst:.1f}%).")
-    for frames, figures in summaries.items():
-        lines += [f"- {frames} frames: {line}" for line in _length_verdict(figures)]
-    for length, seconds in steps.items():
-        lines.append(f"- {length} frames: {_speed_verdict(seconds)}")
-    return lines
-
-
-def _speed_verdict(seconds: Mapping[str, Sequence[float]]) -> str:
-    """Whether a step is as much cheaper as in the paper at 10% retention."""
-    gains = {name: _gain(seconds, f"{name}, 10%") for name in PAPER_SPEEDUPS}
-    slowest = min(gains.values())
-    fastest = max(gains.values())
-    least = min(PAPER_SPEEDUPS.values())
-    outcome = "in part"
-    if slowest >= least:
-        outcome = "holds"
-    elif fastest < least:
-        outcome = "not seen"
-    shown = ", ".join(f"{name} {gain:.2f}" for name, gain in gains.items())
-    return (
-        f"they decode 1.47 to 1.63 times as fast: {outcome} ({shown} times the same loop with "
-        "nothing dropped, by processor time of a step)."
-    )
-
-
 def _gain(seconds: Mapping[str, Sequence[float]], name: str) -> float:
     """How much cheaper a step is than with nothing dropped, medians."""
     return statistics.median(seconds[SAME_LOOP]) / statistics.median(seconds[name])
 
 
-def _length_verdict(figures: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    lossy = {name: figures[f"{name}, 10%"] for name in PAPER}
-    highest = max(row["A"][2] for row in lossy.values())
-    lossless = "holds" if highest < 1 else "not seen"
-    ranked = sorted(lossy, key=lambda name: lossy[name]["A"][0])
-    order = "holds" if ranked == sorted(PAPER, key=lambda name: PAPER[name]) else "not seen"
-    shown = ", ".join(f"{name} {100 * lossy[name]['A'][0]:.1f}%" for name in ranked)
-    facts_shown = ", ".join(f"{name} {100 * lossy[name]['facts'][0]:.0f}%" for name in ranked)
-    return [
-        f"at 10% retention all four lose tokens: {lossless} ({shown}; the paper: 84.6 to 90.9%).",
-        f"their order by A, FastV, SparseVLM, PDrop, DyCoke: {order} (here {', '.join(ranked)}).",
-        f"A hides what is lost: of the facts in captions {facts_shown} are right, of stock's "
-        f"{100 * figures[STOCK]['facts'][0]:.0f}%.",
-    ]
-
-
-def page(report: Mapping[str, Any]) -> str:
-    """The report as Markdown."""
-    summaries = {int(frames): rows for frames, rows in report["summaries"].items()}
-    lines = ["# Lossy peers of ParallelVLM's Table 2", ""]
-    lines += [
-        f"{report['about']}",
-        "",
-        "## Verdict on claim 14",
-        "",
-        *verdict(summaries, report["steps"]),
-        "",
-    ]
-    for frames, figures in summaries.items():
-        clips = figures[STOCK]["clips"]
-        lines += [f"## {frames} frames, {clips} of {CLIPS[frames]} clips", ""]
-        if clips < CLIPS[frames]:
-            lines += ["Stopped early; `--resume` goes on. The intervals are too narrow.", ""]
-        lines += [*_table(figures), ""]
-    lines += ["## Processor time of a decoding step, ms", "", *_step_table(report["steps"]), ""]
-    lines += ["## Options", ""]
-    lines += [f"- {name}: `{options}`" for name, options in report["options"].items()]
-    return "\n".join([*lines, "", "## Prediction", "", report["prediction"], ""])
-
-
-def _table(figures: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    head = [
-        "way",
-        "A, %",
-        "facts right, %",
-        "identical",
-        "visual tokens read, %",
-        "decode, x stock",
-        "decode, x same loop",
-        "end to end, x stock",
-    ]
-    rows = []
-    for way, row in figures.items():
-        rows.append(
-            [
-                f"{way} (lossy)" if way in PEERS and way != SAME_LOOP else way,
-                _interval(row["A"], 100, 1),
-                _interval(row["facts"], 100, 1),
-                f"{row['identical']} of {row['clips']}",
-                f"{100 * row['retention']:.0f}",
-                *(_interval(row[name], 1, 2) for name in ("decode", "same_loop", "e2e")),
-            ]
-        )
-    return markdown_table(head, rows)
-
-
-def _step_table(steps: Mapping[str, Mapping[str, Sequence[float]]]) -> list[str]:
-    head = ["way", *(f"{frames} frames" for frames in steps)]
-    rows = []
-    for name in next(iter(steps.values())):
-        cells = []
-        for seconds in steps.values():
-            figures = quartiles([1e3 * step for step in seconds[name]])
-            cells.append(f"{format_quartiles(figures)}, x{_gain(seconds, name):.2f}")
-        rows.append([name, *cells])
-    return markdown_table(head, rows)
-
-
-def _interval(figure: Sequence[float], scale: float, digits: int) -> str:
-    value, low, high = (f"{scale * end:.{digits}f}" for end in figure)
-    return value if low == high else f"{value} ({low} to {high})"
-
-
-def make_report(
-    records: list[dict[str, Any]],
-    steps: Mapping[str, Mapping[str, Sequence[float]]],
-    facts_of_machine: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Everything that the page shows, and all answers.
-
-    Args:
-        records: of `measure_lossy`.
-        steps: of `measure_steps`.
-        facts_of_machine: the environment.
-    """
-    packages = facts_of_machine["packages"]
-    about = (
-        "95% intervals by bootstrap over clips. Decode: seconds for each token after the first. "
-        f"Visual tokens read: while decoding, the mean over layers. {facts_of_machine['machine']}, "
-        f"{facts_of_machine['threads']} thread, torch {packages['torch']}, transformers "
-        f"{packages['transformers']}, commit {facts_of_machine['commit']}; the machine was shared "
-        "with other work."
-    )
-    frames = sorted({record["frames"] for record in records})
-    return {
-        "prediction": PREDICTION,
-        "about": about,
-        "options": {name: str(dropping) for name, dropping in PEERS.items()},
-        "steps": steps,
-        "summaries": {str(count): summarize(records, count) for count in frames},
-        "runs": records,
-    }
-
-
-def main() -> None:
-    """Measure, and write the report."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/parallel_lossy"))
-    parser.add_argument("--max-new-tokens", type=int, default=320)
-    parser.add_argument("--clips", type=int, help="at most this many clips of each length")
-    parser.add_argument("--frames", type=int, nargs="+", choices=tuple(CLIPS), default=list(CLIPS))
-    parser.add_argument("--step-repeats", type=int, default=STEP_REPEATS)
-    parser.add_argument(
-        "--resume", action="store_true", help="keep the clips that OUT.json has of these weights"
-    )
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    transformers.logging.set_verbosity_error()
+def measure(args: argparse.Namespace) -> Iterator[Report]:
+    """The report after each clip."""
     engine = draftlens.load("embedded", device="cpu", calibrate=False)
-    machine = environment(torch.device("cpu"))
-    path = args.out.with_suffix(".json")
-    before = json.loads(path.read_text()) if args.resume and path.exists() else {}
     weights = models_digest(engine)
+    before = report_of(args) if args.resume else {}
     if before.get("weights") != weights:
         before = {}
     records: list[dict[str, Any]] = before.get("runs", [])
     steps = before.get("steps") or measure_steps(engine, args.frames, args.step_repeats)
     clips = {frames: min(args.clips or CLIPS[frames], CLIPS[frames]) for frames in args.frames}
     done = {(record["frames"], record["clip"]) for record in records}
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    for of_clip in measure_lossy(engine, args.max_new_tokens, clips, done):
+    found = measure_lossy(engine, args.max_new_tokens, clips, done)
+    for of_clip in chain(found, [[]]):  # a report also where no clip is missing
         records += of_clip
-        _save(args.out, {**make_report(records, steps, machine), "weights": weights})
-        print(f"{of_clip[0]['frames']} frames, clip {of_clip[0]['clip']}", flush=True)
-    _save(args.out, {**make_report(records, steps, machine), "weights": weights})
+        frames = sorted({record["frames"] for record in records})
+        yield {
+            "options": {name: str(dropping) for name, dropping in PEERS.items()},
+            "steps": steps,
+            "summaries": {str(count): summarize(records, count) for count in frames},
+            "runs": records,
+            "weights": weights,
+        }
 
 
-def _save(out: Path, report: Mapping[str, Any]) -> None:
-    """Write the report as ``OUT.json`` and as ``OUT.md``."""
-    write_json(out.with_suffix(".json"), report, indent=None)
-    write_text(out.with_suffix(".md"), page(report))
+def page(report: Report) -> list[str]:
+    """Figures by number of frames, steps and options."""
+    columns: dict[str, Any] = {
+        "way": "{way}",
+        "A, %": lambda row: interval(row["A"], 100, 1),
+        "facts right, %": lambda row: interval(row["facts"], 100, 1),
+        "identical": "{identical} of {clips}",
+        "visual tokens read, %": lambda row: f"{100 * row['retention']:.0f}",
+        "decode, x stock": lambda row: interval(row["decode"], 1, 2),
+        "decode, x same loop": lambda row: interval(row["same_loop"], 1, 2),
+        "end to end, x stock": lambda row: interval(row["e2e"], 1, 2),
+    }
+    blocks = [
+        "95% intervals by bootstrap over clips. Decode: seconds for each token after the first. "
+        "Visual tokens read: while decoding, the mean over layers."
+    ]
+    for frames, figures in report["summaries"].items():
+        clips = f"{figures[STOCK]['clips']} of {CLIPS[int(frames)]} clips"
+        lossy = PEERS.keys() - {SAME_LOOP}
+        rows = [
+            {"way": f"{way} (lossy)" if way in lossy else way, **row}
+            for way, row in figures.items()
+        ]
+        blocks += [f"## {frames} frames, {clips}", table(rows, columns)]
+    steps = report["steps"]
+
+    def step(name: str, column: str) -> str:
+        seconds = steps[column.split()[0]]
+        spread = format_quartiles(quartiles([1e3 * one for one in seconds[name]]))
+        return f"{spread}, x{_gain(seconds, name):.2f}"
+
+    names = next(iter(steps.values()))
+    options = [f"- {name}: `{options}`" for name, options in report["options"].items()]
+    return [
+        *blocks,
+        "## Processor time of a decoding step, ms",
+        grid("way", names, [f"{frames} frames" for frames in steps], step),
+        "## Options",
+        "\n".join(options),
+    ]
 
 
-if __name__ == "__main__":
-    main()
+def interval(figure: Sequence[float], scale: float, digits: int) -> str:
+    """A figure with the ends of its interval."""
+    value, low, high = (f"{scale * end:.{digits}f}" for end in figure)
+    return value if low == high else f"{value} ({low} to {high})"
+
+
+BENCHMARK = Benchmark(
+    "parallel_lossy",
+    __doc__,
+    "Lossy peers of ParallelVLM's Table 2",
+    measure,
+    page,
+    {
+        "--clips": {"type": int, "help": "at most this many clips of each length"},
+        "--frames": {"type": int, "nargs": "+", "choices": tuple(CLIPS), "default": list(CLIPS)},
+        "--step-repeats": STEP_REPEATS,
+        "--resume": {
+            "action": "store_true",
+            "help": "keep the clips that OUT.json has of these weights",
+        },
+    },
+)

@@ -9,9 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-DATASETS = ("VideoDetailCaption", "VideoMME", "MVBench", "MVLU", "LongVideoBench")
-"""The order of the entries of `Row` (Table 1)."""
-
 
 @dataclass(frozen=True)
 class Row:
@@ -132,8 +129,6 @@ PAIRS: Mapping[str, Pair] = {
 }
 """The five pairs of Tables 1, 3 and 5; Table 5 has the times of Table 3 and those of the others."""
 
-SELF_PAIRS = ("OV 7B & itself", "Qwen 7B & itself")
-"""Pairs whose draft is the target itself over fewer visual tokens."""
 
 FIGURE_6: Mapping[str, tuple[float, float]] = {
     "OV 7B & 72B": (2.94, 3.36),

@@ -28,17 +28,15 @@ from typing import Any
 from unittest.mock import patch
 
 import psutil
-from draftlens_lab.measure.tables import markdown_table
 from shared import (
-    argument_parser,
+    Benchmark,
+    Report,
     backbones,
     caption_sample,
-    configure,
-    environment,
-    environment_line,
+    grid,
     sample_inputs,
-    save,
     stock_answerer,
+    table,
 )
 
 import draftlens
@@ -50,23 +48,6 @@ from draftlens.methods.parallelvlm.placement import link_of
 
 from .forked import Fault, ForkedProcess
 from .own_time import Run, timed_answer
-
-PREDICTION = """Written before the first run. All tokens are those of stock generate. A killed
-process is noticed at once, since its socket closes: the rest of the answer takes what plain
-decoding takes, and at most 0.1 s more, while the process' memory is freed. A stopped one is noticed
-by a look at its state every 0.2 s while the target waits for guesses: 0.25 s more in the median,
-0.5 s at most. After a loss between two answers the next one starts a process, which takes a
-twentieth of a second. 200 answers leave what was there before."""
-
-OUTCOME = """All tokens are those of stock generate, and nothing is left. On a machine with three
-times as many programs as cores the time that passed varies by more than the bound, so the time in
-which the target's thread waited for a core is subtracted. The rest is as predicted: after a kill
-nothing in the median and 0.17 s at most, after a stop 0.08 s in the median. The largest delay,
-0.56 s, is that of a process which was stopped between two answers: the next answer starts another
-one, which is 0.15 s of its own time, and on the loaded machine more. Where a process is killed
-there, the next answer often sees it only when it sends its prompt, and is then drafted serially, so
-it is faster than plain decoding. A lock-step answer waits for a process that starts; here that is a
-moment, and with libraries to load it is seconds."""
 
 BOUND = 1.0
 """Seconds that an answer whose draft is lost may take over plain decoding."""
@@ -509,106 +490,76 @@ def load() -> Engine:
     return draftlens.load("embedded", device="cpu", calibrate=False)
 
 
-def page(found: Mapping[str, Any]) -> str:
-    """The report as Markdown."""
-    lines = ["# A drafting process that is lost", ""]
-    lines += [f"Prediction. {' '.join(found['prediction'].split())}", ""]
-    lines += ["## Lost processes", "", *_losses_table(found["losses"]), ""]
-    plain = statistics.median(one["wall"] for one in found["plain"])
-    load = ", ".join(f"{value:.1f}" for value in found["load"])
-    lines += [
-        f"An answer takes {plain:.2f} s by plain decoding, and {found['usual']:.2f} s with a "
-        f"process that is not lost. The bound is {BOUND:.0f} s over plain decoding. Seconds are "
-        "those in which the target's thread ran or slept; in the last column also those in which "
-        f"it waited for a core. Load of the machine in the last 1, 5 and 15 minutes: {load}.",
-        "",
-        "## Leaks",
-        "",
-        *_leaks_table(found["leaks"]),
-        "",
-        f"Outcome. {' '.join(found['outcome'].split())}",
-        "",
-        f"<sub>{environment_line(found['environment'])}</sub>",
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def _losses_table(losses: Sequence[Mapping[str, Any]]) -> list[str]:
-    rows = []
-    for how in dict.fromkeys(loss["how"] for loss in losses):
-        of_signal = [loss for loss in losses if loss["how"] == how]
-        for moment in MOMENTS:
-            rows.append(_row(how, moment, [one for one in of_signal if one["moment"] == moment]))
-        rows.append(_row(how, "all", of_signal))
-    head = (
-        "signal",
-        "moment",
-        "answers",
-        "tokens equal",
-        "noticed",
-        "from the signal, over plain: median, largest s",
-        "whole answer, over plain: median, largest s",
-        "with waits for a core",
-    )
-    return markdown_table(head, [row for row in rows if row[2] != "0"])
-
-
-def _row(how: str, moment: str, losses: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    return (
-        how,
-        moment,
-        str(len(losses)),
-        str(sum(loss["equal"] for loss in losses)),
-        str(sum(loss["lost"] is not None for loss in losses)),
-        _middle_and_largest([loss["over_rest"] for loss in losses]),
-        _middle_and_largest([loss["over_whole"] for loss in losses]),
-        _middle_and_largest([loss["wall_over_whole"] for loss in losses]),
-    )
-
-
-def _middle_and_largest(values: Sequence[float]) -> str:
-    if not values:
-        return ""
-    return f"{statistics.median(values):.2f}, {max(values):.2f}"
-
-
-def _leaks_table(found: Mapping[str, Any]) -> list[str]:
-    columns = {
-        "before the engine": "begun",
-        f"before {found['answers']} answers": "before",
-        "after them": "after",
-        "engine dropped": "dropped",
-    }
-    rows = []
-    for name in found["before"]:
-        rows.append((name.replace("_", " "), *(str(found[key][name]) for key in columns.values())))
-    return markdown_table(("", *columns), rows)
-
-
-def main() -> None:
-    """Measure, and write the report."""
-    parser = argument_parser(__doc__, "benchmarks/results/parallel_robustness", repeats=1)
-    parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--stops", type=int, default=20)
-    parser.add_argument("--answers", type=int, default=200)
-    parser.add_argument("--frames", type=int, default=8)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.set_defaults(max_new_tokens=32)
-    args = parser.parse_args()
-    configure(args.threads)
+def measure(args: argparse.Namespace) -> Report:
+    """Leaks, and answers whose process is lost."""
     began = time.perf_counter()
-    found: dict[str, Any] = {"leaks": leaks(args)}
+    left = leaks(args)
     print(f"{args.answers} answers done", flush=True)
     engine = load()
     if link_of(backbones(engine)[1]) is None:
         raise ConfigError("no process can draft here, so none can be lost")
-    found.update(losses(engine, args))
-    found["seconds"] = time.perf_counter() - began
-    found = {"prediction": PREDICTION, "outcome": OUTCOME, **found}
-    report = {**found, "environment": environment(args)}
-    save(args.out, report, page(report))
+    found = losses(engine, args)
+    return {"leaks": left, **found, "seconds": time.perf_counter() - began}
 
 
-if __name__ == "__main__":
-    main()
+def page(report: Report) -> list[str]:
+    """Losses by signal and moment, and what answers leave."""
+    rows = []
+    for how in dict.fromkeys(loss["how"] for loss in report["losses"]):
+        of_signal = [loss for loss in report["losses"] if loss["how"] == how]
+        for moment in (*MOMENTS, "all"):
+            chosen = [loss for loss in of_signal if moment in (loss["moment"], "all")]
+            if chosen:
+                rows.append((how, moment, chosen))
+
+    def middle_and_largest(figure: str, row: tuple[str, str, list[Mapping[str, Any]]]) -> str:
+        values = [loss[figure] for loss in row[2]]
+        return f"{statistics.median(values):.2f}, {max(values):.2f}"
+
+    columns: dict[str, Any] = {
+        "signal": lambda row: row[0],
+        "moment": lambda row: row[1],
+        "answers": lambda row: len(row[2]),
+        "tokens equal": lambda row: sum(loss["equal"] for loss in row[2]),
+        "noticed": lambda row: sum(loss["lost"] is not None for loss in row[2]),
+        "from the signal, over plain: median, largest s": partial(middle_and_largest, "over_rest"),
+        "whole answer, over plain: median, largest s": partial(middle_and_largest, "over_whole"),
+        "with waits for a core": partial(middle_and_largest, "wall_over_whole"),
+    }
+    left = report["leaks"]
+    moments = {
+        "before the engine": "begun",
+        f"before {left['answers']} answers": "before",
+        "after them": "after",
+        "engine dropped": "dropped",
+    }
+    held = [name.replace("_", " ") for name in left["before"]]
+    plain = statistics.median(one["wall"] for one in report["plain"])
+    load = ", ".join(f"{value:.1f}" for value in report["load"])
+    return [
+        "## Lost processes",
+        table(rows, columns),
+        f"An answer takes {plain:.2f} s by plain decoding, and {report['usual']:.2f} s with a "
+        f"process that is not lost. The bound is {BOUND:.0f} s over plain decoding. Seconds are "
+        "those in which the target's thread ran or slept; in the last column also those in which "
+        f"it waited for a core. Load of the machine in the last 1, 5 and 15 minutes: {load}.",
+        "## Leaks",
+        grid("", held, moments, lambda name, m: str(left[moments[m]][name.replace(" ", "_")])),
+    ]
+
+
+BENCHMARK = Benchmark(
+    "parallel_robustness",
+    __doc__,
+    "A drafting process that is lost",
+    measure,
+    page,
+    {
+        "--kills": 100,
+        "--stops": 20,
+        "--answers": 200,
+        "--frames": 8,
+        "--seed": 0,
+        "--max-new-tokens": 32,
+    },
+)

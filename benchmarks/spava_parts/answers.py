@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Mapping
 from typing import Any
 
 from draftlens_lab.measure.statistics import format_quartiles, quartiles
-from draftlens_lab.measure.tables import markdown_table
 from shared import (
     Answerer,
+    Benchmark,
+    Report,
     Run,
-    argument_parser,
     backbones,
     caption_sample,
-    configure,
     engine_answerer,
-    environment,
-    environment_line,
+    report_of,
     rotated,
     sample_inputs,
-    save,
     stock_answerer,
+    table,
 )
 
 from draftlens import load
@@ -33,47 +30,8 @@ from draftlens.prefill.spava.hosts import ALONE, Hosts, set_hosts
 from draftlens.prefill.spava.processes.launch import start
 from spava_parts.asked import FRAMES
 
-PREDICTION = """\
-Written before the first run, with first tokens and single passes known. The prefill is most of an
-answer of 64 tokens at 4,097 visual tokens and nearly all at 16,001, so the gains over stock are
-those of first tokens, a little more by SpecVLM: 1.3 with a full prefill, 1.8 with 16 blocks in one
-process and 2.6 with two processes at 4,097; 1.2, 2.2 and 3.7 at 16,001. Shards lose a tenth of
-that at 4,097 and gain nothing at 16,001, where few passes are left."""
-
 STOCK = "stock generate"
 BLOCKS = {"name": "spava", "blocks": 16}
-
-
-def main() -> None:
-    """Time answers, interleaved, and write the report."""
-    args = parse()
-    configure(args.threads)
-    engine = load(device="cpu", calibrate=False)
-    target, _ = backbones(engine)
-    hosts = start(target, 2, args.threads)
-    set_hosts(target, ALONE)
-    file = args.out.with_suffix(".json")
-    rows = json.loads(file.read_text())["rows"] if file.exists() else []
-    rows = [row for row in rows if row["length"] not in args.lengths]
-    answerers = configurations(engine, hosts)
-    # The same work at every length: beyond what it has learned, the target soon falls silent.
-    new = args.max_new_tokens
-    options = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False}
-    for length in args.lengths:
-        inputs = sample_inputs(engine, caption_sample(0), FRAMES[length])
-        rows += [{"length": length, **row} for row in measured(answerers, inputs, options, args)]
-    rows.sort(key=lambda row: row["length"])
-    report = {"environment": environment(args), "prediction": PREDICTION, "rows": rows}
-    save(args.out, report, page(report))
-    print(page(report))
-
-
-def parse() -> argparse.Namespace:
-    """Options of the part."""
-    parser = argument_parser(__doc__, "benchmarks/results/spava_answers", repeats=3)
-    parser.add_argument("--lengths", type=int, nargs="+", default=[4097], choices=[*FRAMES])
-    parser.set_defaults(max_new_tokens=64)
-    return parser.parse_args()
 
 
 def configurations(engine: Engine, hosts: Hosts) -> dict[str, Answerer]:
@@ -142,29 +100,47 @@ def measured(
     ]
 
 
-def page(report: Mapping[str, Any]) -> str:
-    """The report as Markdown."""
-    lines = ["# Answers behind long prompts", "", environment_line(report["environment"]), ""]
-    lines += ["## Prediction", "", report["prediction"], "", "## Seconds, end to end", ""]
-    rows = [
-        [
-            f"{row['length']:,}",
-            row["way"],
-            f"{statistics.median(row['seconds']):.2f}",
-            format_quartiles(quartiles(row["over_stock"])),
-            f"{statistics.median(row['decode']):.2f}",
-            f"{row['per_pass']:.2f}",
-            "yes" if row["as_stock"] else "no",
-        ]
-        for row in report["rows"]
-    ]
-    columns = (
-        "visual tokens",
-        "way",
-        "seconds",
-        "over stock",
-        "of them decoding",
-        "tokens a pass",
-        "the tokens of stock",
-    )
-    return "\n".join([*lines, *markdown_table(columns, rows, text_columns=(1, 6)), ""])
+def measure(args: argparse.Namespace) -> Report:
+    """Rows of the lengths that are asked for, beside others of an earlier run."""
+    engine = load(device="cpu", calibrate=False)
+    target, _ = backbones(engine)
+    hosts = start(target, 2, args.threads)
+    set_hosts(target, ALONE)
+    rows = report_of(args).get("rows", [])
+    rows = [row for row in rows if row["length"] not in args.lengths]
+    answerers = configurations(engine, hosts)
+    # The same work at every length: beyond what it has learned, the target soon falls silent.
+    new = args.max_new_tokens
+    options = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False}
+    for length in args.lengths:
+        inputs = sample_inputs(engine, caption_sample(0), FRAMES[length])
+        rows += [{"length": length, **row} for row in measured(answerers, inputs, options, args)]
+    return {"rows": sorted(rows, key=lambda row: row["length"])}
+
+
+def page(report: Report) -> list[str]:
+    """Seconds by length and way."""
+    columns: dict[str, Any] = {
+        "visual tokens": "{length:,}",
+        "way": "{way}",
+        "seconds": lambda row: f"{statistics.median(row['seconds']):.2f}",
+        "over stock": lambda row: format_quartiles(quartiles(row["over_stock"])),
+        "of them decoding": lambda row: f"{statistics.median(row['decode']):.2f}",
+        "tokens a pass": "{per_pass:.2f}",
+        "the tokens of stock": lambda row: "yes" if row["as_stock"] else "no",
+    }
+    return ["End to end.", table(report["rows"], columns)]
+
+
+BENCHMARK = Benchmark(
+    "spava_answers",
+    __doc__,
+    "Answers after long prompts",
+    measure,
+    page,
+    {
+        "--repeats": 3,
+        "--lengths": {"type": int, "nargs": "+", "default": [4097], "choices": [*FRAMES]},
+        "--max-new-tokens": 64,
+    },
+)

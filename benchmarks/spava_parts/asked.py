@@ -15,9 +15,6 @@ from draftlens_lab.world.scene import Text
 FRAMES = {1025: 64, 4097: 256, 16001: 1000}
 """Frames by number of visual tokens."""
 
-ABOUT_TEXTS = ("ordering", "retrieval")
-"""Families whose texts can be cut."""
-
 
 @dataclass(frozen=True)
 class Cell:

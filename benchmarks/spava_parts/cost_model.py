@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from draftlens_lab.measure.tables import markdown_table
-from shared import argument_parser, configure, environment, environment_line, save
+from shared import Benchmark, Report, table
 
 from draftlens import load
 from draftlens.models.adapter import Backbone
@@ -33,13 +32,6 @@ from spava_parts.rates import (
     shape_of,
     two_ranks,
 )
-
-PREDICTION = """\
-Written before the first run. On this machine a host reads 20 to 40 GFLOPs a second, an exchange
-costs 0.1 ms and 1 GB/s. At 16,001 tokens the ring gains until 64 hosts; spava is the faster one up
-to 32, where the copies of the anchor make half of its linear work. Links ten times slower cost the
-ring more than spava at every number of hosts. The model meets two processes to within 10% at 4,097
-tokens, and is 20% too low for four, which share two cores with other programs."""
 
 HOSTS = (1, 2, 4, 8, 16, 32, 64)
 CONTEXTS = (4097, 16001, 65537)
@@ -72,35 +64,6 @@ CHECKED: Mapping[str, tuple[Prefill, Loader]] = {
 
 MESSAGES = {"ring": "pass_on", "star": "all_gather", "spava": "all_gather"}
 """Kind of exchange inside the layers."""
-
-
-def main() -> None:
-    """Measure rates, check the model, tabulate it, and write the report."""
-    args = parse()
-    configure(args.threads)
-    engine = load(device="cpu", method="plain", calibrate=False)
-    prompts = {length: prompt_of(engine, frames) for length, frames in FITTED.items()}
-    rates, fit = rates_of_one(engine.target.backbone, prompts, args)
-    with two_ranks(engine.target.backbone) as pair:
-        rates = with_exchanges(rates, engine.target.backbone, pair, prompts[1025], args)
-    checks: list[dict[str, Any]] = []
-    for processes in args.processes:
-        hosts = start(engine.target.backbone, processes, args.threads)
-        set_hosts(engine.target.backbone, ALONE)
-        checks += checked(rates, engine.target.backbone, hosts, prompts, args)
-        hosts.end()
-    shape = shape_of(engine.target.backbone, prompts[4097])
-    tables = [tabulated(rates, replace(shape, context=context)) for context in CONTEXTS]
-    report = {
-        "environment": environment(args),
-        "prediction": PREDICTION,
-        "rates": asdict(rates),
-        "fit": fit,
-        "checks": checks,
-        "tables": tables,
-    }
-    save(args.out, report, page(report))
-    print(page(report))
 
 
 def rates_of_one(
@@ -159,14 +122,6 @@ def checked(
     return [
         compared(name, hosts.size, measured, *modeled[name]) for name, measured in seconds.items()
     ]
-
-
-def parse() -> argparse.Namespace:
-    """Options of the part."""
-    parser = argument_parser(__doc__, "benchmarks/results/spava_model", repeats=3)
-    parser.add_argument("--processes", type=int, nargs="+", default=[2, 4])
-    parser.add_argument("--checked", type=int, nargs="+", default=[1025, 4097])
-    return parser.parse_args()
 
 
 def compared(
@@ -242,20 +197,6 @@ def knee(seconds: Sequence[float]) -> int:
     return HOSTS[-1]
 
 
-def page(report: Mapping[str, Any]) -> str:
-    """The report as Markdown."""
-    lines = ["# A cost model of prefills by several hosts", ""]
-    lines += [environment_line(report["environment"]), "", "## Prediction", ""]
-    lines += [report["prediction"], "", "## Rates", "", rates_in_words(report["rates"]), ""]
-    columns = ["case", "processes", "processor", "modeled", "error", "clock", "modeled", "error"]
-    for title, key in (("What was fitted", "fit"), ("What was not", "checks")):
-        rows = [words_of(row) for row in report[key]]
-        lines += [f"## {title}", "", *markdown_table(columns, rows), ""]
-    for table in report["tables"]:
-        lines += [*table_lines(table), ""]
-    return "\n".join(lines)
-
-
 def rates_in_words(rates: Mapping[str, Any]) -> str:
     """The rates as a sentence."""
     exchanges = []
@@ -272,32 +213,76 @@ def rates_in_words(rates: Mapping[str, Any]) -> str:
     )
 
 
-def words_of(row: Mapping[str, Any]) -> list[str]:
-    """A row of a comparison."""
+def measure(args: argparse.Namespace) -> Report:
+    """Measure rates, check the model, and tabulate it."""
+    engine = load(device="cpu", method="plain", calibrate=False)
+    target = engine.target.backbone
+    prompts = {length: prompt_of(engine, frames) for length, frames in FITTED.items()}
+    rates, fit = rates_of_one(target, prompts, args)
+    with two_ranks(target) as ranks:
+        rates = with_exchanges(rates, target, ranks, prompts[1025], args)
+    checks: list[dict[str, Any]] = []
+    for processes in args.processes:
+        hosts = start(target, processes, args.threads)
+        set_hosts(target, ALONE)
+        checks += checked(rates, target, hosts, prompts, args)
+        hosts.end()
+    shape = shape_of(target, prompts[4097])
+    tables = [tabulated(rates, replace(shape, context=context)) for context in CONTEXTS]
+    return {"rates": asdict(rates), "fit": fit, "checks": checks, "tables": tables}
+
+
+def page(report: Report) -> list[str]:
+    """Rates, checks, and seconds by number of hosts."""
+    columns = {
+        "case": "{case}",
+        "processes": "{processes}",
+        "processor": "{processor:.3f} s",
+        "modeled": "{modeled processor:.3f} s",
+        "error": "{error:+.0%}",
+        "clock": "{wall:.3f} s",
+        "modeled wall": "{modeled wall:.3f} s",
+        "error of the wall": "{error of the wall:+.0%}",
+    }
     return [
-        row["case"],
-        str(row["processes"]),
-        f"{row['processor']:.3f} s",
-        f"{row['modeled processor']:.3f} s",
-        f"{100 * row['error']:+.0f}%",
-        f"{row['wall']:.3f} s",
-        f"{row['modeled wall']:.3f} s",
-        f"{100 * row['error of the wall']:+.0f}%",
+        "## Rates",
+        rates_in_words(report["rates"]),
+        "## What was fitted",
+        table(report["fit"], columns),
+        "## What was not",
+        table(report["checks"], columns),
+        *(block for each in report["tables"] for block in length_page(each)),
     ]
 
 
-def table_lines(table: Mapping[str, Any]) -> list[str]:
+def length_page(found: Mapping[str, Any]) -> list[str]:
     """The figures of one length."""
-    columns = [name for name in table["rows"][0] if name != "hosts"]
-    rows = [[str(row["hosts"]), *(f"{row[name]:.3f}" for name in columns)] for row in table["rows"]]
-    lines = [f"## Seconds at {table['context']:,} tokens", ""]
-    lines += [*markdown_table(["hosts", *columns], rows), ""]
-    knees = ", ".join(f"{name} {hosts}" for name, hosts in table["knees"].items())
-    lines += [f"Beyond these numbers of hosts, twice as many gain less than {KNEE}: {knees}.", ""]
-    variants = []
-    for name, found in table["variants"].items():
-        wins = ", ".join(str(hosts) for hosts in found["ring wins at"])
-        seconds = [f"{one:.3f}" for one in found["seconds"]]
-        variants.append([name, *seconds, str(found["knee"]), wins or "none"])
-    columns = ["spava", *(str(hosts) for hosts in HOSTS), "knee", "the ring is faster at"]
-    return [*lines, *markdown_table(columns, variants)]
+    names = [name for name in found["rows"][0] if name != "hosts"]
+    columns = {"hosts": "{hosts}", **{name: f"{{{name}:.3f}}" for name in names}}
+    knees = ", ".join(f"{name} {hosts}" for name, hosts in found["knees"].items())
+    variants = {
+        "spava": "{name}",
+        **{str(hosts): f"{{seconds[{place}]:.3f}}" for place, hosts in enumerate(HOSTS)},
+        "knee": "{knee}",
+        "the ring is faster at": "{wins}",
+    }
+    rows = [
+        {**row, "name": name, "wins": ", ".join(map(str, row["ring wins at"])) or "none"}
+        for name, row in found["variants"].items()
+    ]
+    return [
+        f"## Seconds at {found['context']:,} tokens",
+        table(found["rows"], columns),
+        f"Beyond these numbers of hosts, twice as many gain less than {KNEE}: {knees}.",
+        table(rows, variants),
+    ]
+
+
+BENCHMARK = Benchmark(
+    "spava_model",
+    __doc__,
+    "A cost model of prefills by several hosts",
+    measure,
+    page,
+    {"--repeats": 3, "--processes": [2, 4], "--checked": [1025, 4097]},
+)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from draftlens_lab.measure.tables import markdown_table
-from shared import argument_parser, configure, environment, environment_line, save
+from shared import Benchmark, Report, grid, table
 from torch import Tensor
 
 from draftlens.prefill.spava.blocks import Share, divide
@@ -26,13 +25,6 @@ from spava_parts.formulas import (
     received_by_spava,
     ring,
 )
-
-PREDICTION = """\
-Written before the first run. The count is equation 7 with the omitted terms to within 1% on every
-host but the one that has the query on itself. Zigzag spreads hosts by less than 2%; neighbouring
-blocks on a host by 30% to 60%, since the last host has the passing keys of nearly all blocks. At
-4,097 tokens and 8 hosts eq. 7 alone is about a third too low, and at 64 hosts the ring needs fewer
-FLOPs than spava at 4,097 and 16,001 tokens, because the anchor is on every host."""
 
 QUERY = 24
 HEADS = 8
@@ -58,30 +50,6 @@ class Silent(Alone):
     def pass_on(self, local: Tensor, size: int) -> Arriving:
         """See `Hosts.pass_on`."""
         return Arriving([local.new_zeros(size)])
-
-
-def main() -> None:
-    """Count, and write the report."""
-    args = parse()
-    configure(args.threads)
-    rows = []
-    for context in args.contexts:
-        for hosts in args.hosts:
-            sizes = Sizes(
-                context, QUERY, hosts, context // 64, context // 128, HEADS, GROUPS, WIDTH
-            )
-            rows.append(compared(sizes))
-    report = {"environment": environment(args), "prediction": PREDICTION, "rows": rows}
-    save(args.out, report, page(report))
-    print(page(report))
-
-
-def parse() -> argparse.Namespace:
-    """Options of the part."""
-    parser = argument_parser(__doc__, "benchmarks/results/spava_counts", repeats=1)
-    parser.add_argument("--contexts", type=int, nargs="+", default=[1025, 4097, 16001])
-    parser.add_argument("--hosts", type=int, nargs="+", default=[2, 4, 8, 16, 32, 64])
-    return parser.parse_args()
 
 
 def compared(sizes: Sizes) -> dict[str, Any]:
@@ -163,46 +131,58 @@ def crossing(sizes: Sizes) -> int | None:
     return None
 
 
-def page(report: Mapping[str, Any]) -> str:
-    """The report as Markdown."""
-    rows = []
-    for row in report["rows"]:
-        rows.append(
-            [
-                f"{row['context']:,}",
-                str(row["hosts"]),
-                f"{max(row['flops']) / 1e6:.1f}",
-                f"{row['equation 7'] / 1e6:.1f}",
-                f"{row['with omitted terms'] / 1e6:.1f}",
-                f"{100 * max(row['error'], row['error of rank 0']):.2f}%",
-                f"{100 * row['spread']:.1f}%",
-                f"{100 * row['spread of neighbours']:.0f}%",
-                f"{row['ring'] / 1e6:.1f}",
-                f"{row['received']:,}",
-                f"{100 * row['error of received']:.1f}%",
-                f"{row['received by the ring']:,}",
-                f"{100 * row['error of received by the ring']:.1f}%",
-            ]
-        )
-    columns = ["n", "hosts", "counted", "eq. 7", "with omitted", "error", "spread", "neighbours"]
-    columns += ["ring", "received", "error", "by ring", "error"]
-    lines = ["# Work of every host", "", environment_line(report["environment"]), ""]
-    lines += ["## Prediction", "", report["prediction"], "", "## Counts", ""]
-    lines += [
+def measure(args: argparse.Namespace) -> Report:
+    """Counts by length and number of hosts."""
+    sizes = [
+        Sizes(context, QUERY, hosts, context // 64, context // 128, HEADS, GROUPS, WIDTH)
+        for context in args.contexts
+        for hosts in args.hosts
+    ]
+    return {"rows": [compared(each) for each in sizes]}
+
+
+def page(report: Report) -> list[str]:
+    """Counts and formulas, and where the ring needs less."""
+    columns: dict[str, Any] = {
+        "n": "{context:,}",
+        "hosts": "{hosts}",
+        "counted": lambda row: f"{max(row['flops']) / 1e6:.1f}",
+        "eq. 7": lambda row: f"{row['equation 7'] / 1e6:.1f}",
+        "with omitted": lambda row: f"{row['with omitted terms'] / 1e6:.1f}",
+        "error": lambda row: f"{max(row['error'], row['error of rank 0']):.2%}",
+        "spread": "{spread:.1%}",
+        "neighbours": "{spread of neighbours:.0%}",
+        "ring": lambda row: f"{row['ring'] / 1e6:.1f}",
+        "received": "{received:,}",
+        "error of received": "{error of received:.1%}",
+        "by ring": "{received by the ring:,}",
+        "error of it": "{error of received by the ring:.1%}",
+    }
+
+    lengths = {f"{context:,}": context for context in (1025, 4097, 16001, 65537, 262145)}
+
+    def fewest(length: str, _: str) -> str:
+        context = lengths[length]
+        sizes = Sizes(context, QUERY, 1, context // 64, context // 128, HEADS, GROUPS, WIDTH)
+        return str(crossing(sizes))
+
+    return [
         f"One layer, {HEADS} heads of {WIDTH} over {GROUPS} heads of keys, a query of {QUERY} "
         "tokens, l_a = n/64, l_p = n/128, two blocks a host. MFLOPs of the busiest host; `error`: "
         "largest difference of a host from the formula; `spread`: largest difference between "
         "hosts; `neighbours`: the same without zigzag; `received`: elements of the host that "
         "receives most, 4 bytes each in float32, and how far it is from the formula.",
-        "",
-        *markdown_table(columns, rows),
-        "",
+        table(report["rows"], columns),
         "## Where the ring needs fewer FLOPs",
-        "",
+        grid("n", lengths, ["from hosts"], fewest),
     ]
-    found = []
-    for context in (1025, 4097, 16001, 65537, 262145):
-        sizes = Sizes(context, QUERY, 1, context // 64, context // 128, HEADS, GROUPS, WIDTH)
-        found.append([f"{context:,}", str(crossing(sizes))])
-    lines += [*markdown_table(["n", "from hosts"], found), ""]
-    return "\n".join(lines)
+
+
+BENCHMARK = Benchmark(
+    "spava_counts",
+    __doc__,
+    "Work of every host",
+    measure,
+    page,
+    {"--contexts": [1025, 4097, 16001], "--hosts": [2, 4, 8, 16, 32, 64]},
+)

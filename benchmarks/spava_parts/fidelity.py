@@ -16,7 +16,7 @@ from typing import Any
 
 from draftlens_lab.evaluate.answers import conversation, render_side
 from draftlens_lab.world.samples import Sample
-from shared import argument_parser, configure, digest, environment, save
+from shared import Benchmark, Report, digest
 from torch import Tensor
 
 from draftlens import load
@@ -29,28 +29,6 @@ from spava_parts.asked import FRAMES, Cell, right
 from spava_parts.fidelity_page import page, summaries
 from spava_parts.spoken import Spoken, along, greedy
 from spava_parts.ways import ANSWERERS, WAYS, Answerer, Way, by_hosts, exact, names_of
-
-PREDICTION = """\
-Written before this run, knowing the trials of the issue (40 questions: passing matters, anchor and
-choice do not show) and a first run of six prompts a cell (KL along the full prefill's answer: spava
-0.004 for ordering, uniform 0.57, nothing passed 0.65).
-
-1. Ordering at 1,025 visual tokens: full 85%; spava, random and no anchor within 3 points of it;
-   uniform and nothing passed lose a third of all answers; star 15 points. Retrieval: nobody loses
-   more than 3 points but slowfast, which loses 30. Counting: nothing passed loses 10 points, all
-   others fewer than 5. Captions: nobody loses more than 5 points of the facts but slowfast.
-2. XAttention computes 85% of all blocks at 1,025 tokens (blocks of 128 are an eighth of the prompt)
-   and 60% at 4,097; SpargeAttn 60% and 40%. Both stay within 3 points of full.
-3. Texts cut to one frame: full falls to 60%, and the query's choice still does not beat chance by
-   more than 5 points, since chance differs from head to head and from layer to layer.
-4. Longer passing helps until n/128; the anchor changes nothing but captions.
-5. At 4,097 the order of methods is the same, and KL is smaller in relation to nothing passed.
-6. FastV loses 5 points of ordering and of captions' facts 10.
-
-Before the run with the second edition of the pair, on the prompts of docs/claims.md: in ordering
-SPAVA is 2 points behind full, XAttention and SpargeAttn 1 to 3 ahead of SPAVA, FastV 3 behind it.
-In counting nothing passed loses 8 points against SPAVA and no anchor 3. In retrieval of texts that
-one frame shows SlowFast loses 15 points against full, and SPAVA none."""
 
 LIMIT = 320
 """Most tokens of an answer."""
@@ -88,55 +66,6 @@ CLAIMED = (
 
 Row = dict[str, Any]
 """One prompt of one cell: `cell`, `index`, `visual`, a digest of the `weights`, figures by way."""
-
-
-def main() -> None:
-    """Compare, and write the report."""
-    args = parse()
-    configure(args.threads)
-    engine = load(device="cpu", method="plain", calibrate=False)
-    weights = digest(engine.target.backbone.model)
-    chosen = RINGS if args.ring else CLAIMED if args.claims else CELLS
-    rows = read_rows(args.rows, weights)
-    if args.minutes:
-        ends_at = time.monotonic() + 60 * args.minutes
-        with args.rows.open("a") as file:
-            hosts = start(engine.target.backbone, 2, args.threads) if args.ring else ALONE
-            set_hosts(engine.target.backbone, ALONE)
-            prompts = todo(rows, chosen, args.lengths, args.rounds)
-            for row in measured(engine, prompts, ends_at, hosts):
-                row["weights"] = weights
-                rows.append(row)
-                file.write(json.dumps(row) + "\n")
-                file.flush()
-    cells = {cell.name: cell for cell in (*chosen, *RINGS) if cell.visual in args.lengths}
-    report = {
-        "environment": environment(args),
-        "prediction": PREDICTION,
-        "cells": [summary for cell in cells.values() for summary in summaries(cell, rows)],
-    }
-    save(args.out, report, page(report))
-    print(page(report))
-
-
-def parse() -> argparse.Namespace:
-    """Options of the part."""
-    out = "benchmarks/results/spava_fidelity"
-    parser = argument_parser(__doc__, out, repeats=1)
-    parser.add_argument(
-        "--rows", type=Path, default=Path("runs/spava_fidelity.jsonl"), help="one prompt a line"
-    )
-    parser.add_argument(
-        "--minutes", type=float, default=0, help="how long to go on; 0 for the report alone"
-    )
-    parser.add_argument("--rounds", type=int, help="stop after this many rounds")
-    parser.add_argument("--lengths", type=int, nargs="+", default=[*FRAMES], choices=[*FRAMES])
-    parser.add_argument(
-        "--claims", action="store_true", help="only the prompts that docs/claims.md judges"
-    )
-    parser.add_argument("--ring", action="store_true", help="only the check of two processes")
-    parser.set_defaults(max_new_tokens=LIMIT)
-    return parser.parse_args()
 
 
 def read_rows(file: Path, weights: str) -> list[Row]:
@@ -254,3 +183,53 @@ def divergence(expected: Tensor, found: Tensor) -> float:
 def agreement(expected: Tensor, found: Tensor) -> float:
     """Share of tokens that are the likeliest under both."""
     return float((expected.argmax(-1) == found.argmax(-1)).double().mean())
+
+
+def measure(args: argparse.Namespace) -> Report:
+    """Read prompts for some minutes, and summarize all rows."""
+    engine = load(device="cpu", method="plain", calibrate=False)
+    weights = digest(engine.target.backbone.model)
+    chosen = RINGS if args.ring else CLAIMED if args.claims else CELLS
+    rows = read_rows(args.rows, weights)
+    if args.minutes:
+        ends_at = time.monotonic() + 60 * args.minutes
+        with args.rows.open("a") as file:
+            hosts = start(engine.target.backbone, 2, args.threads) if args.ring else ALONE
+            set_hosts(engine.target.backbone, ALONE)
+            prompts = todo(rows, chosen, args.lengths, args.rounds)
+            for row in measured(engine, prompts, ends_at, hosts):
+                row["weights"] = weights
+                rows.append(row)
+                file.write(json.dumps(row) + "\n")
+                file.flush()
+    cells = {cell.name: cell for cell in (*chosen, *RINGS) if cell.visual in args.lengths}
+    return {"cells": [found for cell in cells.values() for found in summaries(cell, rows)]}
+
+
+BENCHMARK = Benchmark(
+    "spava_fidelity",
+    __doc__,
+    "Approximate prefills: fidelity",
+    measure,
+    page,
+    {
+        "--rows": {
+            "type": Path,
+            "default": Path("runs/spava_fidelity.jsonl"),
+            "help": "one prompt a line",
+        },
+        "--minutes": {
+            "type": float,
+            "default": 0,
+            "help": "how long to go on; 0 for the report alone",
+        },
+        "--rounds": {"type": int, "help": "stop after this many rounds"},
+        "--lengths": {"type": int, "nargs": "+", "default": [*FRAMES], "choices": [*FRAMES]},
+        "--claims": {
+            "action": "store_true",
+            "help": "only the prompts that docs/claims.md judges",
+        },
+        "--ring": {"action": "store_true", "help": "only the check of two processes"},
+        "--max-new-tokens": LIMIT,
+    },
+)

@@ -7,20 +7,15 @@ from typing import Any
 
 import numpy as np
 from draftlens_lab.measure.statistics import Share, central_interval, resampled_ratios, resamples
-from draftlens_lab.measure.tables import markdown_table
-from shared import environment_line
+from shared import Report, table
 
 from spava_parts.asked import Cell
 
 SEED = 16
 """Of the bootstrap."""
 
-EXPLAINED = """\
-`right`: answers that are right word for word, of captions facts, with the 95% interval (of answers
-Wilson's, of facts the bootstrap over clips); `lost` and `won`: prompts that full answers rightly
-and this one does not, and the reverse; `KL`: nats a token along the full prefill's own answer, with
-the bootstrap's 95% interval; `same`: tokens of it that stay the likeliest; `FLOPs`: of attention in
-the language model in relation to full. FastV's FLOPs and distributions are not compared."""
+FEWEST = 13
+"""Prompts from which on the page shows a way."""
 
 
 def summaries(cell: Cell, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -72,28 +67,38 @@ def figures_of(
     return found
 
 
-def page(report: Mapping[str, Any]) -> str:
-    """The report as Markdown."""
-    lines = ["# Approximate prefills: fidelity", "", environment_line(report["environment"]), ""]
-    lines += ["## Prediction", "", report["prediction"], "", "## Figures", "", EXPLAINED, ""]
+def page(report: Report) -> list[str]:
+    """A table for each cell."""
+    columns: dict[str, Any] = {
+        "way": "{way}",
+        "prompts": "{prompts}",
+        "right": lambda row: (
+            f"{row['right']:.0%} ({100 * row['interval'][0]:.0f} to {100 * row['interval'][1]:.0f})"
+        ),
+        "lost": "{lost}",
+        "won": "{won}",
+        "KL": lambda row: (
+            "{:.4f} ({:.4f} to {:.4f})".format(row["kl"], *row["kl interval"])
+            if "kl" in row
+            else ""
+        ),
+        "same": "{same:.1%}",
+        "FLOPs": "{flops:.1%}",
+    }
+    fewest = min(FEWEST, max((found["prompts"] for found in report["cells"]), default=0))
     groups: dict[str, list[Mapping[str, Any]]] = {}
-    for summary in report["cells"]:
-        groups.setdefault(summary["cell"], []).append(summary)
-    columns = ["way", "prompts", "right", "lost", "won", "KL", "same", "FLOPs"]
-    for cell, found in groups.items():
-        table = markdown_table(columns, [words_of(summary) for summary in found])
-        lines += [f"## {cell[0].upper()}{cell[1:]}", "", *table, ""]
-    return "\n".join(lines)
-
-
-def words_of(summary: Mapping[str, Any]) -> list[str]:
-    """A row of a table."""
-    low, high = summary["interval"]
-    right = f"{100 * summary['right']:.0f}% ({100 * low:.0f} to {100 * high:.0f})"
-    words = [summary["way"], str(summary["prompts"]), right]
-    words += [str(summary["lost"]), str(summary["won"])]
-    if "kl" not in summary:
-        return [*words, "", "", ""]
-    low, high = summary["kl interval"]
-    words.append(f"{summary['kl']:.4f} ({low:.4f} to {high:.4f})")
-    return [*words, f"{100 * summary['same']:.1f}%", f"{100 * summary['flops']:.1f}%"]
+    for found in report["cells"]:
+        if found["prompts"] >= fewest:
+            groups.setdefault(found["cell"], []).append(found)
+    blocks = [
+        "`right`: answers that are right word for word, of captions facts, with the 95% interval "
+        "(of answers Wilson's, of facts the bootstrap over clips); `lost` and `won`: prompts that "
+        "full answers rightly and this one does not, and the reverse; `KL`: nats a token along the "
+        "full prefill's own answer, with the bootstrap's 95% interval; `same`: tokens of it that "
+        "stay the likeliest; `FLOPs`: of attention in the language model in relation to full. "
+        "FastV's FLOPs and distributions are not compared. Ways with fewer than "
+        f"{fewest} prompts are in the report alone."
+    ]
+    for cell, rows in groups.items():
+        blocks += [f"## {cell[0].upper()}{cell[1:]}", table(rows, columns)]
+    return blocks

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
-from draftlens_lab.measure.statistics import quartiles
-from draftlens_lab.measure.tables import markdown_table
+from draftlens_lab.measure.statistics import format_quartiles, quartiles
 from shared import (
-    argument_parser,
+    Benchmark,
+    Report,
     backbones,
     caption_sample,
-    configure,
     encoded_prompt,
-    environment,
-    environment_line,
+    report_of,
     rotated,
     sample_inputs,
-    save,
+    table,
 )
 
 from draftlens import load
@@ -39,26 +35,6 @@ from spava_parts import promised
 from spava_parts.asked import FRAMES
 from spava_parts.baselines.slowfast import SlowFast
 from spava_parts.timed import TimedHosts
-
-PREDICTION = """\
-Written before the first run. Language-model FLOPs at 16,001 visual tokens promise two processes 2.0
-(ring) and 5.5 (spava, 4 blocks), 7.0 with 16 blocks, and one process with 16 blocks 3.5. Rank 0
-encodes all frames itself, about a tenth of the whole, so two processes reach 1.8, 3.6 and 4.1, one
-process with 16 blocks 2.7. At 1,025 tokens nothing is gained: vision and the linear layers are
-nearly everything, and collecting keys and values costs a few milliseconds. Two threads of one
-process reach 1.6, less than two processes with a ring, since small layers do not divide well."""
-
-EXPLAINED = """\
-Medians; in brackets quartiles of the ratio to the full prefill by one process, repeat by repeat.
-`promised`: by FLOPs of the language model on the busiest rank; `reached`: the same of the measured
-seconds of the prefill, in relation to the promise. Of the prefill, `wait` is what rank 0 waits for
-others inside the layers, `collect` and `deal` what it takes to move tokens there and keys and
-values back, and the rest is slower computing: calls with few tokens, merges, other programs on the
-same cores. `processor`: seconds of the processor that rank 0 spends on the prefill, which other
-programs and waiting do not lengthen, and the share of the promise that is reached by these."""
-
-REACHED = 0.8
-"""Share of the promise that the issue asks for."""
 
 PHASES = ("first", "vision", "prefill", "wait", "collect", "deal", "processor")
 
@@ -129,23 +105,6 @@ CASES: Mapping[str, Case] = {
 """All by name; two threads of one process are the cores of two processes."""
 
 
-def main() -> None:
-    """Time first tokens, interleaved, and write the report."""
-    args = parse()
-    configure(args.threads)
-    engine = load(device="cpu", method="plain", calibrate=False)
-    target, _ = backbones(engine)
-    hosts = TimedHosts(start(target, 2, 1))
-    set_hosts(target, ALONE)
-    rows = kept_rows(args.out, args.lengths, args.cases)
-    report = {"environment": environment(args), "prediction": PREDICTION, "rows": rows}
-    for length in args.lengths:
-        rows += timed(engine, hosts, length, args)
-        rows.sort(key=lambda row: (row["length"], [*CASES].index(row["case"])))
-        save(args.out, report, page(report))
-    print(page(report))
-
-
 def timed(
     engine: Engine, hosts: TimedHosts, length: int, args: argparse.Namespace
 ) -> list[dict[str, Any]]:
@@ -168,26 +127,6 @@ def timed(
         row = {"case": name, "length": length, "threads": CASES[name].threads, "promised": factor}
         rows.append(row | summary(runs[name], runs["full"], factor))
     return rows
-
-
-def parse() -> argparse.Namespace:
-    """Options of the part."""
-    parser = argument_parser(__doc__, "benchmarks/results/spava_first_token", repeats=5)
-    parser.add_argument("--lengths", type=int, nargs="+", default=[*FRAMES], choices=[*FRAMES])
-    parser.add_argument("--warm-ups", type=int, default=1)
-    parser.add_argument(
-        "--cases", nargs="+", default=[*CASES], choices=[*CASES], help="full must be among them"
-    )
-    return parser.parse_args()
-
-
-def kept_rows(out: Path, lengths: Sequence[int], cases: Sequence[str]) -> list[dict[str, Any]]:
-    """Rows of an earlier report that are not timed now, so that each can be timed by itself."""
-    file = out.with_suffix(".json")
-    if not file.exists():
-        return []
-    rows = json.loads(file.read_text())["rows"]
-    return [row for row in rows if row["length"] not in lengths or row["case"] not in cases]
 
 
 def first_token(engine: Engine, inputs: Inputs, case: Case, hosts: TimedHosts) -> dict[str, float]:
@@ -234,60 +173,68 @@ def summary(
     }
 
 
-def page(report: Mapping[str, Any]) -> str:
-    """The report as Markdown."""
-    lines = ["# The first token", "", environment_line(report["environment"]), ""]
-    lines += ["## Prediction", "", report["prediction"], "", "## Seconds", "", EXPLAINED, ""]
-    lines += [*markdown_table(COLUMNS, [words_of(row) for row in report["rows"]], (1,)), ""]
-    below = [row for row in report["rows"] if row["reached"] < REACHED]
-    lines += [f"Below {100 * REACHED:.0f}% of the promise:", ""]
-    for row in below:
-        lines.append(f"- {row['length']:,} tokens, {row['case']}: {missed(row)}.")
-    return "\n".join([*lines, ""])
+def measure(args: argparse.Namespace) -> Iterator[Report]:
+    """The report after each length; rows of an earlier run that are not timed now stay."""
+    engine = load(device="cpu", method="plain", calibrate=False)
+    target, _ = backbones(engine)
+    hosts = TimedHosts(start(target, 2, 1))
+    set_hosts(target, ALONE)
+    rows = [
+        row
+        for row in report_of(args).get("rows", [])
+        if row["length"] not in args.lengths or row["case"] not in args.cases
+    ]
+    for length in args.lengths:
+        rows += timed(engine, hosts, length, args)
+        rows.sort(key=lambda row: (row["length"], [*CASES].index(row["case"])))
+        yield {"rows": rows}
 
 
-COLUMNS = (
-    "visual tokens",
-    "case",
-    "repeats",
-    "vision",
-    "prefill",
-    "wait",
-    "collect and deal",
-    "first token",
-    "over full",
-    "promised",
-    "reached",
-    "processor",
-    "reached by it",
-)
-
-
-def words_of(row: Mapping[str, Any]) -> list[str]:
-    """A row of the table."""
-    over = row["speedup"]
+def page(report: Report) -> list[str]:
+    """Seconds by length and case."""
+    columns: dict[str, Any] = {
+        "visual tokens": "{length:,}",
+        "case": "{case}",
+        "repeats": "{repeats}",
+        "vision": "{vision:.2f}",
+        "prefill": "{prefill:.2f}",
+        "wait": "{wait:.2f}",
+        "collect and deal": lambda row: f"{row['collect'] + row['deal']:.2f}",
+        "first token": "{first:.2f}",
+        "over full": lambda row: format_quartiles(row["speedup"]),
+        "promised": "{promised:.2f}",
+        "reached": "{reached:.0%}",
+        "processor": "{processor:.2f}",
+        "reached by it": lambda row: (
+            f"{row['reached by processor']:.0%}" if row["threads"] == 1 else ""
+        ),
+    }
     return [
-        f"{row['length']:,}",
-        row["case"],
-        str(row["repeats"]),
-        f"{row['vision']:.2f}",
-        f"{row['prefill']:.2f}",
-        f"{row['wait']:.2f}",
-        f"{row['collect'] + row['deal']:.2f}",
-        f"{row['first']:.2f}",
-        f"{over['median']:.2f} ({over['q1']:.2f} to {over['q3']:.2f})",
-        f"{row['promised']:.2f}",
-        f"{100 * row['reached']:.0f}%",
-        f"{row['processor']:.2f}",
-        f"{100 * row['reached by processor']:.0f}%" if row["threads"] == 1 else "",
+        "Medians; in brackets quartiles of the ratio to the full prefill by one process. "
+        "`promised`: by FLOPs of the language model on the busiest rank; `reached`: the same of "
+        "the measured seconds of the prefill, in relation to the promise. Of the prefill, `wait` "
+        "is what rank 0 waits for others inside the layers, `collect` and `deal` what it takes to "
+        "move tokens there and keys and values back. `processor`: seconds of the processor that "
+        "rank 0 spends on the prefill, and the share of the promise that is reached by these.",
+        table(report["rows"], columns),
     ]
 
 
-def missed(row: Mapping[str, Any]) -> str:
-    """Where the rest of the seconds of a prefill went, in words."""
-    parts = [f"{row['promised seconds']:.2f} s promised, {row['prefill']:.2f} s measured"]
-    for name, what in (("wait", "waiting"), ("collect", "collecting"), ("deal", "dealing")):
-        if row[name] > 0.005:
-            parts.append(f"{what} {row[name]:.2f} s")
-    parts.append(f"slower computing {row['lost']:.2f} s")
-    return ", ".join(parts)
+BENCHMARK = Benchmark(
+    "spava_first_token",
+    __doc__,
+    "The first token",
+    measure,
+    page,
+    {
+        "--repeats": 5,
+        "--lengths": {"type": int, "nargs": "+", "default": [*FRAMES], "choices": [*FRAMES]},
+        "--warm-ups": 1,
+        "--cases": {
+            "nargs": "+",
+            "default": [*CASES],
+            "choices": [*CASES],
+            "help": "full must be among them",
+        },
+    },
+)

@@ -10,18 +10,15 @@ from statistics import median
 from typing import Any
 
 import torch
-from draftlens_lab.measure.tables import markdown_table
 from shared import (
-    argument_parser,
+    Benchmark,
+    Report,
     caption_sample,
-    configure,
     encoded_prompt,
-    environment,
-    environment_line,
     interleaved_seconds,
     rotated,
     sample_inputs,
-    save,
+    table,
 )
 from torch import Tensor
 
@@ -38,12 +35,6 @@ from draftlens.prefill.spava.lse_merge import Part
 from draftlens.prefill.spava.one_process_attention import BlockAttention
 from draftlens.prefill.spava.processes.launch import start
 from draftlens.prefill.spava.vision import encode_by_ranks
-
-PREDICTION = """\
-Written before the first run. A pass over the query alone reads all weights for some twenty tokens,
-which a CPU does at a third of its rate for a thousand: two passes take 1.04 times one pass at 1,025
-visual tokens and 1.01 at 4,097. Two processes encode half of the frames each, and rank 0 also deals
-pixels and receives features: 1.9."""
 
 PROCESSES = 2
 
@@ -63,33 +54,6 @@ class WithoutContext(Work):
             anchor = slice(self._blocks.anchor)
             key, value = key[:, anchor], value[:, anchor]
         return super().attend(query, key, value, scaling=scaling, causal=causal)
-
-
-def main() -> None:
-    """Measure, and write the report."""
-    args = parse()
-    configure(args.threads)
-    engine = load(device="cpu", method="plain", calibrate=False)
-    fused = {
-        str(frames): passes(engine.target.backbone, prompt_of(engine, frames), args.repeats)
-        for frames in args.frames
-    }
-    vision = {str(frames): encoders(engine, frames, args) for frames in args.frames}
-    report = {
-        "environment": environment(args),
-        "prediction": PREDICTION,
-        "fused": fused,
-        "vision": vision,
-    }
-    save(args.out, report, page(report))
-    print(page(report))
-
-
-def parse() -> argparse.Namespace:
-    """Options of the part."""
-    parser = argument_parser(__doc__, "benchmarks/results/spava_optimizations", repeats=12)
-    parser.add_argument("--frames", type=int, nargs="+", default=[64, 256])
-    return parser.parse_args()
 
 
 def prompt_of(engine: Engine, frames: int) -> Prompt:
@@ -151,27 +115,64 @@ def encoders(engine: Engine, frames: int, args: argparse.Namespace) -> dict[str,
     return {"units": near_equal_parts(shares.units, PROCESSES), "seconds": found}
 
 
-def page(report: Mapping[str, Any]) -> str:
-    """The report as Markdown."""
-    lines = ["# Optimizations of SPAVA", "", environment_line(report["environment"]), ""]
-    lines += ["## One pass over context and query, or two", "", "Processor seconds, medians.", ""]
-    rows = []
-    for frames, found in report["fused"].items():
-        one, two = (median(found["seconds"][name]) for name in ("one", "two"))
-        sizes = [str(found["context"]), str(found["query"])]
-        rows.append([frames, *sizes, f"{one:.3f}", f"{two:.3f}", f"{two / one:.3f}"])
-    columns = ["frames", "context", "query", "one", "two", "two over one"]
-    lines += [*markdown_table(columns, rows), ""]
-    lines += ["## Frames encoded by one process, or two", ""]
-    lines += ["Medians; `processor` is that of rank 0, which others do not lengthen.", ""]
-    rows = []
+def measure(args: argparse.Namespace) -> Report:
+    """Passes and encoders by number of frames."""
+    engine = load(device="cpu", method="plain", calibrate=False)
+    target = engine.target.backbone
+    fused = {
+        str(frames): passes(target, prompt_of(engine, frames), args.repeats)
+        for frames in args.frames
+    }
+    vision = {str(frames): encoders(engine, frames, args) for frames in args.frames}
+    return {"fused": fused, "vision": vision}
+
+
+def page(report: Report) -> list[str]:
+    """Medians of both optimizations."""
+
+    def medians_of(times: Mapping[str, list[float]], first: str, second: str) -> dict[str, float]:
+        one, two = median(times[first]), median(times[second])
+        return {"one": one, "two": two, "quotient": two / one, "gain": one / two}
+
+    fused = [
+        {"frames": frames, **found, **medians_of(found["seconds"], "one", "two")}
+        for frames, found in report["fused"].items()
+    ]
+    vision = []
     for frames, found in report["vision"].items():
-        seconds = found["seconds"]
-        row = [frames, " and ".join(map(str, found["units"]))]
+        row: dict[str, Any] = {"frames": frames, "units": " and ".join(map(str, found["units"]))}
         for clock in ("processor", "wall"):
-            one, two = (median(seconds[name][clock]) for name in ("1", "2"))
-            row += [f"{one:.3f}", f"{two:.3f}", f"{one / two:.2f}"]
-        rows.append(row)
-    clocks = [f"{clock}, {name}" for clock in ("processor", "wall") for name in ("1", "2", "gain")]
-    lines += [*markdown_table(["frames", "frames of each", *clocks], rows), ""]
-    return "\n".join([*lines, "## Prediction", "", report["prediction"], ""])
+            times = {name: found["seconds"][name][clock] for name in ("1", "2")}
+            row[clock] = medians_of(times, "1", "2")
+        vision.append(row)
+    passes_columns = {
+        "frames": "{frames}",
+        "context": "{context}",
+        "query": "{query}",
+        "one": "{one:.3f}",
+        "two": "{two:.3f}",
+        "two over one": "{quotient:.3f}",
+    }
+    vision_columns = {"frames": "{frames}", "frames of each": "{units}"}
+    for clock in ("processor", "wall"):
+        for title, figure in (("1", "one:.3f"), ("2", "two:.3f"), ("gain", "gain:.2f")):
+            name, _, form = figure.partition(":")
+            vision_columns[f"{clock}, {title}"] = f"{{{clock}[{name}]:{form}}}"
+    return [
+        "## One pass over context and query, or two",
+        "Processor seconds, medians.",
+        table(fused, passes_columns),
+        "## Frames encoded by one process, or two",
+        "Medians; `processor` is that of rank 0, which others do not lengthen.",
+        table(vision, vision_columns),
+    ]
+
+
+BENCHMARK = Benchmark(
+    "spava_optimizations",
+    __doc__,
+    "Optimizations of SPAVA",
+    measure,
+    page,
+    {"--repeats": 12, "--frames": [64, 256]},
+)

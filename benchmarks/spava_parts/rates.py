@@ -28,9 +28,6 @@ from draftlens.prefill.spava.processes.sockets import SocketLinks, mesh
 from draftlens.prefill.spava.processes.worker_loop import run_jobs_and_exit
 from spava_parts.loads import Load, Shape
 
-BYTES = 4
-"""Of an element in float32."""
-
 SMALL = 1 << 10
 LARGE = 1 << 21
 """Elements of the messages whose seconds give latency and rate."""

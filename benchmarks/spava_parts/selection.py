@@ -12,11 +12,10 @@ import numpy as np
 import torch
 from draftlens_lab.evaluate.answers import conversation, render_side
 from draftlens_lab.measure.statistics import central_interval, resamples
-from draftlens_lab.measure.tables import markdown_table
 from draftlens_lab.plugins.spava_ablation import random_keys
 from draftlens_lab.world import FocusTurn, evidence
 from draftlens_lab.world.samples import Sample
-from shared import argument_parser, configure, encoded_prompt, environment, environment_line, save
+from shared import Benchmark, Report, encoded_prompt, table
 from torch import Tensor
 
 from draftlens import load
@@ -27,11 +26,6 @@ from draftlens.prefill.spava.config import SpavaPrefill
 from draftlens.prefill.spava.one_process_attention import BlockAttention
 from draftlens.prefill.spava.passing_keys import Choose, keys_by_query
 from spava_parts.asked import FRAMES, samples_of
-
-PREDICTION = """\
-Written before the first run. Tokens that hold a secret word or a picture in one frame are passed on
-1.5 times as often as others if the question chooses, and as often as others by chance; without the
-pool 2 times. The choice is sharpest in the middle layers."""
 
 SEED = 16
 """Of the bootstrap."""
@@ -71,39 +65,6 @@ class Recorded:
         )
         self.heads = len(places)
         return places
-
-
-def main() -> None:
-    """Count, and write the report."""
-    args = parse()
-    configure(args.threads)
-    engine = load(device="cpu", method="plain", calibrate=False)
-    side = render_side(engine.target.processor)
-    ratios: dict[str, list[list[float]]] = {name: [] for name in CHOICES}
-    for sample in samples_of("needle", args.prompts, FRAMES[args.length]):
-        inputs = engine.process([conversation(sample, FRAMES[args.length], side)])
-        prompt = encoded_prompt(engine.target.backbone, inputs.target)
-        for name, choice in CHOICES.items():
-            found = shares(engine, prompt, sample, choice, FRAMES[args.length])
-            if found:
-                ratios[name].append(found)
-    summaries = {name: summary(rows) for name, rows in ratios.items()}
-    report = {
-        "environment": environment(args),
-        "prediction": PREDICTION,
-        "length": args.length,
-        "choices": summaries,
-    }
-    save(args.out, report, page(report))
-    print(page(report))
-
-
-def parse() -> argparse.Namespace:
-    """Options of the part."""
-    parser = argument_parser(__doc__, "benchmarks/results/spava_selection", repeats=1)
-    parser.add_argument("--prompts", type=int, default=40)
-    parser.add_argument("--length", type=int, default=1025, choices=[*FRAMES])
-    return parser.parse_args()
 
 
 def shares(
@@ -157,22 +118,47 @@ def summary(rows: Sequence[Sequence[float]]) -> dict[str, Any]:
     }
 
 
-def page(report: Mapping[str, Any]) -> str:
-    """The report as Markdown."""
-    lines = ["# Which tokens are passed on", "", environment_line(report["environment"]), ""]
-    lines += ["## Prediction", "", report["prediction"], "", "## Figures", ""]
-    lines += [
+def measure(args: argparse.Namespace) -> Report:
+    """How often tokens with the answer are passed on, by choice."""
+    engine = load(device="cpu", method="plain", calibrate=False)
+    side = render_side(engine.target.processor)
+    found: dict[str, list[list[float]]] = {name: [] for name in CHOICES}
+    for sample in samples_of("needle", args.prompts, FRAMES[args.length]):
+        inputs = engine.process([conversation(sample, FRAMES[args.length], side)])
+        prompt = encoded_prompt(engine.target.backbone, inputs.target)
+        for name, choice in CHOICES.items():
+            if rates := shares(engine, prompt, sample, choice, FRAMES[args.length]):
+                found[name].append(rates)
+    return {"length": args.length, "choices": {n: summary(rows) for n, rows in found.items()}}
+
+
+def page(report: Report) -> list[str]:
+    """Means and largest layers by choice."""
+
+    def largest(row: Mapping[str, Any]) -> str:
+        layers = row["layers"]
+        best = max(range(len(layers)), key=layers.__getitem__)
+        return f"{layers[best]:.2f} (layer {best})"
+
+    columns: dict[str, Any] = {
+        "chosen by": "{name}",
+        "prompts": "{prompts}",
+        "times as often": "{ratio:.2f} ({interval[0]:.2f} to {interval[1]:.2f})",
+        "largest": largest,
+    }
+    return [
         f"Needles in one frame, {report['length']:,} visual tokens, 16 blocks, l_p = n/128. How "
         "often a token with the answer is passed on, in relation to any token: the mean over "
         "layers and prompts with the bootstrap's 95% interval, and the layer where it is largest.",
-        "",
+        table([{"name": name, **row} for name, row in report["choices"].items()], columns),
     ]
-    rows = []
-    for name, found in report["choices"].items():
-        low, high = found["interval"]
-        layers = found["layers"]
-        best = max(range(len(layers)), key=layers.__getitem__)
-        ratio = f"{found['ratio']:.2f} ({low:.2f} to {high:.2f})"
-        rows.append([name, str(found["prompts"]), ratio, f"{layers[best]:.2f} (layer {best})"])
-    columns = ["chosen by", "prompts", "times as often", "largest"]
-    return "\n".join([*lines, *markdown_table(columns, rows), ""])
+
+
+BENCHMARK = Benchmark(
+    "spava_selection",
+    __doc__,
+    "Which tokens are passed on",
+    measure,
+    page,
+    {"--prompts": 40, "--length": {"type": int, "default": 1025, "choices": [*FRAMES]}},
+)

@@ -19,11 +19,10 @@ from typing import Any
 import numpy as np
 import torch
 from draftlens_lab.measure.statistics import central_interval, resamples
-from draftlens_lab.measure.tables import markdown_table
 from draftlens_lab.plugins.spava_ablation import SpavaAblation
 from draftlens_lab.plugins.star import StarPrefill
 from real_text import load_model, package_folder
-from shared import argument_parser, configure, environment, environment_line, save
+from shared import Benchmark, Report, table
 
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prompt
@@ -39,21 +38,6 @@ FOLLOWING = 64
 
 COLOURS = ("red", "green", "blue", "yellow", "black", "white", "orange", "purple")
 WORDS = ("apple", "river", "candle", "window", "garden", "silver", "bridge", "forest", "mirror")
-
-PREDICTION = """Written after a trial of four needles at 1,024 tokens, of which the full prefill
-found two and no other way any. The full prefill finds half of the needles. SPAVA loses most of
-these at 1,024 tokens, where a block passes 7 keys, and half at 4,096; with a sixteenth passed it
-loses 20 points; the others lose nearly all. The loss of what follows rises by less than 0.02 by
-SPAVA, 0.03 with random keys, 0.05 with none and 0.05 by Star Attention, and the rises shrink with
-the length. SPAVA computes a fifth of the attention at 4,096 tokens."""
-
-OUTCOME = """At 1,024 tokens SPAVA finds half of the needles that the full prefill finds and
-random keys a third; at 2,048 it finds as many as the full one (three and two of eight), random
-and no passed keys none: on these texts the query's choice of keys matters, where on clips random
-ones do as well. The loss of what follows rises by 0.089 and 0.023, more than expected, no less
-with random keys (0.070 and 0.028), and least by Star Attention (0.039 and 0.009), which computes
-half as much again. A sixteenth passed by each of 16 blocks is everything, so that row is exact.
-4,096 tokens were not run."""
 
 
 @dataclass(frozen=True)
@@ -138,24 +122,6 @@ def judged(backbone: Backbone, tokenizer: Any, case: Case) -> dict[str, dict[str
     return figures
 
 
-def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """A row for each task, length and way."""
-    model, tokenizer = load_model(args.folder or package_folder())
-    backbone = Backbone(model)
-    pages = documentation(tokenizer)
-    rows = []
-    for length in args.lengths:
-        cases = {
-            "needle": [needle_case(tokenizer, pages, length, n) for n in range(COUNTS[length])],
-            "loss": [loss_case(pages, length, n) for n in range(COUNTS[length])],
-        }
-        for task, of_task in cases.items():
-            figures = [judged(backbone, tokenizer, case) for case in of_task]
-            rows += [row_of(task, length, way, figures) for way in figures[0]]
-            print(f"{task} at {length} done", flush=True)
-    return rows
-
-
 def row_of(
     task: str, length: int, way: str, figures: Sequence[Mapping[str, Mapping[str, float]]]
 ) -> dict[str, Any]:
@@ -176,37 +142,46 @@ def row_of(
     }
 
 
-def main() -> None:
-    """Measure and write the report."""
-    parser = argument_parser(__doc__, "benchmarks/results/spava_texts", repeats=1)
-    parser.add_argument("--folder", type=Path, help="folder of the weights, if not the package's")
-    parser.add_argument("--lengths", type=int, nargs="+", choices=COUNTS, default=list(COUNTS))
-    args = parser.parse_args()
-    configure(args.threads)
-    rows = measure(args)
-    facts = environment(args)
-    prediction = " ".join(PREDICTION.split())
-    page = markdown(rows, environment_line(facts), prediction)
-    save(args.out, {"environment": facts, "prediction": prediction, "rows": rows}, page)
-    print(page)
+def measure(args: argparse.Namespace) -> Report:
+    """A row for each task, length and way."""
+    model, tokenizer = load_model(args.folder or package_folder())
+    backbone = Backbone(model)
+    pages = documentation(tokenizer)
+    rows = []
+    for length in args.lengths:
+        cases = {
+            "needle": [needle_case(tokenizer, pages, length, n) for n in range(COUNTS[length])],
+            "loss": [loss_case(pages, length, n) for n in range(COUNTS[length])],
+        }
+        for task, of_task in cases.items():
+            figures = [judged(backbone, tokenizer, case) for case in of_task]
+            rows += [row_of(task, length, way, figures) for way in figures[0]]
+            print(f"{task} at {length} done", flush=True)
+    return {"rows": rows}
 
 
-def markdown(rows: Sequence[Mapping[str, Any]], facts: str, prediction: str) -> str:
-    """The report as a Markdown page."""
-    header = ("task", "tokens", "prefill", "texts", "mean", "against full", "attention FLOPs")
-    cells = [
-        [
-            row["task"],
-            f"{row['tokens']:,}",
-            row["way"],
-            str(row["texts"]),
-            f"{row['mean']:.3f}",
-            f"{row['difference']:+.3f} ({row['low']:+.3f} to {row['high']:+.3f})",
-            f"{row['attention']:.2f}",
-        ]
-        for row in rows
-    ]
-    table = markdown_table(header, cells, text_columns=(0, 2))
-    lines = ["# Long texts in blocks: SmolLM2-135M-Instruct", "", *table, ""]
-    lines += [f"<sub>{facts}</sub>", "", f"Prediction. {prediction}", ""]
-    return "\n".join([*lines, f"Outcome. {' '.join(OUTCOME.split())}", ""])
+def page(report: Report) -> list[str]:
+    """The rows."""
+    columns = {
+        "task": "{task}",
+        "tokens": "{tokens:,}",
+        "prefill": "{way}",
+        "texts": "{texts}",
+        "mean": "{mean:.3f}",
+        "against full": "{difference:+.3f} ({low:+.3f} to {high:+.3f})",
+        "attention FLOPs": "{attention:.2f}",
+    }
+    return [table(report["rows"], columns)]
+
+
+BENCHMARK = Benchmark(
+    "spava_texts",
+    __doc__,
+    "Long texts in blocks: SmolLM2-135M-Instruct",
+    measure,
+    page,
+    {
+        "--folder": {"type": Path, "help": "folder of the weights, if not the package's"},
+        "--lengths": {"type": int, "nargs": "+", "choices": COUNTS, "default": list(COUNTS)},
+    },
+)

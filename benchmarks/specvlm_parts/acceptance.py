@@ -1,20 +1,16 @@
-"""Acceptance by pruner and ratio, and a verdict on each claim of figures 6 to 8 of the paper."""
+"""Acceptance by pruner and ratio."""
 
 from __future__ import annotations
 
 import argparse
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
-from draftlens_lab.measure.statistics import central_interval, resampled_ratios, resamples
-from draftlens_lab.measure.tables import markdown_table
 from draftlens_lab.world.samples import Sample
-from numpy.typing import NDArray
-from shared import models_digest, remembered
+from shared import grid, models_digest, remembered
 
 from draftlens.engine import Engine
 from specvlm_parts.scenes import (
@@ -57,30 +53,6 @@ TREE_TITLES = {"tree": "EAGLE's tree, 25 nodes", "chain": "Chain, γ = 5"}
 
 Counts = dict[str, list[list[int]]]
 """By case and clip: tokens after the first, passes of a chain, passes of a tree."""
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A difference with its 95% interval over clips.
-
-    Args:
-        value: the difference.
-        low, high: ends of the interval.
-    """
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.value:+.1%} ({self.low:+.1%} to {self.high:+.1%})"
-
-    @property
-    def verdict(self) -> str:
-        """Whether the difference is above zero."""
-        if self.low > 0:
-            return "holds"
-        return "the contrary" if self.high < 0 else "not seen"
 
 
 def measure(engine: Engine, args: argparse.Namespace, kind: str) -> dict[str, Any]:
@@ -210,139 +182,33 @@ def calibrate(engine: Engine, kind: str, frames: int, max_new_tokens: int) -> di
     return {str(mass): tokens[mass] / tree_passes[mass] for mass in MASSES}
 
 
-class Lengths:
-    """Mean acceptance length of every case, and of resampled clips.
-
-    Args:
-        counts: by case.
-        tree: one of TREES.
-    """
-
-    def __init__(self, counts: Counts, tree: str) -> None:
-        self.counts = counts
-        self.column = 1 + list(TREES).index(tree)
-        self.indices = resamples(len(counts["all"]), 0)
-
-    def mean(self, case: str) -> float:
-        """Tokens emitted by passes / passes, over all clips."""
-        totals = np.sum(self.counts[case], 0)
-        return float(totals[0] / totals[self.column])
-
-    def resampled(self, case: str) -> NDArray[np.float64]:
-        """The same of each resample."""
-        table = np.asarray(self.counts[case])
-        return resampled_ratios(table[:, 0].tolist(), table[:, self.column].tolist(), self.indices)
-
-    def share_of_unpruned(self, case: str) -> tuple[float, tuple[float, float]]:
-        """Length of a case / unpruned length, and its 95% interval."""
-        interval = central_interval(self.resampled(case) / self.resampled("all"))
-        return self.mean(case) / self.mean("all"), interval
-
-    def margin(self, case: str, baseline: str) -> Difference:
-        """Length of a case minus that of another one, as a share of the unpruned length."""
-        whole = self.mean("all")
-        interval = central_interval((self.resampled(case) - self.resampled(baseline)) / whole)
-        return Difference((self.mean(case) - self.mean(baseline)) / whole, *interval)
-
-    def growth(self, case: str, baseline: str, low: float, high: float) -> Difference:
-        """The margin at the ratio `high` minus the margin at the ratio `low`."""
-        margins = {}
-        differences = {}
-        for ratio in (low, high):
-            names = (f"{case} {ratio}", f"{baseline} {ratio}")
-            margins[ratio] = self.margin(*names).value
-            differences[ratio] = self.resampled(names[0]) - self.resampled(names[1])
-        change = (differences[high] - differences[low]) / self.mean("all")
-        return Difference(margins[high] - margins[low], *central_interval(change))
+def length(counts: Counts, tree: str, case: str, ratio: str = "") -> str:
+    """Mean acceptance length: tokens emitted by passes / passes, over all clips."""
+    totals = np.sum(counts[f"{case} {ratio.removeprefix('r = ')}".strip()], 0)
+    return f"{totals[0] / totals[1 + list(TREES).index(tree)]:.2f}"
 
 
 def report(figures: Mapping[str, Any], kind: str) -> list[str]:
-    """Tables and verdicts as lines of Markdown."""
-    lines = [f"## Mean acceptance length: {KINDS[kind]}"]
+    """Acceptance lengths by pruner and ratio, by λ and by self-speculation."""
+    blocks = [f"## Mean acceptance length: {KINDS[kind]}"]
     for frames, part in figures.items():
-        number = len(part["counts"]["all"])
-        title = f"{number} {KINDS[kind]} of {frames} frames, {part['visual']} visual tokens"
-        lines += ["", f"### {title}", ""]
-        for tree, tree_title in TREE_TITLES.items():
-            lines += [*table_by_ratio(Lengths(part["counts"], tree), tree_title), ""]
-        lines += [*further_lines(part), ""]
-        lines += [*verdict_lines(Lengths(part["counts"], "tree")), ""]
-        lines.append(
-            f"Counted from the draft's ranks of the answer's tokens; on the first "
-            f"{part['checked']} of them the engine itself said the same tokens in as many passes."
+        counts = part["counts"]
+        number, visual = len(counts["all"]), part["visual"]
+        blocks.append(f"### {number} {KINDS[kind]} of {frames} frames, {visual} visual tokens")
+        suffix = f" {RATIOS[0]}"
+        names = [case.removesuffix(suffix) for case in counts if case.endswith(suffix)]
+        for tree, title in TREE_TITLES.items():
+            every, none = (length(counts, tree, case) for case in ("all", "none"))
+            blocks += [
+                f"{title}: all visual tokens {every}, none {none}.",
+                grid("pruner", names, [f"r = {r}" for r in RATIOS], partial(length, counts, tree)),
+            ]
+        curve = ", ".join(f"{mass}: {value:.2f}" for mass, value in part["masses"].items())
+        totals = {name: np.sum(rows, 0) for name, rows in part["self"].items()}
+        own = ", ".join(f"{name} {total[0] / total[2]:.2f}" for name, total in totals.items())
+        blocks.append(
+            f"λ by the tree's length at r = {CALIBRATION_RATIO} on {CALIBRATION_SAMPLES} others: "
+            f"{curve}; `specvlm` has {part['mass']}. Self-speculation at r = 0.9, tree, the first "
+            f"{part['checked']}, whose tokens and passes the engine confirmed: {own}."
         )
-    return lines
-
-
-def table_by_ratio(lengths: Lengths, title: str) -> list[str]:
-    """Acceptance lengths by pruner and ratio."""
-    names = [
-        case.removesuffix(f" {RATIOS[0]}")
-        for case in lengths.counts
-        if case.endswith(f" {RATIOS[0]}")
-    ]
-    rows = [
-        [name, *(f"{lengths.mean(f'{name} {ratio}'):.2f}" for ratio in RATIOS)] for name in names
-    ]
-    columns = ["pruner", *(f"r = {ratio}" for ratio in RATIOS)]
-    summary = f"all visual tokens {lengths.mean('all'):.2f}, none {lengths.mean('none'):.2f}"
-    return [f"{title}: {summary}.", "", *markdown_table(columns, rows)]
-
-
-def further_lines(part: Mapping[str, Any]) -> list[str]:
-    """Acceptance by λ and by self-speculation."""
-    curve = ", ".join(f"{mass}: {value:.2f}" for mass, value in part["masses"].items())
-    self_lengths = []
-    for name, rows in part["self"].items():
-        totals = np.sum(rows, 0)
-        self_lengths.append(f"{name} {totals[0] / totals[2]:.2f}")
-    return [
-        f"λ by the tree's length at r = {CALIBRATION_RATIO} on {CALIBRATION_SAMPLES} others: "
-        f"{curve}. `specvlm` has the best of them, {part['mass']}.",
-        "",
-        f"Self-speculation at r = 0.9, tree, the first {part['checked']}: "
-        f"{', '.join(self_lengths)}.",
-    ]
-
-
-def claims(lengths: Lengths) -> dict[str, Difference]:
-    """The paper's claims, as differences that should be above zero."""
-
-    def margin(case: str, baseline: str, ratio: float = 0.9) -> Difference:
-        return lengths.margin(f"{case} {ratio}", f"{baseline} {ratio}")
-
-    table: dict[str, Difference] = {}
-    for ratio in RATIOS:
-        table[f"fig. 6: specvlm beats random at r = {ratio}"] = margin("specvlm", "random", ratio)
-    growth = lengths.growth("specvlm", "random", 0.5, 0.97)
-    table["fig. 6: its margin grows from r = 0.5 to 0.97"] = growth
-    for window in WINDOWS:
-        claim = f"fig. 7a: attention beats the {window} window"
-        table[claim] = margin("attention", f"window {window}")
-    for pruner in TEMPORAL:
-        for baseline in ("uniform", "random"):
-            table[f"fig. 7b: {baseline} beats {pruner}"] = margin(baseline, pruner)
-    for stage, baseline in (("I", "uniform"), ("II", "attention")):
-        claim = f"fig. 8: with stage {stage} better than without ({baseline})"
-        table[claim] = margin("specvlm", baseline)
-    return table
-
-
-def verdict_lines(lengths: Lengths) -> list[str]:
-    """Each claim with its difference; the ratio is 0.9 unless another one is named."""
-    share, (low, high) = lengths.share_of_unpruned("specvlm 0.9")
-    columns = (
-        "claim of the paper (tree, r = 0.9)",
-        "difference, of the unpruned length",
-        "here",
-    )
-    rows = [
-        (claim, str(difference), difference.verdict)
-        for claim, difference in claims(lengths).items()
-    ]
-    return [
-        f"At r = 0.9 `specvlm` keeps {share:.1%} ({low:.1%} to {high:.1%}) of the unpruned length "
-        f"(tree).",
-        "",
-        *markdown_table(columns, rows, text_columns=(0, 2)),
-    ]
+    return blocks

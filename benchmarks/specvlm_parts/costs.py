@@ -9,17 +9,19 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from draftlens_lab.measure.pruning import kept_indices
-from draftlens_lab.measure.tables import markdown_table
 from shared import (
     Case,
     PrefilledPrompt,
     backbones,
     caption_sample,
     encoded_prompt,
+    grid,
     interleaved_seconds,
     median_seconds,
+    range_line,
     rotated,
     sample_inputs,
 )
@@ -197,70 +199,53 @@ def tree_methods(ratio: float) -> dict[str, dict[str, Any]]:
 
 def report_probe(figures: Mapping[str, Any]) -> list[str]:
     """A paragraph on the probe."""
-    ratios = figures["ratios"]
-    without = figures["peak"]["without"]
-    memory = figures["peak"]["with"] / without
+    without, with_probe = (figures["peak"][name] for name in ("without", "with"))
     return [
         f"## The probe at {figures['visual']} visual tokens",
-        "",
-        f"Prefill with the probe / without: {figures['ratio']:.3f} ({min(ratios):.3f} to "
-        f"{max(ratios):.3f}, {len(ratios)} pairs). Peak memory of tensors: {memory:.3f} times "
+        f"Prefill with the probe / without: {range_line(figures['ratios'])}, "
+        f"{len(figures['ratios'])} pairs. Peak memory of tensors: {with_probe / without:.3f} times "
         f"({without / 1e6:.0f} MB without).",
     ]
 
 
 def report_step(figures: Mapping[str, float | list[float]]) -> list[str]:
-    """A table of medians of draft steps; older results have only these."""
+    """Medians of draft steps."""
+
+    def median(size: int, column: str) -> str:
+        case = column.removesuffix(", ms")
+        return f"{np.median(figures[f'{case} {size}']):.2f}"
+
     sizes = sorted({int(name.split()[-1]) for name in figures})
-    medians = {
-        name: found if isinstance(found, float) else statistics.median(found)
-        for name, found in figures.items()
-    }
-    rows = [
-        (str(size), f"{medians[f'all {size}']:.2f}", f"{medians[f'{NUM_KEPT} kept {size}']:.2f}")
-        for size in sizes
-    ]
-    columns = ("visual tokens", "all, ms", f"{NUM_KEPT} kept, ms")
-    table = markdown_table(columns, rows, text_columns=())
-    return ["## A draft step by context", "", *table]
+    columns = ("all, ms", f"{NUM_KEPT} kept, ms")
+    return ["## A draft step by context", grid("visual tokens", sizes, columns, median)]
 
 
 def report_tree(figures: Mapping[str, Any]) -> list[str]:
-    """A table of verifications and a table of decoding."""
-    decode = figures["decode_seconds"]
+    """Verifications, and decoding with each tree."""
+    costs, decode = figures["verify_ms"], figures["decode_seconds"]
     runs = ", ".join(
         f"{len(by_tree['auto'])} clips, {len(by_tree['auto'][0])} repeats at {visual}"
         for visual, by_tree in decode.items()
     )
+
+    def verification(nodes: int, column: str) -> str:
+        context = column.removesuffix(", ms")
+        return f"{costs[f'{context}, {nodes} nodes']:.2f}"
+
+    def seconds(name: str, column: str) -> str:
+        clips = decode[column.split()[2]][name]
+        return f"{1e3 * statistics.mean(map(statistics.median, clips)):.2f}"
+
+    contexts = sorted({int(name.split()[0]) for name in costs})
     return [
         "## Verification by tree size",
-        "",
-        *_verification_table(figures["verify_ms"]),
-        "",
-        *_decode_table(decode),
-        "",
+        grid("nodes", SIZES, [f"{visual} visual, ms" for visual in contexts], verification),
+        grid(
+            "tree",
+            decode["1009"],
+            [f"decode at {visual} visual, ms a token" for visual in decode],
+            seconds,
+        ),
         f"Means over clips of medians over repeats ({runs}); fixed trees are the likeliest of "
-        f"their size.",
+        "their size.",
     ]
-
-
-def _verification_table(costs: Mapping[str, float]) -> list[str]:
-    contexts = sorted({int(name.split()[0]) for name in costs})
-    columns = ["nodes", *(f"{visual} visual, ms" for visual in contexts)]
-    rows = []
-    for nodes in SIZES:
-        values = [costs[f"{visual} visual, {nodes} nodes"] for visual in contexts]
-        rows.append([str(nodes), *(f"{value:.2f}" for value in values)])
-    return markdown_table(columns, rows, text_columns=())
-
-
-def _decode_table(decode: Mapping[str, Mapping[str, Sequence[Sequence[float]]]]) -> list[str]:
-    columns = ["tree", *(f"decode at {visual} visual, ms a token" for visual in decode)]
-    rows = []
-    for name in decode["1009"]:
-        means = [
-            1e3 * statistics.mean(statistics.median(repeats) for repeats in by_tree[name])
-            for by_tree in decode.values()
-        ]
-        rows.append([name, *(f"{value:.2f}" for value in means)])
-    return markdown_table(columns, rows)

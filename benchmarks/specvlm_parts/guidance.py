@@ -17,11 +17,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 from draftlens_lab.evaluate.samples import question_samples
-from draftlens_lab.measure.statistics import central_interval, resampled_ratios, resamples
-from draftlens_lab.measure.tables import markdown_table
 from draftlens_lab.world.samples import Sample
-from numpy.typing import NDArray
-from shared import backbones
+from shared import backbones, grid
 from torch import Tensor
 
 from draftlens.core.prefill_readings import NO_FEATURES, FeatureSpec
@@ -29,7 +26,6 @@ from draftlens.drafting.pruning import Pruning
 from draftlens.engine import Engine
 from draftlens.pruning import Visual, keep_count, make_pruner
 from draftlens.pruning.base import top
-from specvlm_parts.acceptance import Difference
 from specvlm_parts.scenes import (
     KINDS,
     SEED,
@@ -175,151 +171,66 @@ def selections(scores: Mapping[str, Tensor], ratio: float) -> dict[str, list[Pru
 
 
 def report(figures: Mapping[str, Any]) -> list[str]:
-    """The distribution of attention, then a table for captions and one for questions, as lines of
-    Markdown."""
+    """The distribution of attention, acceptance lengths, and shares of short answers."""
+    kinds = [kind for kind in KINDS if kind in figures]
     number = len(next(iter(figures["caption"]["counts"].values())))
-    lines = [
+    blocks = [
         f"## What attention could guide to (clips of {figures['frames']} frames)",
-        "",
         "The tenth of the visual tokens that is looked at most holds, of all attention to them:",
-        "",
-        *attention_table(figures),
+        grid("by", SOURCES, [*kinds, *FAMILIES], lambda name, kind: tenth(figures[kind], name)),
     ]
-    for kind in kinds_of(figures):
-        counts = figures[kind]["counts"]
-        lines += ["", f"{number} {KINDS[kind]}, mean acceptance length:", ""]
-        lines += [*length_table(counts), "", *length_gains(counts)]
+    for kind in kinds:
+        blocks += [
+            f"{number} {KINDS[kind]}, mean acceptance length:",
+            length_table(figures[kind]["counts"]),
+        ]
+    columns = {f"{family}, r = {ratio}": (family, ratio) for family in FAMILIES for ratio in RATIOS}
+
+    def proposed(name: str, column: str) -> str:
+        family, ratio = columns[column]
+        right, tokens, *_ = np.sum(figures[family]["counts"][f"{name} {ratio}"], 0)
+        return f"{right / tokens:.1%}"
+
     return [
-        *lines,
-        "",
+        *blocks,
         f"Answers to {number} questions of each family, share of their tokens that the draft "
-        f"proposes:",
-        "",
-        *question_lines({family: figures[family]["counts"] for family in FAMILIES}),
+        "proposes:",
+        grid("the draft sees", case_names(figures[FAMILIES[0]]["counts"]), columns, proposed),
     ]
 
 
 def report_turns(figures: Mapping[str, Any]) -> list[str]:
-    """Guidance of second questions by all text and by the new question, as lines of Markdown."""
-    lines = ["## Second questions: guidance by all text and by the new question"]
+    """Guidance of second questions by all text and by the new question."""
+    blocks = ["## Second questions: guidance by all text and by the new question"]
     for frames, part in figures.items():
-        counts = part["counts"]
-        number = len(counts[f"all of it {RATIOS[0]}"])
+        number = len(part["counts"][f"all of it {RATIOS[0]}"])
         shares = ", ".join(f"{name} {share:.0%}" for name, share in part["top_tenth"].items())
-        lines += ["", f"{number} {KINDS['chat']} of {frames} frames, mean acceptance length:", ""]
-        lines += [*length_table(counts), "", *length_gains(counts)]
-        lines.append(f"- Attention to the highest tenth of the visual tokens: {shares}.")
-    return lines
+        blocks += [
+            f"{number} {KINDS['chat']} of {frames} frames, mean acceptance length. Attention to "
+            f"the highest tenth of the visual tokens: {shares}.",
+            length_table(part["counts"]),
+        ]
+    return blocks
 
 
-def attention_table(figures: Mapping[str, Any]) -> list[str]:
+def tenth(part: Mapping[str, Any], name: str) -> str:
     """Share of attention to the highest tenth of the visual tokens."""
-    kinds = (*kinds_of(figures), *FAMILIES)
-    rows = []
-    for name in SOURCES:
-        shares = [figures[kind]["top_tenth"].get(name) for kind in kinds]
-        if any(shares):
-            rows.append([name, *("" if share is None else f"{share:.0%}" for share in shares)])
-    return markdown_table(["by", *kinds], rows)
+    share = part["top_tenth"].get(name)
+    return "" if share is None else f"{share:.0%}"
 
 
-def kinds_of(figures: Mapping[str, Any]) -> list[str]:
-    """Those of `KINDS` that were measured; older reports have captions only."""
-    return [kind for kind in KINDS if kind in figures]
-
-
-def length_table(counts: Counts) -> list[str]:
+def length_table(counts: Counts) -> str:
     """Mean acceptance lengths by case."""
-    columns = ["the draft sees"]
-    for ratio in RATIOS:
-        columns += [f"{tree}, r = {ratio}" for tree in TREES]
-    rows = []
-    for name in case_names(counts):
-        cells = [name]
-        for ratio in RATIOS:
-            _, tokens, *tree_passes = np.sum(counts[f"{name} {ratio}"], 0)
-            cells += [f"{tokens / number:.2f}" for number in tree_passes]
-        rows.append(cells)
-    return markdown_table(columns, rows)
+    columns = {f"{tree}, r = {ratio}": (tree, ratio) for ratio in RATIOS for tree in TREES}
 
+    def length(name: str, column: str) -> str:
+        tree, ratio = columns[column]
+        totals = np.sum(counts[f"{name} {ratio}"], 0)
+        return f"{totals[1] / totals[2 + list(TREES).index(tree)]:.2f}"
 
-def length_gains(counts: Counts) -> list[str]:
-    """The gain in acceptance length of the tree by the prompt's and the oracles' selections over
-    chance, as a share of the unpruned length."""
-    lines = []
-    for name in [name for name in SOURCES if f"most by {name} {RATIOS[0]}" in counts]:
-        gains = ", ".join(f"r = {ratio}: {length_gain(counts, name, ratio)}" for ratio in RATIOS)
-        lines.append(f"- Most by {name} against random: {gains}.")
-    return lines
-
-
-def length_gain(counts: Counts, source: str, ratio: float) -> Difference:
-    """Acceptance length of the tree in one case minus that of the random choice, as a share of the
-    unpruned length."""
-    lengths = {}
-    drawn = {}
-    for name in (f"most by {source}", "random", "all of it"):
-        rows = np.asarray(counts[f"{name} {ratio}"])
-        tokens, tree_passes = rows[:, 1], rows[:, -1]
-        lengths[name] = tokens.sum() / tree_passes.sum()
-        indices = resamples(len(rows), 0)
-        drawn[name] = resampled_ratios(tokens.tolist(), tree_passes.tolist(), indices)
-    whole = lengths["all of it"]
-    value = (lengths[f"most by {source}"] - lengths["random"]) / whole
-    interval = central_interval((drawn[f"most by {source}"] - drawn["random"]) / whole)
-    return Difference(float(value), *interval)
-
-
-def question_lines(families: Mapping[str, Counts]) -> list[str]:
-    """Shares of tokens that the draft proposes by case and family, and the gain of the prompt's and
-    the oracle's selections over chance."""
-    columns = ["the draft sees"]
-    for family in families:
-        columns += [f"{family}, r = {ratio}" for ratio in RATIOS]
-    rows = []
-    for name in case_names(families[FAMILIES[0]]):
-        cells = [name]
-        for counts in families.values():
-            for ratio in RATIOS:
-                proposed, tokens, *_ = np.sum(counts[f"{name} {ratio}"], 0)
-                cells.append(f"{proposed / tokens:.1%}")
-        rows.append(cells)
-    lines = markdown_table(columns, rows)
-    for name in (f"most by {PROMPT}", f"most by {ORACLE}"):
-        gains = ", ".join(
-            f"r = {ratio}: {gain(families, f'{name} {ratio}', f'random {ratio}')}"
-            for ratio in RATIOS
-        )
-        lines += ["", f"All families, {name} against random: {gains}."]
-    return lines
+    return grid("the draft sees", case_names(counts), columns, length)
 
 
 def case_names(counts: Counts) -> list[str]:
     """Names of cases without their ratios."""
     return list(dict.fromkeys(case.rsplit(" ", 1)[0] for case in counts))
-
-
-def gain(families: Mapping[str, Counts], case: str, baseline: str) -> Difference:
-    """Share of tokens that the draft proposes in one case minus that in another one, over all
-    families."""
-    rows = pooled(families, case)
-    baseline_rows = pooled(families, baseline)
-    indices = resamples(len(rows), 0)
-    resampled = resampled_shares(rows, indices) - resampled_shares(baseline_rows, indices)
-    value = proposed_share(rows) - proposed_share(baseline_rows)
-    return Difference(value, *central_interval(resampled))
-
-
-def pooled(families: Mapping[str, Counts], case: str) -> NDArray[np.int64]:
-    """Rows of a case in all families, int64 ``[samples, columns]``."""
-    return np.concatenate([np.asarray(counts[case]) for counts in families.values()])
-
-
-def proposed_share(rows: NDArray[np.int64]) -> float:
-    """Share of tokens that the draft proposes."""
-    return float(rows[:, 0].sum() / rows[:, 1].sum())
-
-
-def resampled_shares(rows: NDArray[np.int64], indices: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Share of tokens that the draft proposes, in each resample."""
-    return resampled_ratios(rows[:, 0].tolist(), rows[:, 1].tolist(), indices)

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from draftlens_lab.measure.pruning import kept_indices
-from draftlens_lab.measure.tables import markdown_table
 from shared import (
     Answerer,
     Case,
@@ -23,9 +22,12 @@ from shared import (
     median_seconds,
     milliseconds_line,
     predicted_speedup,
+    range_line,
+    ratios,
     rotated,
     sample_inputs,
     stock_answerer,
+    table,
 )
 
 from draftlens.engine import Engine
@@ -122,46 +124,42 @@ def pruned(prompt: Prompt) -> Prompt:
 
 
 def report(figures: Mapping[str, Any]) -> list[str]:
-    """A table, and a comparison with theory, as lines of Markdown."""
+    """A row for each method, and a comparison with theory."""
     runs = figures["runs"]
-    columns = (
-        "",
-        "end to end, s",
-        "speedup e2e",
-        "decode, s",
-        "speedup decode",
-        "τ",
-        "same",
-    )
-    rows = [row_of(name, method_runs, runs["hf-generate"]) for name, method_runs in runs.items()]
+    stock = runs["hf-generate"]
+
+    def row(name: str, own: Sequence[Run] | str) -> Run:
+        if isinstance(own, str):
+            return {"name": name, "e2e": f"failed: {own}"}
+        return {
+            "name": name,
+            "e2e": f"{statistics.median(run['e2e'] for run in own):.2f}",
+            "decode": statistics.median(run["decode"] for run in own),
+            "gain": range_line(speedups(stock, own, "e2e")),
+            "decode gain": range_line(speedups(stock, own, "decode")),
+            "tau": own[0].get("mean_acceptance_length"),
+            "same": all(a["tokens"] == b["tokens"] for a, b in zip(stock, own, strict=True)),
+        }
+
+    columns = {
+        "": "{name}",
+        "end to end, s": "{e2e}",
+        "speedup e2e": "{gain}",
+        "decode, s": "{decode:.2f}",
+        "speedup decode": "{decode gain}",
+        "τ": "{tau:.2f}",
+        "same": "{same}",
+    }
     lines = [
-        "## 16,000 visual tokens",
-        "",
-        *markdown_table(columns, rows, text_columns=(0, len(columns) - 1)),
-        "",
-        f"Medians of {len(runs['plain'])} interleaved runs of one clip after a warm-up, and from "
-        f"the least to the greatest ratio. Decode against our plain decoding:",
+        theory_line(name, runs[name], runs["plain"], figures["costs"], draft)
+        for name, draft in CHAINS.items()
     ]
-    for name, draft in CHAINS.items():
-        lines.append(theory_line(name, runs[name], runs["plain"], figures["costs"], draft))
-    return [*lines, "", f"Raw forwards, ms: {milliseconds_line(figures['costs'])}."]
-
-
-def row_of(name: str, runs: Sequence[Run] | str, reference: Sequence[Run]) -> list[str]:
-    """Cells of one method."""
-    if isinstance(runs, str):
-        return [name, f"failed: {runs}", "", "", "", "", ""]
-    tau = runs[0].get("mean_acceptance_length")
-    pairs = zip(reference, runs, strict=True)
-    same = all(stock["tokens"] == run["tokens"] for stock, run in pairs)
     return [
-        name,
-        f"{statistics.median(run['e2e'] for run in runs):.2f}",
-        format_range(speedups(reference, runs, "e2e")),
-        f"{statistics.median(run['decode'] for run in runs):.2f}",
-        format_range(speedups(reference, runs, "decode")),
-        "" if tau is None else f"{tau:.2f}",
-        "yes" if same else "NO",
+        "## 16,000 visual tokens",
+        table([row(*item) for item in runs.items()], columns),
+        f"Medians of {len(runs['plain'])} interleaved runs of one clip after a warm-up, and from "
+        "the least to the greatest ratio. Decode against our plain decoding: " + " ".join(lines),
+        f"Raw forwards, ms: {milliseconds_line(figures['costs'])}.",
     ]
 
 
@@ -189,10 +187,4 @@ def prompt_seconds(run: Run) -> float:
 
 def speedups(slow: Sequence[Run], fast: Sequence[Run], figure: str) -> list[float]:
     """Ratios of the runs of one repeat."""
-    pairs = zip(slow, fast, strict=True)
-    return [slow_run[figure] / fast_run[figure] for slow_run, fast_run in pairs]
-
-
-def format_range(ratios: Sequence[float]) -> str:
-    """Median and range."""
-    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+    return ratios([run[figure] for run in slow], [run[figure] for run in fast])

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from draftlens_lab.measure.rounds import accepted_per_pass
-from draftlens_lab.measure.tables import markdown_table
-from shared import caption_sample, rotated, sample_inputs
+from shared import caption_sample, grid, median_ratio, rotated, sample_inputs, table
 
 from draftlens import Result
 from draftlens.engine import Engine
@@ -52,15 +51,17 @@ def measure(engine: Engine, args: argparse.Namespace) -> dict[str, list[list[int
 
 
 def report(figures: Mapping[str, list[list[int]]]) -> list[str]:
-    """The means of the first steps and of all as lines of Markdown."""
-    rows = []
-    for frames, clips in figures.items():
-        by_step = [[clip[step] for clip in clips if len(clip) > step] for step in range(FIRST)]
-        means = [f"{statistics.mean(values):.2f}" if values else "" for values in by_step]
-        every = statistics.mean(length for clip in clips for length in clip)
-        rows.append([frames, *means, f"{every:.2f}"])
-    columns = ["frames", *map(str, range(FIRST)), "all steps"]
-    return ["## Accepted length by decoding step", "", *markdown_table(columns, rows)]
+    """The means of the first steps and of all."""
+
+    def mean(frames: str, step: object) -> str:
+        clips = figures[frames]
+        if step == "all steps":
+            return f"{statistics.mean(length for clip in clips for length in clip):.2f}"
+        lengths = [clip[int(str(step))] for clip in clips if len(clip) > int(str(step))]
+        return f"{statistics.mean(lengths):.2f}" if lengths else ""
+
+    columns: list[object] = [*range(FIRST), "all steps"]
+    return ["## Accepted length by decoding step", grid("frames", figures, columns, mean)]
 
 
 def measure_self(engine: Engine, args: argparse.Namespace) -> dict[str, Any]:
@@ -96,18 +97,23 @@ def timed(engine: Engine, inputs: Inputs, method: Any, max_new_tokens: int) -> t
 
 
 def report_self(figures: Mapping[str, Any]) -> list[str]:
-    """Medians as lines of Markdown."""
-    rows = []
-    for frames, found in figures.items():
-        plain = found["seconds"]["plain"]
-        for name, seconds in found["seconds"].items():
-            gain = statistics.median(a / b for a, b in zip(plain, seconds, strict=True))
-            length = statistics.mean(found["lengths"][name])
-            median = 1e3 * statistics.median(seconds)
-            rows.append([frames, name, f"{median:.1f}", f"{gain:.2f}", f"{length:.2f}"])
-    columns = ("frames", "way", "decoding, processor's ms a token", "of plain", "tokens a forward")
-    return [
-        "## Targets that draft for themselves, r = 0.9",
-        "",
-        *markdown_table(columns, rows, text_columns=(0, 1)),
+    """Medians."""
+    rows = [
+        {
+            "frames": frames,
+            "way": way,
+            "seconds": statistics.median(seconds),
+            "gain": median_ratio(found["seconds"]["plain"], seconds),
+            "length": statistics.mean(found["lengths"][way]),
+        }
+        for frames, found in figures.items()
+        for way, seconds in found["seconds"].items()
     ]
+    columns = {
+        "frames": "{frames}",
+        "way": "{way}",
+        "decoding, processor's ms a token": "{seconds:.1ms}",
+        "of plain": "{gain:.2f}",
+        "tokens a forward": "{length:.2f}",
+    }
+    return ["## Targets that draft for themselves, r = 0.9", table(rows, columns)]

@@ -14,9 +14,8 @@ import numpy as np
 import torch
 from draftlens_lab.evaluate.ranks import draft_ranks
 from draftlens_lab.measure.statistics import central_interval, resampled_ratios, resamples
-from draftlens_lab.measure.tables import markdown_table
 from numpy.typing import NDArray
-from shared import backbones, encoded_prompt
+from shared import backbones, encoded_prompt, table
 
 import draftlens
 from draftlens.engine import Engine
@@ -142,6 +141,10 @@ class Compared:
         totals = np.sum(self.counts[draft][case], 0)
         return float(totals[0] / totals[self.column])
 
+    def mean_line(self, draft: str, case: str) -> str:
+        """The mean as text."""
+        return f"{self.mean(draft, case):.2f}"
+
     def share(self, draft: str, case: str, whole_draft: str | None = None) -> str:
         """Length of a case / unpruned length of a draft (by default the same), with its 95%
         interval over clips."""
@@ -161,39 +164,21 @@ class Compared:
 
 
 def report(figures: Mapping[str, Any], kind: str) -> list[str]:
-    """Tables as lines of Markdown."""
-    lines = [f"## A draft trained with pruned prompts: {KINDS[kind]}"]
+    """A row for each case, by number of frames and tree."""
+    blocks = [f"## A draft trained with pruned prompts: {KINDS[kind]}"]
     for frames, part in figures.items():
         number = len(part["counts"][NAMES[0]]["all"])
         title = f"{number} {KINDS[kind]} of {frames} frames, {part['visual']} visual tokens"
-        lines += ["", f"### {title}", ""]
+        blocks.append(f"### {title}; the engine confirmed {part['checked']} of them")
         for tree, tree_title in TITLES.items():
-            lines += [f"{tree_title}.", "", *table(Compared(part["counts"], tree)), ""]
-        lines.append(
-            f"Counted from the drafts' ranks of the answers' tokens; on the first "
-            f"{part['checked']} clips the engine with the trained draft said the same tokens at "
-            f"r = 0.97 in as many passes."
-        )
-    return lines
-
-
-def table(compared: Compared) -> list[str]:
-    """A row for each case."""
-    rows = [
-        [
-            case,
-            *(f"{compared.mean(draft, case):.2f}" for draft in NAMES),
-            compared.gain(case),
-            *(compared.share(draft, case) for draft in NAMES),
-            compared.share(NAMES[1], case, NAMES[0]),
-        ]
-        for case in CASES
-    ]
-    columns = [
-        "pruner, r",
-        *NAMES,
-        "trained / embedded",
-        *(f"{draft}, of its unpruned length" for draft in NAMES),
-        "trained, of the embedded one's unpruned length",
-    ]
-    return markdown_table(columns, rows)
+            found = Compared(part["counts"], tree)
+            columns: dict[str, str | Callable[[str], object]] = {"pruner, r": str}
+            for name in NAMES:
+                columns[name] = partial(found.mean_line, name)
+            columns["trained / embedded"] = found.gain
+            for name in NAMES:
+                columns[f"{name}, of its unpruned length"] = partial(found.share, name)
+            whole = partial(found.share, NAMES[1], whole_draft=NAMES[0])
+            columns["trained, of the embedded one's unpruned length"] = whole
+            blocks += [f"{tree_title}.", table(CASES, columns)]
+    return blocks

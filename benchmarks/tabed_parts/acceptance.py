@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
-from draftlens_lab.measure.tables import markdown_table
-from shared import argument_parser, configure, environment, environment_line, save
+from shared import Benchmark, Report, grid, table
 
 from draftlens import TABED, load
 from draftlens.engine import Engine
@@ -18,52 +17,9 @@ from tabed_parts.cases import CASES, CHECKED, NAMES, VIEWS
 from tabed_parts.kinds import KINDS, prompts, read
 from tabed_parts.replay import GAMMA, Replay, Replayed, proposal, replay_hits
 from tabed_parts.taught import Taught, Teacher
-from tabed_parts.verdicts import efficiency, verdicts
-
-PREDICTION = """\
-Written before the first run. On the embedded pair M is the best view of every kind but text-only
-questions after a picture; P comes within 0.1 of it on pictures; T loses most on needles and
-captions of clips. So no mixture beats M by more than 2%, equal weights lose 2 to 4%, the paper's
-grid loses 1 to 2% because most answers are two to ten blocks long, and Bayes along the path loses
-less than 1%. With the near-sighted draft M fails on five pictures
-and on clips of 64 frames, and T and C are the best views there."""
 
 Counts = dict[str, list[tuple[int, int]]]
 """By case, for each prompt the tokens after the first one and the passes."""
-
-
-def main() -> None:
-    """Teach, replay, compare with the engine, and write the report."""
-    args = parse()
-    configure(args.threads)
-    engine = load(draft=args.draft, device="cpu") if args.draft else load(device="cpu")
-    began = time.perf_counter()
-    kinds = args.kinds or list(KINDS)
-    report: dict[str, Any] = {"environment": environment(args), "prediction": PREDICTION}
-    report["draft"] = args.draft or "embedded"
-    for temperature in args.temperatures:
-        answers = taught_answers(engine, kinds, args, temperature)
-        counts = replayed(answers)
-        report[f"temperature {temperature}"] = counts
-        report[f"right, temperature {temperature}"] = right_shares(answers)
-        if temperature == 0:
-            report["checked"] = checked(engine, answers, args)
-    report["minutes"] = (time.perf_counter() - began) / 60
-    save(args.out, report, page(report, args))
-    print(page(report, args))
-
-
-def parse() -> argparse.Namespace:
-    """Options of the part."""
-    parser = argument_parser(__doc__, "benchmarks/results/tabed_acceptance", repeats=1)
-    parser.add_argument("--prompts", type=int, default=60, help="prompts of each kind")
-    parser.add_argument("--checked", type=int, default=8, help="of these, answered by the engine")
-    parser.add_argument("--kinds", nargs="+", choices=tuple(KINDS), help="all by default")
-    parser.add_argument("--draft", help="folder of another draft for the embedded target")
-    parser.add_argument("--temperatures", type=int, nargs="+", choices=(0, 1), default=[0, 1])
-    parser.add_argument("--keep", type=Path, help="folder that keeps answers for the next run")
-    parser.set_defaults(max_new_tokens=128)
-    return parser.parse_args()
 
 
 def taught_answers(
@@ -169,70 +125,95 @@ def checked(engine: Engine, answers: Sequence[Taught], args: argparse.Namespace)
     return {"answers": compared}
 
 
-def table(counts: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> list[str]:
-    """Block efficiency by case and kind, with the mean over kinds last."""
-    kinds = list(counts)
-    rows = []
-    for name in names:
-        values = [efficiency(counts[kind][name]) for kind in kinds]
-        rows.append([name, *[f"{v:.2f}" for v in values], f"{sum(values) / len(values):.3f}"])
-    return markdown_table(["", *kinds, "mean"], rows)
+def efficiency(pairs: Sequence[Sequence[float]]) -> float:
+    """Tokens a pass."""
+    return sum(pair[0] for pair in pairs) / max(1, sum(pair[1] for pair in pairs))
 
 
-def chance_table(counts: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """By case and kind, the mean chance that rejection sampling accepts a draft token, with the
-    mean over kinds last."""
-    kinds = list(counts)
-    rows = []
-    for case in CASES:
-        values = []
-        for kind in kinds:
-            runs = [Replayed(*run) for run in counts[kind][case.name]]
-            tokens = sum(run.emitted for run in runs)
-            values.append(sum(run.chances for run in runs) / max(1, tokens))
-        mean = sum(values) / len(values)
-        rows.append([case.name, *[f"{value:.2f}" for value in values], f"{mean:.3f}"])
-    return markdown_table(["", *kinds, "mean"], rows)
+def measure(args: argparse.Namespace) -> Report:
+    """Teach, replay, and compare with the engine."""
+    engine = load(draft=args.draft, device="cpu") if args.draft else load(device="cpu")
+    began = time.perf_counter()
+    kinds = args.kinds or list(KINDS)
+    report: Report = {"draft": args.draft or "embedded"}
+    for temperature in args.temperatures:
+        answers = taught_answers(engine, kinds, args, temperature)
+        report[f"temperature {temperature}"] = replayed(answers)
+        report[f"right, temperature {temperature}"] = right_shares(answers)
+        if temperature == 0:
+            report["checked"] = checked(engine, answers, args)
+    return {**report, "minutes": (time.perf_counter() - began) / 60}
 
 
-def page(report: Mapping[str, Any], args: argparse.Namespace) -> str:
-    """The report as Markdown."""
-    lines = [
-        "# Acceptance by view and rule",
-        "",
-        environment_line(report["environment"]),
-        "",
-        f"Draft: {report['draft']}. {args.prompts} held-out prompts of each kind, chains of "
-        f"{GAMMA} draft tokens. Figures are tokens a pass. "
+def page(report: Report) -> list[str]:
+    """Block efficiency by case and kind, and the chances of rejection sampling."""
+    blocks = [
+        f"Draft: {report['draft']}. Chains of {GAMMA} draft tokens; figures are tokens a pass. "
         f"{report.get('checked', {}).get('answers', 0)} answers of the engine have the same "
         "tokens and passes as the replay.",
-        "",
-        "## Prediction",
-        "",
-        report["prediction"],
-        "",
     ]
     names = [*[case.name for case in CASES], *BOUNDS]
-    for temperature in args.temperatures:
-        counts = report[f"temperature {temperature}"]
-        title = "Greedy" if temperature == 0 else "Temperature 1, coupled noise"
-        lines += [f"## {title}", "", *table(counts, names), ""]
-        if temperature == 1:
-            lines += [
+    for temperature, title in (("0", "Greedy"), ("1", "Temperature 1, coupled noise")):
+        counts = report.get(f"temperature {temperature}")
+        if not counts:
+            continue
+        prompts_of_kind = len(next(iter(next(iter(counts.values())).values())))
+        blocks += [
+            f"## {title}, {prompts_of_kind} prompts of each kind",
+            with_mean(names, counts, efficiency),
+        ]
+        if temperature == "1":
+            blocks += [
                 "## Temperature 1, rejection sampling",
-                "",
                 "Mean over the answers' tokens of 1 - TV(p, q_w), the chance that a draft token "
                 "in their place is accepted:",
-                "",
-                *chance_table(counts),
-                "",
+                with_mean([case.name for case in CASES], counts, chance),
             ]
         shares = report[f"right, temperature {temperature}"]
-        rows = [
-            [letter, *[f"{of_kind[letter]:.0%}" for of_kind in shares.values()]] for letter in NAMES
+        blocks += [
+            "Share of the tokens that each view would have proposed:",
+            table(
+                [{"view": v, **{kind: of[v] for kind, of in shares.items()}} for v in NAMES],
+                {"": "{view}", **{kind: f"{{{kind}:.0%}}" for kind in shares}},
+            ),
         ]
-        lines += ["Share of the tokens that each view would have proposed:", ""]
-        lines += [*markdown_table(["", *shares], rows), ""]
-    if 0 in args.temperatures:
-        lines += ["## Verdicts", "", *verdicts(report["temperature 0"]), ""]
-    return "\n".join(lines)
+    return blocks
+
+
+def with_mean(
+    names: Sequence[str],
+    counts: Mapping[str, Mapping[str, Any]],
+    value: Callable[[Sequence[Any]], float],
+) -> str:
+    """A figure of the runs by name and kind, with the mean over kinds last."""
+
+    def cell(name: str, column: str) -> str:
+        if column == "mean":
+            return f"{sum(value(of[name]) for of in counts.values()) / len(counts):.3f}"
+        return f"{value(counts[column][name]):.2f}"
+
+    return grid("", names, [*counts, "mean"], cell)
+
+
+def chance(rows: Sequence[Sequence[Any]]) -> float:
+    """The mean chance that rejection sampling accepts a draft token."""
+    runs = [Replayed(*row) for row in rows]
+    return sum(run.chances for run in runs) / max(1, sum(run.emitted for run in runs))
+
+
+BENCHMARK = Benchmark(
+    "tabed_acceptance",
+    __doc__,
+    "Acceptance by view and rule",
+    measure,
+    page,
+    {
+        "--prompts": {"type": int, "default": 60, "help": "prompts of each kind"},
+        "--checked": {"type": int, "default": 8, "help": "of these, answered by the engine"},
+        "--kinds": {"nargs": "+", "choices": tuple(KINDS), "help": "all by default"},
+        "--draft": {"help": "folder of another draft for the embedded target"},
+        "--temperatures": {"type": int, "nargs": "+", "choices": (0, 1), "default": [0, 1]},
+        "--keep": {"type": Path, "help": "folder that keeps answers for the next run"},
+        "--max-new-tokens": 128,
+    },
+)

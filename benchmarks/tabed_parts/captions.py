@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Mapping
 from typing import Any
 
-from draftlens_lab.measure.tables import markdown_table
-from shared import argument_parser, configure, environment, environment_line, rotated, save
+from shared import Benchmark, Report, rotated, table
 
 from draftlens import TABED, load
 from draftlens.engine import Engine
@@ -26,23 +24,7 @@ WAYS: dict[str, Any] = {
 NAMES = ("first token", "wait for captions", "end to end")
 
 
-def main() -> None:
-    """Time, check the tokens, and write the report."""
-    parser = argument_parser(__doc__, "benchmarks/results/tabed_captions", repeats=3)
-    parser.add_argument("--prompts", type=int, default=6, help="prompts of each kind")
-    parser.set_defaults(max_new_tokens=32)
-    args = parser.parse_args()
-    configure(args.threads)
-    engine = load(device="cpu")
-    report = {
-        "environment": environment(args),
-        "kinds": {kind: measure(engine, kind, args) for kind in KINDS},
-    }
-    save(args.out, report, page(report))
-    print(page(report))
-
-
-def measure(engine: Engine, kind: str, args: argparse.Namespace) -> dict[str, dict[str, Any]]:
+def timed(engine: Engine, kind: str, args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Seconds of all runs by way: time to the first token, waiting for captions after it, and the
     whole answer.
 
@@ -70,24 +52,40 @@ def measure(engine: Engine, kind: str, args: argparse.Namespace) -> dict[str, di
     }
 
 
-def page(report: Mapping[str, Any]) -> str:
-    """The report as Markdown."""
+def measure(args: argparse.Namespace) -> Report:
+    """Seconds by kind and way."""
+    engine = load(device="cpu")
+    return {"kinds": {kind: timed(engine, kind, args) for kind in KINDS}}
+
+
+def page(report: Report) -> list[str]:
+    """Medians by kind and way."""
     rows = [
-        [kind, way, *[f"{1000 * statistics.median(times[name]):.0f}" for name in NAMES]]
+        {
+            "kind": kind,
+            "way": way,
+            **{name: statistics.median(times[name]) for name in NAMES},
+        }
         for kind, ways in report["kinds"].items()
         for way, times in ways.items()
     ]
-    header = ["prompts", "", "first token, ms", "wait for captions, ms", "end to end, ms"]
-    return "\n".join(
-        [
-            "# Captions of the draft, after the first token",
-            "",
-            environment_line(report["environment"]),
-            "",
-            "Embedded pair; views M, T and C; captions of at most 32 tokens by the draft. Medians "
-            "over prompts and interleaved repeats. All tokens equal those of plain decoding.",
-            "",
-            *markdown_table(header, rows),
-            "",
-        ]
-    )
+    figures = {f"{name}, ms": f"{{{name}:.0ms}}" for name in NAMES}
+    return [
+        "Embedded pair; views M, T and C; captions of at most 32 tokens by the draft. Medians "
+        "over prompts and interleaved repeats. All tokens equal those of plain decoding.",
+        table(rows, {"prompts": "{kind}", "": "{way}", **figures}),
+    ]
+
+
+BENCHMARK = Benchmark(
+    "tabed_captions",
+    __doc__,
+    "Captions of the draft, after the first token",
+    measure,
+    page,
+    {
+        "--repeats": 3,
+        "--prompts": {"type": int, "default": 6, "help": "prompts of each kind"},
+        "--max-new-tokens": 32,
+    },
+)

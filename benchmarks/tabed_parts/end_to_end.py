@@ -5,21 +5,18 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Mapping
 from typing import Any
 
-from draftlens_lab.measure.tables import markdown_table
 from shared import (
     Answerer,
-    argument_parser,
+    Benchmark,
+    Report,
     assisted_answerer,
     backbones,
-    configure,
     engine_answerer,
-    environment,
-    environment_line,
+    grid,
+    median_ratio,
     rotated,
-    save,
     stock_answerer,
 )
 
@@ -27,43 +24,7 @@ from draftlens import TABED, SpeculativeDecoding, load
 from draftlens.engine import Engine
 from tabed_parts.kinds import KINDS, prompts
 
-PREDICTION = """\
-Written before the first run. With the embedded draft, `tabed` is 0 to 3% slower end to end than M
-alone on every kind where M is best, since T rests after eight tokens, and as fast on text. With the
-near-sighted draft it is faster than M by 20% or more on five pictures and on 64 frames. A captioner
-that runs in series costs more than it brings on answers of 60 tokens.
-
-The first run found 0.81 of M's speed on pictures and 0.92 on 64 frames: the second view is read,
-forwarded for eight tokens and moved out of the way, which costs a short answer more than 3%."""
-
 BASE = "M"
-
-
-def main() -> None:
-    """Time, check the tokens, and write the report."""
-    args = parse()
-    configure(args.threads)
-    engine = load(draft=args.draft, device="cpu") if args.draft else load(device="cpu")
-    report: dict[str, Any] = {
-        "environment": environment(args),
-        "prediction": PREDICTION,
-        "draft": args.draft or "embedded",
-        "kinds": {kind: measure(engine, kind, args) for kind in args.kinds or KINDS},
-    }
-    save(args.out, report, page(report))
-    print(page(report))
-
-
-def parse() -> argparse.Namespace:
-    """Options of the part."""
-    parser = argument_parser(__doc__, "benchmarks/results/tabed_endtoend", repeats=3)
-    parser.add_argument("--prompts", type=int, default=6, help="prompts of each kind")
-    parser.add_argument("--kinds", nargs="+", choices=tuple(KINDS), help="all by default")
-    parser.add_argument("--draft", help="folder of another draft for the embedded target")
-    parser.add_argument("--tree", help="of the draft, such as eagle; a chain of 5 by default")
-    parser.add_argument("--captions", action="store_true", help="with the view of captions, too")
-    parser.set_defaults(max_new_tokens=128)
-    return parser.parse_args()
 
 
 def cases(engine: Engine, args: argparse.Namespace) -> dict[str, Answerer]:
@@ -92,7 +53,7 @@ def cases(engine: Engine, args: argparse.Namespace) -> dict[str, Answerer]:
     return answerers
 
 
-def measure(engine: Engine, kind: str, args: argparse.Namespace) -> dict[str, Any]:
+def timed(engine: Engine, kind: str, args: argparse.Namespace) -> dict[str, Any]:
     """Seconds from the processors' input to the last token, by case and prompt.
 
     Raises:
@@ -129,50 +90,47 @@ def measure(engine: Engine, kind: str, args: argparse.Namespace) -> dict[str, An
     return {"seconds": seconds, "lengths": {k: statistics.mean(v) for k, v in lengths.items()}}
 
 
-def ratios(kind: Mapping[str, Any], name: str) -> list[float]:
-    """Seconds of M over those of a case, by prompt: above 1 the case is faster."""
-    values = kind["seconds"][name]
-    if len(values) < len(kind["seconds"][BASE]):
-        return []
-    return [base / value for base, value in zip(kind["seconds"][BASE], values, strict=True)]
+def measure(args: argparse.Namespace) -> Report:
+    """Seconds and lengths by kind."""
+    engine = load(draft=args.draft, device="cpu") if args.draft else load(device="cpu")
+    kinds = {kind: timed(engine, kind, args) for kind in args.kinds or KINDS}
+    return {"draft": args.draft or "embedded", "kinds": kinds}
 
 
-def page(report: Mapping[str, Any]) -> str:
-    """The report as Markdown."""
+def page(report: Report) -> list[str]:
+    """Speed and tokens a pass by case and kind."""
     kinds = report["kinds"]
-    names = list(next(iter(kinds.values()))["seconds"])
-    rows = []
-    for name in names:
-        row = [name]
-        for kind in kinds.values():
-            values = ratios(kind, name)
-            row.append(f"{statistics.median(values):.2f}" if values else "")
-        rows.append(row)
-    lengths = [
-        [name, *[f"{kind['lengths'][name]:.2f}" for kind in kinds.values()]]
-        for name in next(iter(kinds.values()))["lengths"]
+    first = next(iter(kinds.values()))
+
+    def speed(name: str, kind: str) -> str:
+        seconds = kinds[kind]["seconds"]
+        is_whole = len(seconds[name]) == len(seconds[BASE])
+        return f"{median_ratio(seconds[BASE], seconds[name]):.2f}" if is_whole else ""
+
+    return [
+        f"Draft: {report['draft']}. Figures are M's seconds over a case's: above 1 the case is "
+        "faster. Medians over prompts of medians over interleaved repeats; vision, prefill, "
+        "captions and drafting included. All tokens equal those of stock generate.",
+        "## Speed compared with M",
+        grid("", first["seconds"], kinds, speed),
+        "## Tokens a pass",
+        grid("", first["lengths"], kinds, lambda n, kind: f"{kinds[kind]['lengths'][n]:.2f}"),
     ]
-    return "\n".join(
-        [
-            "# End to end, by views",
-            "",
-            environment_line(report["environment"]),
-            "",
-            f"Draft: {report['draft']}. Figures are M's seconds over a case's: above 1 the case is "
-            "faster. Medians over prompts of medians over interleaved repeats; vision, prefill, "
-            "captions and drafting included. All tokens equal those of stock generate.",
-            "",
-            "## Prediction",
-            "",
-            report["prediction"],
-            "",
-            "## Speed compared with M",
-            "",
-            *markdown_table(["", *kinds], rows),
-            "",
-            "## Tokens a pass",
-            "",
-            *markdown_table(["", *kinds], lengths),
-            "",
-        ]
-    )
+
+
+BENCHMARK = Benchmark(
+    "tabed_endtoend",
+    __doc__,
+    "End to end, by views",
+    measure,
+    page,
+    {
+        "--repeats": 3,
+        "--prompts": {"type": int, "default": 6, "help": "prompts of each kind"},
+        "--kinds": {"nargs": "+", "choices": tuple(KINDS), "help": "all by default"},
+        "--draft": {"help": "folder of another draft for the embedded target"},
+        "--tree": {"help": "of the draft, such as eagle; a chain of 5 by default"},
+        "--captions": {"action": "store_true", "help": "with the view of captions, too"},
+        "--max-new-tokens": 128,
+    },
+)

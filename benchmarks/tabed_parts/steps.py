@@ -8,16 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from draftlens_lab.measure.tables import markdown_table
-from shared import (
-    argument_parser,
-    backbones,
-    configure,
-    environment,
-    environment_line,
-    interleaved_seconds,
-    save,
-)
+from shared import Benchmark, Report, backbones, grid, interleaved_seconds, table
 
 from draftlens import load
 from draftlens.core.sampling import SamplingRule
@@ -31,12 +22,6 @@ from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
 
-PREDICTION = """\
-Written before the first run. Two views of 1,000 and 40 tokens: 1.25 of one view's step on the
-embedded draft, whose steps are launches; 1.1 at 16,000. Four views at 1,000: 1.5. A padded batch of
-two rows: 1.4 at 1,000 and 2 at 16,000; two passes one by one: 1.8 at 1,000 and 1.1 at 16,000.
-Mixing two views of 150,000 ids: 1 to 3 ms."""
-
 LENGTHS = (1000, 16000)
 """Tokens of the view that reads everything."""
 TEXT = 40
@@ -44,32 +29,6 @@ TEXT = 40
 VOCABULARY = 150_000
 STEPS = 4
 """Steps that are timed together: the levels of a chain of five after its first."""
-
-
-def main() -> None:
-    """Time steps, mixing and memory, and write the report."""
-    args = parse()
-    configure(args.threads)
-    _, draft = backbones(load(device="cpu"))
-    rows = []
-    for length in LENGTHS:
-        rows += step_rows(draft, length, args.repeats)
-    mixing = mixing_seconds(args.repeats)
-    report = {
-        "environment": environment(args),
-        "prediction": PREDICTION,
-        "steps": rows,
-        "mixing": mixing,
-        "memory": memory_rows(draft),
-    }
-    save(args.out, report, page(report))
-    print(page(report))
-
-
-def parse() -> argparse.Namespace:
-    """Options of the part."""
-    parser = argument_parser(__doc__, "benchmarks/results/tabed_steps", repeats=15)
-    return parser.parse_args()
 
 
 def text_prompt(draft: Backbone, length: int) -> Prompt:
@@ -188,50 +147,44 @@ def memory_rows(draft: Backbone) -> list[dict[str, Any]]:
     return rows
 
 
-def page(report: dict[str, Any]) -> str:
-    """The report as Markdown."""
-    steps = [
-        [
-            str(row["length"]),
-            row["case"],
-            f"{1e3 * row['seconds']:.2f}",
-            f"{row['ratio'][1]:.2f} ({row['ratio'][0]:.2f} to {row['ratio'][2]:.2f})",
-        ]
-        for row in report["steps"]
+def measure(args: argparse.Namespace) -> Report:
+    """Steps, mixing and memory."""
+    _, draft = backbones(load(device="cpu"))
+    steps = [row for length in LENGTHS for row in step_rows(draft, length, args.repeats)]
+    return {"steps": steps, "mixing": mixing_seconds(args.repeats), "memory": memory_rows(draft)}
+
+
+def page(report: Report) -> list[str]:
+    """Steps, mixing and memory."""
+    steps = {
+        "tokens of M": "{length}",
+        "views": "{case}",
+        "ms": "{seconds:.2ms}",
+        "ratio": "{ratio[1]:.2f} ({ratio[0]:.2f} to {ratio[2]:.2f})",
+    }
+    memory: dict[str, Any] = {
+        "tokens of M": "{length}",
+        "packed": "{packed:.1MiB}",
+        "one by one": "{one by one:.1MiB}",
+        "ratio": lambda row: f"{row['packed'] / row['one by one']:.3f}",
+    }
+    mixing = report["mixing"]
+    return [
+        "## A step",
+        "Ratios are to M's step in the same repeat: median (quartiles).",
+        table(report["steps"], steps),
+        f"## Mixing over {VOCABULARY:,} ids",
+        grid("", mixing, ["ms"], lambda name, _: f"{1e3 * mixing[name]:.2f}"),
+        "## Keys and values, MiB",
+        table(report["memory"], memory),
     ]
-    memory = [
-        [
-            str(row["length"]),
-            f"{row['packed'] / 2**20:.1f}",
-            f"{row['one by one'] / 2**20:.1f}",
-            f"{row['packed'] / row['one by one']:.3f}",
-        ]
-        for row in report["memory"]
-    ]
-    mixing = [[name, f"{1e3 * value:.2f}"] for name, value in report["mixing"].items()]
-    return "\n".join(
-        [
-            "# Steps of one draft with several views",
-            "",
-            environment_line(report["environment"]),
-            "",
-            "## Prediction",
-            "",
-            report["prediction"],
-            "",
-            "## A step",
-            "",
-            "Ratios are to M's step in the same repeat: median (quartiles).",
-            "",
-            *markdown_table(["tokens of M", "views", "ms", "ratio"], steps, {0, 1}),
-            "",
-            f"## Mixing over {VOCABULARY:,} ids",
-            "",
-            *markdown_table(["", "ms"], mixing),
-            "",
-            "## Keys and values, MiB",
-            "",
-            *markdown_table(["tokens of M", "packed", "one by one", "ratio"], memory),
-            "",
-        ]
-    )
+
+
+BENCHMARK = Benchmark(
+    "tabed_steps",
+    __doc__,
+    "Steps of one draft with several views",
+    measure,
+    page,
+    {"--repeats": 15},
+)

@@ -23,7 +23,7 @@ INTRODUCTION = """
 `draftlens evaluate` on 100 held-out clips (20 at other lengths than the first), pictures and
 questions of each family, greedy, through the processor; the whole report is in
 [benchmarks/results/evaluate.md](../../benchmarks/results/evaluate.md), and that of the first
-edition of the pair in [evaluate_first.md](../../benchmarks/results/evaluate_first.md).
+edition of the pair in [evaluate_first.json](../../benchmarks/results/evaluate_first.json).
 """
 SHOWN = {
     "all": "everything",

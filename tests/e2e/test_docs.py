@@ -132,6 +132,28 @@ def test_the_site_begins_at_index_html_and_keeps_quotes(tmp_path: Path) -> None:
     assert settings["smartquotes"] is False
 
 
+@pytest.mark.parametrize(
+    "name", ["speculative", "specvlm", "parallel", "tabed", "lookup", "hsd", "mixed", "spava"]
+)
+def test_the_page_of_a_method_begins_with_one_screen(name: str) -> None:
+    """What it does, how to call it and when it pays stand in front of its first table."""
+    screen, _, _ = read(f"docs/{name}.md").partition("\n|")
+    assert "```python\n" in screen
+    assert "\n## When it pays\n" in screen
+    assert len(screen.splitlines()) <= 45
+
+
+def test_every_page_is_in_the_sidebar() -> None:
+    """Once, and research comes after all others."""
+    trees = re.findall(
+        r"```{toctree}\n:caption: (.*?)\n:hidden:\n\n(.*?)```", read("docs/index.md"), re.DOTALL
+    )
+    listed = [page for _, pages in trees for page in pages.split() if not page.startswith("..")]
+    written = {page.stem for page in ROOT.glob("docs/*.md")} - {"index"}
+    assert sorted(listed) == sorted(written | {"cli"})
+    assert trees[-1][0] == "Research"
+
+
 def test_the_default_tree_of_specvlm_is_the_one_of_its_page() -> None:
     page = read("docs/specvlm.md")
     assert to_dict(draftlens.SpecVLM())["tree"] == "auto"

@@ -36,8 +36,8 @@ ELSEWHERE = {
     ("serve.md", 0): "needs a server; tests/e2e/serve asks one",
     ("structure.md", 0): "tests/e2e/test_docs.py runs it and looks at the result",
     ("training.md", 0): "tests/e2e/lab/test_train_draft.py runs all of the page",
-    ("training_reference.md", 0): "as the one of training.md",
-    ("world.md", 1): "reads a folder that draftlens world wrote",
+    ("training.md", 1): "as the first one",
+    ("world.md", 2): "reads a folder that draftlens world wrote",
 }
 """Snippets that are not run here, by page and number. Their names are checked as those of others
 are."""

@@ -17,6 +17,7 @@ import pytest
 import typer
 
 from draftlens.cli.app import LAB_COMMANDS, app
+from draftlens.cli.options import with_values
 from tests.e2e.conftest import CLIPS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,7 +53,7 @@ def test_every_printed_command_is_understood(page: Path) -> None:
         names = [word for word in words if not word.startswith("-")]
         if not names or {"-h", "--help"} & set(words):
             continue
-        rest = words[words.index(names[0]) + 1 :]
+        rest = with_values(words[words.index(names[0]) + 1 :])
         context = group.commands[names[0]].make_context(names[0], rest)
         assert context.info_name == names[0]
 

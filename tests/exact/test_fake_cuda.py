@@ -165,8 +165,8 @@ def test_the_kit_for_a_gpu(fake_cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(gpu, "draftlens", SimpleNamespace(load=load, generate=draftlens.generate))
     with fake_cuda():
-        report = gpu.measure(argparse.Namespace(device="cuda", tiny=True, minutes=5))
-    answers = [row for row in report.rows if row["way"] not in ("loading", "stock assisted")]
+        found = gpu.rows_of(argparse.Namespace(device="cuda", tiny=True, minutes=5))
+    answers = [row for row in found.rows if row["way"] not in ("loading", "stock assisted")]
     assert len(answers) == 24
     assert all(row.get("equal") for row in answers), answers
 

@@ -120,3 +120,30 @@ def test_the_name_of_a_method_is_written_once() -> None:
         assert METHODS[name] is kind
         assert name_of(kind()) == name
         assert not hasattr(kind, "name")
+
+
+def imports_of(path: Path, modules: set[str]) -> set[str]:
+    """Modules of draftlens that a module imports when it is imported itself."""
+    found = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= (names & modules) or ({node.module} & modules)
+    return found
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    """What is left after modules without open imports are taken away, again and again, is a
+    cycle."""
+    names = {
+        ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(
+            ".__init__"
+        ): path
+        for path in sources()
+    }
+    open_imports = {name: imports_of(path, set(names)) - {name} for name, path in names.items()}
+    while free := {name for name, imports in open_imports.items() if not imports}:
+        open_imports = {
+            name: imports - free for name, imports in open_imports.items() if name not in free
+        }
+    assert open_imports == {}

@@ -78,7 +78,7 @@ ELSEWHERE = {
     "videos/": "output of draftlens world",
 }
 """Paths that are outside of the checkout, and whose they are."""
-OUTPUT_FOLDERS = (".venv/", "OUT/", "runs/")
+OUTPUT_FOLDERS = (".venv/", "OUT/", "dist/", "runs/")
 
 OBJECTS = {
     "batch": "Batch",

@@ -13,7 +13,7 @@ class SeveralProcesses(AtOnce):
     """The members of `Prefill` about processes, for a prefill with the field `hosts`. They are
     imported on first use: jobs carry parts of prefills, so `processes` imports the prefills."""
 
-    hosts: int | None
+    hosts: int | None = None
 
     def device(self, device: str | None) -> str | None:
         from draftlens.prefill.spava.processes.torchrun import own_device

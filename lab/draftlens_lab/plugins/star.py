@@ -31,9 +31,11 @@ class StarPrefill(SeveralProcesses):
         decode: where keys and values are while the answer is decoded, with several processes:
             `"gathered"` on rank 0, `"sharded"` with those that read them, `"auto"` wherever there
             is memory and it is faster. It changes no token.
+        hosts: number of processes that read prompts together, as for prefill `spava`.
 
     Raises:
-        ConfigError: there are fewer than two blocks, or `decode` is unknown.
+        ConfigError: there are fewer than two blocks, `decode` is unknown, or `hosts` is no number
+            of processes.
 
     Example:
 
@@ -44,9 +46,11 @@ class StarPrefill(SeveralProcesses):
     blocks: int = 8
     query_tokens: int | None = None
     decode: str = "auto"
+    hosts: int | None = None
 
     def __post_init__(self) -> None:
         check_decode(self.decode)
+        self.check_hosts()
         if self.query_tokens is not None:
             check_whole("query_tokens", self.query_tokens)
         check_whole("blocks", self.blocks)
