@@ -17,11 +17,11 @@ from transformers.utils import logging as transformers_logging
 from draftlens.cli.options import NO_DRAFT, PLAIN, Loading
 from draftlens.cli.progress import count_bar, is_hidden, spinner
 from draftlens.core.errors import ConfigError
+from draftlens.core.names import AUTO, EMBEDDED
 from draftlens.engine import Engine
 from draftlens.load_engine import LoadProgress, load
 from draftlens.media import Limits
 from draftlens.media.conversation import Conversation, ask, read
-from draftlens.models.known_pairs import AUTO, EMBEDDED
 from draftlens.models.load import Loaded, known_draft, load_pair
 from draftlens.models.loading import pair_options
 
