@@ -9,11 +9,9 @@ from typing import Any
 
 from draftlens.batch.map import MapOptions
 from draftlens.cli.folders import FolderRun, find_media, run_folder
-from draftlens.cli.loading import engine_of, read_source
-from draftlens.cli.logs import is_quiet
-from draftlens.cli.model_options import Loading
-from draftlens.cli.option_groups import Decoding, FolderOptions
-from draftlens.cli.show import print_json, result_json, show_stats, show_stream
+from draftlens.cli.loading import engine_of, read_media
+from draftlens.cli.options import FolderOptions, Loading
+from draftlens.cli.show import is_quiet, print_json, result_json, show_stats, show_stream
 from draftlens.core.errors import InputError
 from draftlens.core.stats import Clock, Stats
 from draftlens.engine import Engine
@@ -37,51 +35,63 @@ class Answering:
     """A call of `caption` or `ask`.
 
     Args:
+        decoding: arguments of `draftlens.load`.
         quiet: whether nothing but the result is printed, as JSON.
     """
 
     question: Question
-    decoding: Decoding
+    decoding: dict[str, Any]
     generation: dict[str, Any]
     loading: Loading
-    calibrate: bool
     quiet: bool
 
-    def load(self) -> Engine:
-        return engine_of(self.decoding, self.loading, self.quiet, self.calibrate)
+    def run(self, folder: FolderOptions) -> None:
+        """Answer on the terminal, or in a file with one line for each clip or image."""
+        if folder.out is None:
+            self._answer_one()
+        else:
+            self._answer_each(folder.out, folder)
 
+    def _load(self) -> Engine:
+        return engine_of(self.decoding, self.loading, self.quiet)
 
-def answer(answering: Answering, folder: FolderOptions) -> None:
-    """Answer on the terminal, or in a file with one line for each clip or image."""
-    if folder.out is None:
-        answer_one(answering)
-    else:
-        answer_each(answering, folder.out, folder)
+    def _answer_one(self) -> None:
+        question = self.question
+        media = _media_of(question)
+        began = time.perf_counter()
+        chat = read_media(self.quiet, question.limits, question.prompt, question.frames, **media)
+        reading_seconds = time.perf_counter() - began
+        engine = self._load()
+        # The first token takes as long as in Python: with the frames, without the loading.
+        clock = Clock(Stats())
+        clock.begin_earlier("frames", reading_seconds)
+        with clock.phase("frames"):
+            inputs = engine.process([chat])
+        stream = engine.answer(inputs, clock=clock, **self.generation)
+        if self.quiet:
+            print_json(result_json(stream.run()))
+        else:
+            show_stats(show_stream(stream, engine.pieces), engine.notice)
 
-
-def answer_one(answering: Answering) -> None:
-    """Answer one prompt and print the answer."""
-    question = answering.question
-    media = _media_of(question)
-    began = time.perf_counter()
-    chat = read_source(answering.quiet, question.limits, question.prompt, question.frames, **media)
-    reading_seconds = time.perf_counter() - began
-    engine = answering.load()
-    # The first token takes as long as in Python: with the frames, without the loading.
-    clock = Clock(Stats())
-    clock.begin_earlier("frames", reading_seconds)
-    with clock.phase("frames"):
-        inputs = engine.process([chat])
-    stream = engine.answer(inputs, clock=clock, **answering.generation)
-    if answering.quiet:
-        print_json(result_json(stream.run()))
-    else:
-        show_stats(show_stream(stream, engine.pieces), engine.notice)
+    def _answer_each(self, out: Path, folder: FolderOptions) -> None:
+        question = self.question
+        names = find_media(question.names, question.kind, out)
+        generation = dict(self.generation)
+        options = MapOptions(
+            kind=question.kind,
+            num_frames=question.frames,
+            limits=question.limits,
+            batch=folder.batch,
+            clip_seconds=folder.clip_seconds,
+            seed=generation.pop("seed"),
+        )
+        run = FolderRun(names, question.prompt, options, generation, self.quiet or is_quiet())
+        run_folder(run, out, folder.resume, self._load)
 
 
 def _media_of(question: Question) -> dict[str, Any]:
     names = question.names
-    if any(_is_folder(name) for name in names):
+    if any(not is_url(name) and Path(name).is_dir() for name in names):
         raise InputError("a folder needs a file for its answers: name one with --out FILE.jsonl")
     if question.kind == "image":
         return {"images": names}
@@ -90,24 +100,3 @@ def _media_of(question: Question) -> dict[str, Any]:
             "several clips need a file for their answers: name one with --out FILE.jsonl"
         )
     return {"video": names[0]}
-
-
-def _is_folder(name: str) -> bool:
-    return not is_url(name) and Path(name).is_dir()
-
-
-def answer_each(answering: Answering, out: Path, folder: FolderOptions) -> None:
-    """Answer the prompt about every clip or image, and write a line for each to a file."""
-    question = answering.question
-    names = find_media(question.names, question.kind, out)
-    generation = dict(answering.generation)
-    options = MapOptions(
-        kind=question.kind,
-        num_frames=question.frames,
-        limits=question.limits,
-        batch=folder.batch,
-        clip_seconds=folder.clip_seconds,
-        seed=generation.pop("seed"),
-    )
-    run = FolderRun(names, question.prompt, options, generation, answering.quiet or is_quiet())
-    run_folder(run, out, folder.resume, answering.load)

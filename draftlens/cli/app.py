@@ -6,31 +6,44 @@ of a wrong option are quick.
 
 from __future__ import annotations
 
+import json
+import logging
+from importlib.metadata import entry_points
 from importlib.resources import files
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from draftlens.cli import options as opt
-from draftlens.cli.chat import chat_command
-from draftlens.cli.help import example
-from draftlens.cli.methods import methods
-from draftlens.cli.model_options import PLAIN, Loading, takes_models
-from draftlens.cli.option_groups import (
+from draftlens.cli.help import example, takes_options
+from draftlens.cli.options import (
+    PLAIN,
     AnswerOptions,
     DecodingOptions,
     FolderOptions,
+    Loading,
     SeededAnswerOptions,
-    takes_groups,
 )
-from draftlens.cli.pairs import pairs
 from draftlens.cli.parse import parse_command
-from draftlens.cli.plugins import add_commands
 from draftlens.cli.serve import serve_command
-from draftlens.core.names import AUTO
+from draftlens.core.errors import ConfigError
+from draftlens.core.names import AUTO, LAB_INSTALLATION
 from draftlens.core.version import __version__
 
+if TYPE_CHECKING:
+    from draftlens.cli.answer import Question
+
 _DESCRIPTION = "Speculative decoding for vision-language models: faster, with the same output."
+
+COMMANDS = "draftlens.commands"
+"""Entry points of this group are functions that add commands to the application."""
+
+LAB_COMMANDS = (
+    *("bench", "calibrate", "evaluate", "explain", "lmms-task", "train-draft", "world"),
+)
+"""Commands of the package `draftlens-lab`."""
+
+_log = logging.getLogger("draftlens")
 
 app = typer.Typer(
     help=_DESCRIPTION,
@@ -42,175 +55,289 @@ app = typer.Typer(
 
 
 @app.command(**example("demo"))
-@takes_models
-@takes_groups
+@takes_options
 def demo(
-    clip: Annotated[
-        str | None, typer.Argument(help="Video file or URL; by default a clip from the package.")
-    ] = None,
+    clip: str | None = None,
     *,
     decoding: DecodingOptions,
-    frames: opt.Frames = 8,
-    prompt: opt.ClipPrompt = opt.VIDEO_PROMPT,
-    max_new_tokens: opt.MaxNewTokens = 320,
+    frames: int = 8,
+    prompt: str = opt.VIDEO_PROMPT,
+    max_new_tokens: int = 320,
     loading: Loading = PLAIN,
-    limits: opt.MediaLimits = None,
-    calibrate: opt.Calibrate = True,
-    as_json: opt.AsJson = False,
+    limits: str | None = None,
+    as_json: bool = False,
 ) -> None:
     """Compare draftlens with `generate` of transformers on a clip.
 
     Both answer the same prompt. A table then compares their speed and their answers.
+
+    Args:
+        clip: Video file or URL; by default a clip from the package.
+        prompt: Prompt for the clip.
     """
-    if clip is not None:
-        opt.check_media([clip], opt.parse_limits(limits))
+    bounds = opt.parse_limits(limits)
+    opt.check_media([] if clip is None else [clip], bounds)
     from draftlens.cli.demo import run_demo
     from draftlens.cli.loading import engine_of, read_media
 
     path = clip or str(files("draftlens") / "embedded" / "clips" / "shapes.mp4")
-    decoded = decoding.parsed()
-    chat = read_media(as_json, limits, prompt, frames, video=path)
-    engine = engine_of(decoded, loading, as_json, calibrate)
+    parsed = decoding.parsed()
+    chat = read_media(as_json, bounds, prompt, frames, video=path)
+    engine = engine_of(parsed, loading, as_json)
     run_demo(engine, engine.process([chat]), path, prompt, max_new_tokens, as_json)
 
 
 @app.command(**example("caption shapes.mp4 --frames 16"))
-@takes_models
-@takes_groups
+@takes_options
 def caption(
-    clips: Annotated[
-        list[str],
-        typer.Argument(help="Video file or URL; with --out any number of files and folders."),
-    ],
+    clips: list[str],
     *,
     decoding: DecodingOptions,
-    frames: opt.Frames = 8,
-    prompt: opt.ClipPrompt = opt.VIDEO_PROMPT,
+    frames: int = 8,
+    prompt: str = opt.VIDEO_PROMPT,
     answers: AnswerOptions,
     loading: Loading = PLAIN,
-    limits: opt.MediaLimits = None,
-    calibrate: opt.Calibrate = True,
+    limits: str | None = None,
     folder: FolderOptions,
-    as_json: opt.AsJson = False,
+    as_json: bool = False,
 ) -> None:
     """Describe a clip, or answer a prompt about it; with --out, about every clip of the folders.
 
     With --out, each line of the file is the answer about one clip as JSON. A clip that cannot be
     read is reported there and skipped.
-    """
-    bounds = opt.parse_limits(limits)
-    if folder.out is None:
-        opt.check_media(clips, bounds)
-    from draftlens.cli.answer import Answering, Question, answer
 
-    question = Question(clips, "video", prompt, frames, bounds)
-    answering = Answering(
-        question, decoding.parsed(), answers.generation, loading, calibrate, as_json
-    )
-    answer(answering, folder)
+    Args:
+        clips: Video file or URL; with --out any number of files and folders.
+        prompt: Prompt for the clip.
+    """
+    question = _question(clips, "video", prompt, frames, limits, folder)
+    from draftlens.cli.answer import Answering
+
+    Answering(question, decoding.parsed(), answers.generation, loading, as_json).run(folder)
 
 
 @app.command("ask", **example('ask shapes.png --prompt "Describe the image."'))
-@takes_models
-@takes_groups
+@takes_options
 def ask_command(
-    images: Annotated[
-        list[str],
-        typer.Argument(
-            help="One or more image files or URLs; with --out, files and folders whose images are "
-            "asked about one by one."
-        ),
-    ],
+    images: list[str],
     *,
-    prompt: Annotated[str, typer.Option(help="Prompt for the images.")],
+    prompt: str,
     decoding: DecodingOptions,
     answers: AnswerOptions,
     loading: Loading = PLAIN,
-    limits: opt.MediaLimits = None,
-    calibrate: opt.Calibrate = True,
+    limits: str | None = None,
     folder: FolderOptions,
-    as_json: opt.AsJson = False,
+    as_json: bool = False,
 ) -> None:
-    """Answer a prompt about one or more images; with --out, about each image of the folders."""
+    """Answer a prompt about one or more images; with --out, about each image of the folders.
+
+    Args:
+        images: One or more image files or URLs; with --out, files and folders whose images are
+            asked about one by one.
+        prompt: Prompt for the images.
+    """
+    question = _question(images, "image", prompt, 1, limits, folder)
+    from draftlens.cli.answer import Answering
+
+    Answering(question, decoding.parsed(), answers.generation, loading, as_json).run(folder)
+
+
+def _question(
+    names: list[str],
+    kind: str,
+    prompt: str,
+    frames: int,
+    limits: str | None,
+    folder: FolderOptions,
+) -> Question:
     bounds = opt.parse_limits(limits)
     if folder.out is None:
-        opt.check_media(images, bounds)
-    from draftlens.cli.answer import Answering, Question, answer
+        opt.check_media(names, bounds)
+    from draftlens.cli.answer import Question
 
-    question = Question(images, "image", prompt, 1, bounds)
-    answering = Answering(
-        question, decoding.parsed(), answers.generation, loading, calibrate, as_json
-    )
-    answer(answering, folder)
+    return Question(names, kind, prompt, frames, bounds)
 
 
 @app.command(**example("verify shapes.mp4"))
-@takes_models
-@takes_groups
+@takes_options
 def verify(
-    media: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Video files, or images with --images. Without any, the prompt is text only."
-        ),
-    ] = None,
+    media: list[str] | None = None,
     *,
-    images: opt.Images = False,
-    prompt: opt.MediaPrompt = "",
+    images: bool = False,
+    prompt: str = "",
     decoding: DecodingOptions,
-    frames: opt.Frames = 8,
+    frames: int = 8,
     answers: SeededAnswerOptions,
     loading: Loading = PLAIN,
-    limits: opt.MediaLimits = None,
-    calibrate: opt.Calibrate = True,
-    as_json: opt.AsJson = False,
+    limits: str | None = None,
+    as_json: bool = False,
 ) -> None:
     """Check that speculative decoding does not change the answers.
 
     Greedy answers are compared with those of `generate` in transformers, and sampled answers with
     those of plain decoding, token by token. The exit status is 1 if a token differs in float32.
+
+    Args:
+        media: Video files, or images with --images. Without any, the prompt is text only.
     """
-    opt.check_media(media or [], opt.parse_limits(limits))
+    bounds = opt.parse_limits(limits)
+    names = media or []
+    opt.check_media(names, bounds)
     from draftlens.cli.loading import engine_of
     from draftlens.cli.verify import read_prompts, verify_all
 
-    decoding_config = decoding.parsed()
+    parsed = decoding.parsed()
     text = opt.prompt_or_default(prompt, images)
-    prompts = read_prompts(media or [], images, text, frames, limits, as_json)
-    engine = engine_of(decoding_config, loading, as_json, calibrate)
+    prompts = read_prompts(names, images, text, frames, bounds, as_json)
+    engine = engine_of(parsed, loading, as_json)
     if not verify_all(engine, prompts, answers.generation, as_json):
         raise typer.Exit(1)
 
 
 @app.command(**example("doctor"))
-@takes_models
+@takes_options
 def doctor(
-    target: Annotated[
-        str | None,
-        typer.Option(
-            "--target", "-t", help="Target model to check: a folder, a Hub id, or `embedded`."
-        ),
-    ] = None,
-    draft: opt.Draft = AUTO,
+    *,
+    target: Annotated[str | None, typer.Option("--target", "-t")] = None,
+    draft: str = AUTO,
     loading: Loading = PLAIN,
-    as_json: opt.AsJson = False,
+    as_json: bool = False,
 ) -> None:
     """Show the environment, and check a target and its draft.
 
     The exit status is 2 if the two cannot be used together.
+
+    Args:
+        target: Target model to check: a folder, a Hub id, or `embedded`.
     """
     from draftlens.cli.doctor import collect_facts, show_facts
 
     show_facts(collect_facts(target, draft, loading), as_json)
 
 
-app.command(**example("methods"))(methods)
-app.command(**example("pairs"))(pairs)
-app.command("parse", **example("parse PAPER.pdf -o out/"))(
-    takes_models(takes_groups(parse_command))
-)
-app.command("chat", **example("chat shapes.mp4"))(takes_models(takes_groups(chat_command)))
-app.command("serve", **example("serve --port 8000"))(takes_models(takes_groups(serve_command)))
+@app.command(**example("methods"))
+@takes_options
+def methods(*, as_json: bool = False) -> None:
+    """List the decoding methods, the pruners, the views and weights of `tabed`, the prefills,
+    the schedules and the engines of passes, with the defaults of their options and where they
+    come from.
+
+    Other packages add some by the entry points `draftlens.methods`, `draftlens.pruners`,
+    `draftlens.prefills`, `draftlens.views`, `draftlens.weights` and `draftlens.passes`. An entry
+    that cannot be imported is listed with its error.
+    """
+    from draftlens.cli.catalogue import listed
+    from draftlens.cli.show import print_json, table
+
+    def shown(options: dict[str, Any]) -> str:
+        texts = (json.dumps(value, ensure_ascii=False).strip('"') for value in options.values())
+        return ", ".join(map("=".join, zip(options, texts, strict=True))) or "none"
+
+    kinds = listed()
+    if as_json:
+        print_json(kinds)
+        return
+    for title, rows in kinds.items():
+        cells = [
+            (row["name"], row["package"], row["error"] or shown(row["options"])) for row in rows
+        ]
+        table(title, ("name", "package", "options and defaults"), cells)
+
+
+@app.command(**example("pairs"))
+@takes_options
+def pairs(*, as_json: bool = False) -> None:
+    """List the pairs of models that --draft auto finds, and how each was checked.
+
+    Copies of a target are recognized by their configuration: local folders, quantized variants,
+    tuned models of the same size.
+    """
+    from draftlens.cli.show import console, print_json
+    from draftlens.models.known_pairs import PAIRS
+
+    if as_json:
+        names = ("target", "draft", "checked")
+        print_json([{name: getattr(pair, name) for name in names} for pair in PAIRS])
+        return
+    # No table: names are copied from here, and narrow terminals would break them.
+    for checked in dict.fromkeys(pair.checked for pair in PAIRS):
+        console.print(f"{checked}:", style="bold")
+        for pair in PAIRS:
+            if pair.checked == checked:
+                line = f"  --target {pair.target} --draft {pair.draft}"
+                console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print("tokenizers and vocabularies are compared whenever a pair is loaded", style="dim")
+
+
+app.command("parse", **example("parse PAPER.pdf -o out/"))(takes_options(parse_command))
+
+
+@app.command("chat", **example("chat shapes.mp4"))
+@takes_options
+def chat_command(
+    media: list[str] | None = None,
+    *,
+    decoding: DecodingOptions,
+    frames: int = 8,
+    system: str | None = None,
+    answers: AnswerOptions,
+    prompt_cache: Annotated[str, typer.Option(rich_help_panel=opt.MODELS)] = "2GB",
+    loading: Loading = PLAIN,
+    limits: str | None = None,
+    as_json: bool = False,
+) -> None:
+    """Chat about clips and images; each turn reads only what is new.
+
+    Questions are lines of the terminal or of standard input. Ctrl-C stops an answer, and Ctrl-D
+    ends the chat. `/add FILE` adds a clip or an image to the next question.
+
+    Args:
+        media: Video and image files or URLs for the first turn.
+        system: Text of a system message, for models that take one.
+        prompt_cache: Memory for what has been read, such as 2GB; 0 reads each turn anew.
+    """
+    bounds = opt.parse_limits(limits)
+    names = media or []
+    opt.check_media(names, bounds)
+    parsed = decoding.parsed()
+    generation = answers.generation
+    from draftlens.cli.chat_loop import ChatLoop
+    from draftlens.cli.loading import engine_of
+    from draftlens.models.prompt_cache import PromptCache
+
+    cache = PromptCache(prompt_cache)
+    engine = engine_of(parsed, loading, as_json)
+    engine.attach(cache)
+    chat = engine.chat(system=system, num_frames=frames, limits=bounds)
+    ChatLoop(engine, chat, cache, generation, as_json).run(names)
+
+
+app.command("serve", **example("serve --port 8000"))(takes_options(serve_command))
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add the commands of installed packages; those of a missing lab name its package."""
+    for point in entry_points(group=COMMANDS):
+        try:
+            point.load()(app)
+        except Exception as error:  # a foreign package may raise anything
+            _log.warning("commands of %s are left out: %s", point.value, error)
+    registered = {command.name for command in app.registered_commands}
+    for name in LAB_COMMANDS:
+        if name not in registered:
+            _add_missing(app, name)
+
+
+def _add_missing(app: typer.Typer, name: str) -> None:
+    settings = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+    @app.command(name, hidden=True, context_settings=settings)
+    def missing() -> None:
+        raise ConfigError(
+            f"the command {name!r} is part of the package draftlens-lab: {LAB_INSTALLATION}"
+        )
+
+
 add_commands(app)
 
 
@@ -220,26 +347,35 @@ def _print_version(is_requested: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(help=_DESCRIPTION)
-def common(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
-        ),
-    ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
-    quiet: Annotated[
-        bool,
-        typer.Option(
-            "--quiet", "-q", help="Print results and errors only: no figures, no progress."
-        ),
-    ] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Print all messages of the log.")
-    ] = False,
-) -> None:
-    """Options of all commands."""
-    from draftlens.cli.logs import show_logs
+class _Lines(logging.Handler):
+    """The log on the error stream."""
 
-    show_logs(quiet, verbose)
+    def emit(self, record: logging.LogRecord) -> None:
+        from draftlens.cli.show import error_console  # a wrong option is refused without it
+
+        style = "yellow" if record.levelno >= logging.WARNING else "dim"
+        error_console.print(record.getMessage(), style=style, markup=False, soft_wrap=True)
+
+
+@app.callback(help=_DESCRIPTION)
+@takes_options
+def common(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True)
+    ] = False,
+    debug: bool = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v")] = False,
+) -> None:
+    """Options of all commands.
+
+    Args:
+        version: Print the version and exit.
+        debug: Show the traceback of an error.
+        quiet: Print results and errors only: no figures, no progress.
+        verbose: Print all messages of the log.
+    """
+    _log.handlers = [_Lines()]
+    _log.propagate = False
+    _log.setLevel(logging.ERROR if quiet else logging.DEBUG if verbose else logging.WARNING)

@@ -14,8 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from draftlens.chat import Chat
-from draftlens.cli.logs import is_quiet
-from draftlens.cli.show import error_console, result_json, show_stats, show_stream
+from draftlens.cli.show import error_console, is_quiet, result_json, show_stats, show_stream
 from draftlens.core.errors import DraftlensError, InputError
 from draftlens.core.result import Chunk, Result
 from draftlens.core.text import printable

@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from draftlens.cli.loading import load_models
-from draftlens.cli.model_options import PLAIN, Loading
+from draftlens.cli.options import PLAIN, Loading
 from draftlens.cli.show import print_json, table
 from draftlens.core.errors import ConfigError
 from draftlens.core.names import AUTO

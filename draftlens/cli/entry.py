@@ -57,7 +57,7 @@ def main() -> None:
 
 def _run(debug: bool) -> None:
     from draftlens.cli.app import app
-    from draftlens.cli.switches import with_values
+    from draftlens.cli.options import with_values
     from draftlens.core.errors import DraftlensError
 
     try:

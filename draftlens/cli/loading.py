@@ -6,57 +6,45 @@ Media are read before models are loaded, so that a wrong path is reported at onc
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers.utils import logging as transformers_logging
 
-from draftlens.cli.model_options import NO_DRAFT, PLAIN, Loading
-from draftlens.cli.option_groups import Decoding
-from draftlens.cli.options import parse_limits
+from draftlens.cli.options import NO_DRAFT, PLAIN, Loading
 from draftlens.cli.progress import count_bar, is_hidden, spinner
-from draftlens.cli.threads import settle_threads
 from draftlens.core.errors import ConfigError
+from draftlens.core.names import AUTO, EMBEDDED
 from draftlens.engine import Engine
 from draftlens.load_engine import LoadProgress, load
 from draftlens.media import Limits
 from draftlens.media.conversation import Conversation, ask, read
-from draftlens.models.known_pairs import AUTO, EMBEDDED
 from draftlens.models.load import Loaded, known_draft, load_pair
 from draftlens.models.loading import pair_options
 
-__all__ = [
-    "engine_of",
-    "load_engine",
-    "load_models",
-    "make_folder",
-    "read_files",
-    "read_media",
-    "read_source",
-]
+MAX_SINGLE_THREADED = 50_000_000
+"""Number of parameters below which one thread is faster than several.
+
+In smaller models, threads wait for each other longer than they compute.
+"""
 
 _log = logging.getLogger("draftlens")
 
 
 def read_media(
-    quiet: bool, limits: str | None, prompt: str, frames: int = 8, **media: Any
-) -> Conversation:
-    """Return a prompt with its media read."""
-    return read_source(quiet, parse_limits(limits), prompt, frames, **media)
-
-
-def read_source(
     quiet: bool, limits: Limits, prompt: str, frames: int = 8, **media: Any
 ) -> Conversation:
-    """The same with limits that are parsed already."""
+    """Return a prompt with its media read."""
     with count_bar("reading frames", quiet) as on_frame:
         return read(ask(prompt, **media), frames, limits, on_frame=on_frame)
 
 
 def read_files(
     quiet: bool,
-    limits: str | None,
+    limits: Limits,
     prompt: str,
     frames: int,
     files: Sequence[str | Path],
@@ -68,30 +56,15 @@ def read_files(
     return read_media(quiet, limits, prompt, frames, video=files[0])
 
 
-def engine_of(decoding: Decoding, loading: Loading, quiet: bool, calibrate: bool = True) -> Engine:
-    """Load what the options of a command name; see `load_engine`."""
-    return load_engine(
-        decoding.target,
-        decoding.draft,
-        decoding.method,
-        loading,
-        quiet,
-        calibrate=calibrate,
-        prefill=decoding.prefill,
-        compile=decoding.compile,
-    )
-
-
-def load_engine(
-    target: str, draft: str, method: Any, loading: Loading, quiet: bool, **options: Any
-) -> Engine:
+def engine_of(decoding: Mapping[str, Any], loading: Loading, quiet: bool = False) -> Engine:
     """`draftlens.load`, with a spinner for each stage; the draft `none` is no draft.
 
     The number of threads, which decides what forwards cost, is settled before they are measured.
     """
-    _hide_bars(target, quiet)
+    _hide_bars(decoding["target"], quiet)
     progress = LoadProgress(lambda stage: spinner(stage, quiet), settle_threads)
-    return load(target, _draft_name(draft), method, progress=progress, **loading, **options)
+    draft = _draft_name(decoding["draft"])
+    return load(**{**decoding, "draft": draft}, progress=progress, **loading)
 
 
 def load_models(
@@ -132,3 +105,15 @@ def make_folder(folder: Path) -> None:
     except OSError as error:
         reason = error.strerror or error
         raise ConfigError(f"cannot write to the folder {folder}: {reason}") from error
+
+
+def settle_threads(model: Any) -> None:
+    """Set torch to one thread if a model is small and on the CPU.
+
+    Does nothing if the user has set OMP_NUM_THREADS. On a busy machine several threads are five or
+    more times slower, because each thread without a core delays all others.
+    """
+    if "OMP_NUM_THREADS" in os.environ or model.device.type != "cpu":
+        return
+    if sum(parameter.numel() for parameter in model.parameters()) < MAX_SINGLE_THREADED:
+        torch.set_num_threads(1)

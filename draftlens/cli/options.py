@@ -1,19 +1,24 @@
-"""Options that several commands share, and the values that they are parsed to."""
+"""The options of the commands, and the values that they are parsed to.
+
+Options are the fields of dataclasses, which commands share; their help is the text of the fields
+in the docstring (`help.takes_options`). Nothing that takes long to import is imported here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields, replace
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 
 from draftlens.cli import catalogue
-from draftlens.cli.help import ANSWER, MANY_FILES, MODELS
 from draftlens.core.errors import ConfigError
 from draftlens.core.files import parse_json
-from draftlens.core.names import AUTO, EMBEDDED
+from draftlens.core.names import AUTO, EMBEDDED, READER
 from draftlens.core.names import IMAGE_PROMPT as IMAGE_PROMPT
 from draftlens.core.names import VIDEO_PROMPT as VIDEO_PROMPT
 
@@ -21,8 +26,23 @@ if TYPE_CHECKING:
     from draftlens.media import Limits
     from draftlens.methods.base import Method
 
+MODELS = "Models and method"
+ANSWER = "Answer"
+MANY_FILES = "Many files"
+LOADING = "How models are loaded"
 
-def completes(find: Callable[[], Iterable[str]]) -> Callable[[str], Sequence[str]]:
+NO_DRAFT = "none"
+"""Value of `--draft` for no draft, even where the target's name is that of a pair."""
+
+Loading = Mapping[str, Any]
+"""The options of `draftlens.load` beside names and method, as they were given."""
+
+PLAIN: Loading = MappingProxyType({})
+
+Complete = Callable[[str], Sequence[str]]
+
+
+def completes(find: Callable[[], Iterable[str]]) -> Complete:
     """What a shell offers for the value of an option: those of `find` that begin as typed. Of
     values separated by commas, the last one is completed."""
 
@@ -33,221 +53,237 @@ def completes(find: Callable[[], Iterable[str]]) -> Callable[[str], Sequence[str
     return complete
 
 
-complete_methods = completes(lambda: catalogue.names("methods"))
-complete_pruners = completes(lambda: catalogue.names("pruners"))
+def _of_catalogue(kind: str, *further: str) -> Complete:
+    return completes(lambda: [*further, *catalogue.names(kind)])
 
 
-def _targets() -> list[str]:
-    from draftlens.models.known_pairs import PAIRS
+def _of_pairs(role: str, *further: str) -> Complete:
+    def find() -> Iterable[str]:
+        from draftlens.models.known_pairs import PAIRS
 
-    return list(dict.fromkeys([EMBEDDED, *(pair.target for pair in PAIRS)]))
+        return dict.fromkeys([*further, *(getattr(pair, role) for pair in PAIRS)])
 
-
-def _drafts() -> list[str]:
-    from draftlens.models.known_pairs import PAIRS
-
-    return list(dict.fromkeys([AUTO, "none", *(pair.draft for pair in PAIRS)]))
+    return completes(find)
 
 
-Target = Annotated[
-    str,
-    typer.Option(
-        "--target",
-        "-t",
-        help="Target model: a folder or a Hub id of a vision-language model, or `embedded` for "
-        "the pair in the package.",
-        rich_help_panel=MODELS,
-        autocompletion=completes(_targets),
-    ),
-]
-Draft = Annotated[
-    str,
-    typer.Option(
-        "--draft",
-        "-d",
-        help="Draft model: a smaller model with the same tokenizer, `auto` for the one known for "
-        "the target (`draftlens pairs`), or `none`.",
-        rich_help_panel=MODELS,
-        autocompletion=completes(_drafts),
-    ),
-]
-MethodName = Annotated[
-    str | None,
-    typer.Option(
-        "--method",
-        "-m",
-        help="Decoding method: `plain`, `lookup`, `speculative`, `specvlm`, `parallelvlm`, "
-        "`tabed`, `hsd` or `mixed` (`draftlens methods`). The default is `speculative` with a "
-        "draft, `lookup` where no draft is known, and `plain` with --draft none.",
-        rich_help_panel=MODELS,
-        autocompletion=complete_methods,
-    ),
-]
-SpeculativeConfig = Annotated[
-    str | None,
-    typer.Option(
-        help='Decoding method and its options: JSON such as \'{"tree": "eagle"}\' or '
-        '\'{"method": "tabed", "views": ["multimodal", "text"]}\', or the path of a .json or '
-        ".yaml file.",
-        rich_help_panel=MODELS,
-    ),
-]
-ScheduleName = Annotated[
-    str | None,
-    typer.Option(
-        "--schedule",
-        help="Order of drafting and verifying: `serial`, or `parallel`, in which "
-        "draft and target work at the same time. The default is that of the method.",
-        rich_help_panel=MODELS,
-        autocompletion=completes(lambda: catalogue.names("schedules")),
-    ),
-]
-Prefill = Annotated[
-    str | None,
-    typer.Option(
-        help="How the target reads prompts: a name, or JSON with its options, such as "
-        '\'{"name": "full"}\'. `draftlens methods` lists them; those for long videos are faster, '
-        "and most are approximate.",
-        rich_help_panel=MODELS,
-        autocompletion=completes(lambda: catalogue.names("prefills")),
-    ),
-]
-Frames = Annotated[
-    int, typer.Option("--frames", min=1, help="Number of frames to sample from each clip.")
-]
-MaxNewTokens = Annotated[
-    int,
-    typer.Option(min=1, help="Maximum number of tokens in an answer.", rich_help_panel=ANSWER),
-]
-Sample = Annotated[
-    bool,
-    typer.Option(
-        "--sample",
-        help="Sample tokens instead of choosing the most likely one.",
-        rich_help_panel=ANSWER,
-    ),
-]
-Temperature = Annotated[
-    float | None,
-    typer.Option(
-        min=0.0,
-        help="Sampling temperature; implies --sample. 0 is greedy decoding.",
-        rich_help_panel=ANSWER,
-    ),
-]
-TopK = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Sample from the k most likely tokens; implies --sample.",
-        rich_help_panel=ANSWER,
-    ),
-]
-TopP = Annotated[
-    float | None,
-    typer.Option(
-        min=0.0,
-        max=1.0,
-        help="Sample from the most likely tokens that together have this probability (nucleus "
-        "sampling); implies --sample.",
-        rich_help_panel=ANSWER,
-    ),
-]
-MinP = Annotated[
-    float | None,
-    typer.Option(
-        min=0.0,
-        max=1.0,
-        help="Sample from the tokens with at least this share of the highest probability; implies "
-        "--sample.",
-        rich_help_panel=ANSWER,
-    ),
-]
-RepetitionPenalty = Annotated[
-    float | None,
-    typer.Option(
-        min=0.001, help="Penalty for repeated tokens; 1 is no penalty.", rich_help_panel=ANSWER
-    ),
-]
-Seed = Annotated[
-    int | None, typer.Option(help="Seed of the sampling noise.", rich_help_panel=ANSWER)
-]
-AllowLongPrompt = Annotated[
-    bool,
-    typer.Option(
-        "--allow-long-prompt",
-        help="Also answer prompts with more positions than the target was trained for.",
-        rich_help_panel=ANSWER,
-    ),
-]
-MediaLimits = Annotated[
-    str | None,
-    typer.Option(
-        "--limits",
-        help="Limits on the size of media files: JSON such as '{\"max_bytes\": 1000000}'.",
-    ),
-]
-ClipPrompt = Annotated[str, typer.Option(help="Prompt for the clip.")]
-MediaPrompt = Annotated[
-    str,
-    typer.Option(
-        help="Prompt for the media; by default a request for a description.", show_default=False
-    ),
-]
-Images = Annotated[bool, typer.Option("--images", help="Read the files as images.")]
-Calibrate = Annotated[
-    bool,
-    typer.Option(
-        help="Measure the time of forwards when a pair is first loaded, for about two seconds.",
-        rich_help_panel=MODELS,
-    ),
-]
-Compile = Annotated[
-    str,
-    typer.Option(
+def _among(*values: str) -> Any:
+    return option(None, autocompletion=completes(lambda: values))
+
+
+def option(default: Any, *flags: str, **settings: Any) -> Any:
+    """A field of a dataclass of options; the settings are those of `typer.Option`."""
+    return field(default=default, metadata={"flags": flags, **settings})
+
+
+complete_methods = _of_catalogue("methods")
+complete_pruners = _of_catalogue("pruners")
+
+
+@dataclass(frozen=True)
+class DecodingOptions:
+    """Models and how they decode.
+
+    Args:
+        target: Target model: a folder or a Hub id of a vision-language model, or `embedded` for the
+            pair in the package.
+        draft: Draft model: a smaller model with the same tokenizer, `auto` for the one known for
+            the target (`draftlens pairs`), or `none`.
+        method: Decoding method: `plain`, `lookup`, `speculative`, `specvlm`, `parallelvlm`,
+            `tabed`, `hsd` or `mixed` (`draftlens methods`). The default is `speculative` with a
+            draft, `lookup` where no draft is known, and `plain` with --draft none.
+        schedule: Order of drafting and verifying: `serial`, or `parallel`, in which draft and
+            target work at the same time. The default is that of the method.
+        speculative_config: Decoding method and its options: JSON such as '{"tree": "eagle"}' or
+            '{"method": "tabed", "views": ["multimodal", "text"]}', or the path of a .json or .yaml
+            file.
+        prefill: How the target reads prompts: a name, or JSON with its options, such as
+            '{"name": "full"}'. `draftlens methods` lists them; those for long videos are faster,
+            and most are approximate.
+        calibrate: Measure the time of forwards when a pair is first loaded, for about two seconds.
+    """
+
+    panel: ClassVar[str] = MODELS
+
+    target: str = option(EMBEDDED, "--target", "-t", autocompletion=_of_pairs("target", EMBEDDED))
+    draft: str = option(AUTO, "--draft", "-d", autocompletion=_of_pairs("draft", AUTO, NO_DRAFT))
+    method: str | None = option(None, "--method", "-m", autocompletion=complete_methods)
+    schedule: str | None = option(None, autocompletion=_of_catalogue("schedules"))
+    speculative_config: str | None = None
+    prefill: str | None = option(None, autocompletion=_of_catalogue("prefills"))
+    compile: str = option(
+        "no",
         metavar="ENGINE",
         help=f"What computes decode forwards: {', '.join(catalogue.names('passes'))}, or `auto` "
         "for what suits the model. Without a value, they are compiled first, and the code is kept "
         "on disk.",
-        rich_help_panel=MODELS,
-        autocompletion=completes(lambda: [AUTO, *catalogue.names("passes")]),
-    ),
-]
-Answers = Annotated[
-    Path | None,
-    typer.Option(
-        "--out",
-        "-o",
-        help="File for the answers: one JSON line for each file.",
-        rich_help_panel=MANY_FILES,
-    ),
-]
-Resume = Annotated[
-    bool | None,
-    typer.Option(
-        "--resume/--restart",
-        help="With --out: continue the answers in the file, or discard them.",
-        rich_help_panel=MANY_FILES,
-    ),
-]
-BatchSize = Annotated[
-    int,
-    typer.Option(
-        "--batch",
-        min=1,
-        help="With --out: number of files that are answered together.",
-        rich_help_panel=MANY_FILES,
-    ),
-]
-ClipSeconds = Annotated[
-    float,
-    typer.Option(
-        min=0.1,
-        help="With --out: time limit for reading one file, in seconds.",
-        rich_help_panel=MANY_FILES,
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
+        autocompletion=_of_catalogue("passes", AUTO),
+    )
+    calibrate: bool = True
+
+    def parsed(self) -> dict[str, Any]:
+        """Arguments of `draftlens.load`; the draft may be `none`."""
+        return {
+            "target": self.target,
+            "draft": self.draft,
+            "method": parse_method(self.method, self.speculative_config, schedule=self.schedule),
+            "prefill": parse_prefill(self.prefill),
+            "compile": parse_compile(self.compile),
+            "calibrate": self.calibrate,
+        }
+
+
+@dataclass(frozen=True)
+class AnswerOptions:
+    """Length and sampling of answers.
+
+    Args:
+        max_new_tokens: Maximum number of tokens in an answer.
+        sample: Sample tokens instead of choosing the most likely one.
+        temperature: Sampling temperature; implies --sample. 0 is greedy decoding.
+        top_k: Sample from the k most likely tokens; implies --sample.
+        top_p: Sample from the most likely tokens that together have this probability (nucleus
+            sampling); implies --sample.
+        min_p: Sample from the tokens with at least this share of the highest probability; implies
+            --sample.
+        repetition_penalty: Penalty for repeated tokens; 1 is no penalty.
+        seed: Seed of the sampling noise.
+        allow_long_prompt: Also answer prompts with more positions than the target was trained for.
+    """
+
+    panel: ClassVar[str] = ANSWER
+
+    max_new_tokens: int = option(256, min=1)
+    sample: bool = False
+    temperature: float | None = option(None, min=0.0)
+    top_k: int | None = option(None, min=1)
+    top_p: float | None = option(None, min=0.0, max=1.0)
+    min_p: float | None = option(None, min=0.0, max=1.0)
+    repetition_penalty: float | None = option(None, min=0.001)
+    seed: int | None = None
+    allow_long_prompt: bool = False
+
+    @property
+    def generation(self) -> dict[str, Any]:
+        """The options of `Engine.answer`, with the seed; temperature 0 means greedy decoding."""
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        names = ("temperature", "top_k", "top_p", "min_p")
+        sampling = {name: given[name] for name in names if name in given}
+        generation: dict[str, Any] = {"do_sample": False}
+        if self.temperature != 0 and (self.sample or sampling):
+            generation = {"do_sample": True, **sampling}
+        if self.repetition_penalty is not None:
+            generation["repetition_penalty"] = self.repetition_penalty
+        from draftlens.options import checked_options
+
+        checked_options(generation)  # before anything is read or loaded
+        if self.allow_long_prompt:
+            generation["allow_long_prompt"] = True
+        return {"max_new_tokens": self.max_new_tokens, "seed": self.seed, **generation}
+
+
+@dataclass(frozen=True)
+class SeededAnswerOptions(AnswerOptions):
+    """`AnswerOptions` with a fixed seed, for the comparison of two answers."""
+
+    seed: int | None = 0
+
+
+@dataclass(frozen=True)
+class FolderOptions:
+    """Output and reading of many files.
+
+    Args:
+        out: File for the answers: one JSON line for each file.
+        resume: With --out: continue the answers in the file, or discard them.
+        batch: With --out: number of files that are answered together.
+        clip_seconds: With --out: time limit for reading one file, in seconds.
+    """
+
+    panel: ClassVar[str] = MANY_FILES
+
+    out: Path | None = option(None, "--out", "-o")
+    resume: bool | None = option(None, "--resume/--restart")
+    batch: int = option(4, min=1)
+    clip_seconds: float = option(60.0, min=0.1)
+
+
+@dataclass(frozen=True)
+class CommonOptions:
+    """Options that commands take one by one.
+
+    Args:
+        frames: Number of frames to sample from each clip.
+        prompt: Prompt for the media; by default a request for a description.
+        images: Read the files as images.
+        limits: Limits on the size of media files: JSON such as '{"max_bytes": 1000000}'.
+        as_json: Print the result as JSON and nothing else.
+    """
+
+    frames: int = option(8, min=1)
+    prompt: str = option("", show_default=False)
+    images: bool = False
+    limits: str | None = None
+    as_json: bool = option(False, "--json")
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """How a model is loaded: the fields of `draftlens.models.loading.LoadOptions`, of which None
+    leaves one out.
+
+    Args:
+        device: Device: cpu, cuda, cuda:1, ..., or `auto` to spread a large model over several
+            devices. The default is a GPU if there is one.
+        dtype: Data type: float32, bfloat16 (or bf16), float16, or `auto` for that of the
+            checkpoint. The default is float32 on the CPU and `auto` on other devices.
+        revision: Branch, tag or commit on the Hub.
+        trust_remote_code: Run the code of this checkpoint; set for each model.
+        quantization: Quantization: 4bit or 8bit (bitsandbytes), int8 or int4 (torchao; int8 of a
+            draft needs none with an engine of --compile that has it), or JSON as in the
+            `quantization_config` of a checkpoint. Quantized checkpoints need none.
+        attn_implementation: Attention implementation: sdpa or eager.
+        device_map: Placement by accelerate instead of --device: auto, balanced, sequential, or JSON
+            of modules and devices.
+        cache_dir: Folder of downloads.
+    """
+
+    panel: ClassVar[str] = LOADING
+
+    device: str | None = _among("cpu", "cuda", "auto")
+    dtype: str | None = _among("auto", "float32", "bfloat16", "float16")
+    revision: str | None = None
+    trust_remote_code: bool | None = None
+    quantization: str | None = _among("4bit", "8bit", "int8", "int4")
+    attn_implementation: str | None = _among("sdpa", "eager")
+    device_map: str | None = _among("auto", "balanced", "balanced_low_0", "sequential")
+    cache_dir: str | None = None
+
+
+def parse_loading(value: Any) -> Any:
+    """Return the value of one of `ModelOptions`, which may be a JSON object."""
+    if not isinstance(value, str) or not value.lstrip().startswith("{"):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise typer.BadParameter(f"{value!r} is not valid JSON: {error}") from error
+
+
+def check_names(target: str | None, draft: str | None, loading: Loading) -> None:
+    """Refuse models that are neither on the Hub nor in its local cache, before torch is imported.
+
+    Folders are looked at when the models are loaded.
+    """
+    for role, prefix, name in (("target", "", target), ("draft", "draft_", draft)):
+        no_hub_names = (None, EMBEDDED, READER, AUTO, NO_DRAFT)
+        if name is None or name in no_hub_names or Path(name).exists():
+            continue
+        from draftlens.core.hub import check_hub, is_cached, is_local
+
+        revision = loading[f"{prefix}revision"]
+        cache_dir = loading[f"{prefix}cache_dir"] or loading["cache_dir"]
+        if not is_local(name) and not is_cached(name, revision, cache_dir):
+            check_hub(name, role, revision)
 
 
 def prompt_or_default(prompt: str, images: bool) -> str:
@@ -315,6 +351,24 @@ def parse_compile(value: str) -> bool | str:
     return {"yes": True, "no": False}.get(value, value)
 
 
+def with_values(words: Iterable[str]) -> list[str]:
+    """The words of a command line with `--compile=VALUE` for every way to write it, such as
+    `--compile VALUE`, `--compile` (yes) and `--VALUE` for an engine of passes of draftlens."""
+    values = ("yes", "no", AUTO, *catalogue.names("passes"))
+    short = {"--no-compile": "no", f"--compile-{AUTO}": AUTO}
+    short |= {f"--{name}": name for name in catalogue.own_names("passes")}
+    rewritten: list[str] = []
+    for word in words:
+        if rewritten[-1:] == ["--compile"]:
+            rewritten[-1] = f"--compile={word if word in values else 'yes'}"
+            if word in values:
+                continue
+        rewritten.append(f"--compile={short[word]}" if word in short else word)
+    if rewritten[-1:] == ["--compile"]:
+        rewritten[-1] = "--compile=yes"
+    return rewritten
+
+
 def parse_text(text: str, source: str) -> Any:
     """Return the values of a text: YAML if `source` ends with .yaml or .yml, otherwise JSON."""
     import yaml
@@ -368,25 +422,3 @@ def _parse_numbers(text: str) -> dict[str, Any]:
         raise ConfigError("--limits is not valid: it must be an object of numbers")
     numbers: dict[str, Any] = values
     return numbers
-
-
-def sampling_options(
-    sample: bool,
-    temperature: float | None,
-    top_k: int | None,
-    top_p: float | None,
-    min_p: float | None,
-    repetition_penalty: float | None,
-) -> dict[str, Any]:
-    """Return the options of `generate` for sampling; temperature 0 means greedy decoding."""
-    options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-    sampling = {name: value for name, value in options.items() if value is not None}
-    generation: dict[str, Any] = {"do_sample": False}
-    if temperature != 0 and (sample or sampling):
-        generation = {"do_sample": True, **sampling}
-    if repetition_penalty is not None:
-        generation["repetition_penalty"] = repetition_penalty
-    from draftlens.options import checked_options
-
-    checked_options(generation)  # before anything is read or loaded
-    return generation

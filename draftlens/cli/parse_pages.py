@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from draftlens.cli.model_options import NO_DRAFT, Loading
+from draftlens.cli.options import NO_DRAFT, Loading
 from draftlens.cli.progress import spinner
 from draftlens.cli.show import console, error_console, print_json
 from draftlens.core.errors import ConfigError, MediaError
@@ -72,20 +72,14 @@ class ParseRun:
             parser = PipelineParser(self.settings, limits=self.limits)
             return parser, {"settings": used, "target": None}
 
-        from draftlens.cli.loading import load_engine
+        from draftlens.cli.loading import engine_of
         from draftlens.documents.run import DocumentParser
 
         if self.target == READER:
             _log.warning(TOY)
-        engine = load_engine(
-            self.target,
-            NO_DRAFT,
-            "plain",
-            self.loading,
-            self.as_json,
-            calibrate=False,
-            compile=self.compile,
-        )
+        decoding: dict[str, Any] = {"target": self.target, "draft": NO_DRAFT, "method": "plain"}
+        decoding |= {"calibrate": False, "compile": self.compile}
+        engine = engine_of(decoding, self.loading, self.as_json)
         asking = DocumentParser(engine, self.settings, limits=self.limits)
         if self.calibrate:
             asking.calibrate()

@@ -10,8 +10,7 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
 from rich.text import Text
 
-from draftlens.cli.logs import is_quiet
-from draftlens.cli.show import error_console
+from draftlens.cli.show import error_console, is_quiet
 
 LINE_SECONDS = 30.0
 """Time between two lines about progress where there is no terminal."""

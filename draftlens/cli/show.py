@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,7 +13,6 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from draftlens.cli.logs import is_quiet
 from draftlens.core.result import Chunk, Result
 from draftlens.core.stats import DEFINITIONS, Stats
 from draftlens.core.text import printable
@@ -148,6 +148,11 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
 def show_files(folder: Path, *names: str) -> None:
     """Print the names of the files that a command has written."""
     console.print(f"{folder} holds {', '.join(names)}", markup=False, soft_wrap=True)
+
+
+def is_quiet() -> bool:
+    """Whether nothing but errors is printed beside the results (`draftlens --quiet`)."""
+    return not logging.getLogger("draftlens").isEnabledFor(logging.WARNING)
 
 
 def show_stats(result: Result, notice: str = "") -> None:

@@ -14,6 +14,7 @@ from draftlens.core.errors import ConfigError
 from draftlens.core.result import Result
 from draftlens.engine import Engine
 from draftlens.inputs import Inputs
+from draftlens.media import Limits
 from draftlens.media.conversation import Conversation
 from draftlens.methods.base import PlainDecoding
 from draftlens.models.checks import LONG_PROMPT
@@ -101,7 +102,7 @@ def read_prompts(
     images: bool,
     prompt: str,
     frames: int,
-    limits: str | None,
+    limits: Limits,
     quiet: bool,
 ) -> list[NamedPrompt]:
     """One prompt for each clip, or one for all images, or one without media."""

@@ -8,19 +8,8 @@ from importlib.resources import files
 from typing import Any
 
 from draftlens.core.errors import ConfigError
-from draftlens.core.names import AUTO, EMBEDDED, LAB_INSTALLATION, READER
-
-__all__ = [
-    "AUTO",
-    "EMBEDDED",
-    "PAIRS",
-    "KnownPair",
-    "Shape",
-    "draft_for",
-    "draft_for_config",
-    "path_of",
-    "remedy",
-]
+from draftlens.core.names import EMBEDDED as EMBEDDED
+from draftlens.core.names import LAB_INSTALLATION, READER
 
 LOADED = "loaded and run"
 BY_CONFIG = "by its published sizes only"
@@ -64,81 +53,36 @@ class KnownPair:
     checked: str = BY_CONFIG
 
 
-def _llava(size: str, hidden_size: int, num_layers: int) -> KnownPair:
-    return KnownPair(
-        f"llava-hf/llava-1.5-{size}-hf",
-        "llava-hf/llava-1.5-7b-hf",
-        Shape("llava", "llama", hidden_size, num_layers),
-    )
+def _pair(names: str, size: str, draft: str, *shape: Any) -> KnownPair:
+    """Two sizes in the pattern of a family's names; the shape is the target's."""
+    return KnownPair(names.format(size), names.format(draft), Shape(*shape))
 
 
-def _llava_next(size: str, hidden_size: int, num_layers: int) -> KnownPair:
-    return KnownPair(
-        f"llava-hf/llava-v1.6-vicuna-{size}-hf",
-        "llava-hf/llava-v1.6-vicuna-7b-hf",
-        Shape("llava_next", "llama", hidden_size, num_layers),
-    )
-
-
-def _onevision(size: str, draft: str, hidden_size: int, num_layers: int) -> KnownPair:
-    return KnownPair(
-        f"llava-hf/llava-onevision-qwen2-{size}-ov-hf",
-        f"llava-hf/llava-onevision-qwen2-{draft}-ov-hf",
-        Shape("llava_onevision", "qwen2", hidden_size, num_layers),
-    )
-
-
-def _qwen(series: str, size: str, draft: str, hidden_size: int, num_layers: int) -> KnownPair:
-    model_types = {"2": "qwen2_vl", "2.5": "qwen2_5_vl", "3": "qwen3_vl"}
-    model_type = model_types[series]
-    if "-A" in size:  # a mixture of experts
-        model_type += "_moe"
-    return KnownPair(
-        f"Qwen/Qwen{series}-VL-{size}-Instruct",
-        f"Qwen/Qwen{series}-VL-{draft}-Instruct",
-        Shape(model_type, "", hidden_size, num_layers),
-    )
-
-
-def _internvl(series: str, size: str, draft: str, hidden_size: int, num_layers: int) -> KnownPair:
-    text_type = "qwen2" if series == "3" else "qwen3"
-    return KnownPair(
-        f"OpenGVLab/InternVL{series}-{size}{'-hf' if series == '3' else '-HF'}",
-        f"OpenGVLab/InternVL{series}-{draft}{'-hf' if series == '3' else '-HF'}",
-        Shape("internvl", text_type, hidden_size, num_layers),
-    )
-
-
-def _smolvlm(size: str, draft: str, hidden_size: int, num_layers: int) -> KnownPair:
-    return KnownPair(
-        f"HuggingFaceTB/SmolVLM2-{size}",
-        f"HuggingFaceTB/SmolVLM2-{draft}",
-        Shape("smolvlm", "llama", hidden_size, num_layers),
-    )
-
+_ONEVISION = "llava-hf/llava-onevision-qwen2-{}-ov-hf"
+_SMOL = "HuggingFaceTB/SmolVLM2-{}-Instruct"
 
 PAIRS: tuple[KnownPair, ...] = (
     KnownPair(EMBEDDED, EMBEDDED, Shape("llava_onevision", "qwen2", 128, 20), LOADED),
-    _llava("13b", 5120, 40),
-    _llava_next("13b", 5120, 40),
-    _onevision("7b", "0.5b", 3584, 28),
-    _onevision("72b", "7b", 8192, 80),
-    _qwen("2", "7B", "2B", 3584, 28),
-    _qwen("2", "72B", "7B", 8192, 80),
-    _qwen("2.5", "7B", "3B", 3584, 28),
-    _qwen("2.5", "32B", "7B", 5120, 64),
-    _qwen("2.5", "72B", "7B", 8192, 80),
-    _qwen("3", "8B", "2B", 4096, 36),
-    _qwen("3", "32B", "2B", 5120, 64),
-    _qwen("3", "235B-A22B", "4B", 4096, 94),
-    _internvl("3", "8B", "1B", 3584, 28),
-    _internvl("3", "14B", "1B", 5120, 48),
-    _internvl("3", "38B", "2B", 5120, 64),
-    _internvl("3", "78B", "2B", 8192, 80),
-    _internvl("3_5", "8B", "1B", 4096, 36),
-    _internvl("3_5", "14B", "1B", 5120, 40),
-    _internvl("3_5", "38B", "2B", 5120, 64),
-    _smolvlm("2.2B-Instruct", "256M-Video-Instruct", 2048, 24),
+    _pair("llava-hf/llava-1.5-{}-hf", "13b", "7b", "llava", "llama", 5120, 40),
+    _pair("llava-hf/llava-v1.6-vicuna-{}-hf", "13b", "7b", "llava_next", "llama", 5120, 40),
+    _pair(_ONEVISION, "7b", "0.5b", "llava_onevision", "qwen2", 3584, 28),
+    _pair(_ONEVISION, "72b", "7b", "llava_onevision", "qwen2", 8192, 80),
+    _pair("Qwen/Qwen2-VL-{}-Instruct", "7B", "2B", "qwen2_vl", "", 3584, 28),
+    _pair("Qwen/Qwen2-VL-{}-Instruct", "72B", "7B", "qwen2_vl", "", 8192, 80),
+    _pair("Qwen/Qwen2.5-VL-{}-Instruct", "7B", "3B", "qwen2_5_vl", "", 3584, 28),
+    _pair("Qwen/Qwen2.5-VL-{}-Instruct", "32B", "7B", "qwen2_5_vl", "", 5120, 64),
+    _pair("Qwen/Qwen2.5-VL-{}-Instruct", "72B", "7B", "qwen2_5_vl", "", 8192, 80),
+    _pair("Qwen/Qwen3-VL-{}-Instruct", "8B", "2B", "qwen3_vl", "", 4096, 36),
+    _pair("Qwen/Qwen3-VL-{}-Instruct", "32B", "2B", "qwen3_vl", "", 5120, 64),
+    _pair("Qwen/Qwen3-VL-{}-Instruct", "235B-A22B", "4B", "qwen3_vl_moe", "", 4096, 94),
+    _pair("OpenGVLab/InternVL3-{}-hf", "8B", "1B", "internvl", "qwen2", 3584, 28),
+    _pair("OpenGVLab/InternVL3-{}-hf", "14B", "1B", "internvl", "qwen2", 5120, 48),
+    _pair("OpenGVLab/InternVL3-{}-hf", "38B", "2B", "internvl", "qwen2", 5120, 64),
+    _pair("OpenGVLab/InternVL3-{}-hf", "78B", "2B", "internvl", "qwen2", 8192, 80),
+    _pair("OpenGVLab/InternVL3_5-{}-HF", "8B", "1B", "internvl", "qwen3", 4096, 36),
+    _pair("OpenGVLab/InternVL3_5-{}-HF", "14B", "1B", "internvl", "qwen3", 5120, 40),
+    _pair("OpenGVLab/InternVL3_5-{}-HF", "38B", "2B", "internvl", "qwen3", 5120, 64),
+    _pair(_SMOL, "2.2B", "256M-Video", "smolvlm", "llama", 2048, 24),
 )
 
 
@@ -165,19 +109,13 @@ def path_of(name: str, role: str) -> str:
 
 
 def draft_for(target: str) -> str | None:
-    for pair in PAIRS:
-        if pair.target == target:
-            return pair.draft
-    return None
+    return next((pair.draft for pair in PAIRS if pair.target == target), None)
 
 
 def draft_for_config(config: Any) -> str | None:
     """The known draft for models of this transformers configuration; None if there is none."""
     shape = Shape.of(config)
-    for pair in PAIRS:
-        if pair.shape == shape:
-            return pair.draft
-    return None
+    return next((pair.draft for pair in PAIRS if pair.shape == shape), None)
 
 
 def remedy() -> str:

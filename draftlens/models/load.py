@@ -24,10 +24,11 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from draftlens.core.errors import ConfigError, IncompatiblePairError, UnsupportedModelError
-from draftlens.core.hub import check_hub, is_cached, is_folder, is_local
+from draftlens.core.hub import check_hub, is_cached, is_local
+from draftlens.core.names import AUTO
 from draftlens.models.adapter import Backbone
 from draftlens.models.checks import check_tokenizers, check_vocabularies, unseen
-from draftlens.models.known_pairs import AUTO, draft_for, draft_for_config, path_of, remedy
+from draftlens.models.known_pairs import draft_for, draft_for_config, path_of, remedy
 from draftlens.models.loading import LoadOptions, PairOptions, TextProcessor, bars_for_an_audience
 from draftlens.models.retokenizer import Retokenizer
 
@@ -129,12 +130,14 @@ def load_pair(
             raise ConfigError(f"no draft is known for {target!r}: {remedy()}")
     if draft is not None:
         check_source(draft, "draft", options.draft)  # before a long load of the target
-    target_model = load_model(target, "target", options.target)
-    if draft is None:
-        return target_model, None
-    draft_model = load_model(draft, "draft", options.draft, target_model.processor)
-    check_pair(target_model, draft_model)
-    return target_model, draft_model
+    loaded = load_model(target, "target", options.target)
+    return loaded, None if draft is None else load_draft(draft, loaded, options)
+
+
+def load_draft(name: str, target: Loaded, options: PairOptions) -> Loaded:
+    draft = load_model(name, "draft", options.draft, target.processor)
+    check_pair(target, draft)
+    return draft
 
 
 def check_pair(target: Loaded, draft: Loaded) -> None:
@@ -178,23 +181,21 @@ def known_draft(target: str, options: LoadOptions) -> str | None:
 def check_source(name: str, role: str, options: LoadOptions) -> None:
     """Raise `ConfigError` unless a folder, the Hub or its local cache has the model."""
     path = path_of(name, role)
-    if is_folder(path) and not Path(path).exists():
-        raise ConfigError(f"cannot load the {role} {name!r}: there is no such folder")
-    if is_local(path):
-        _check_folder(Path(path), name, role)
-    if not is_local(path) and not _is_in_cache(path, options):
-        check_hub(path, role, options.revision)
-
-
-def _check_folder(folder: Path, name: str, role: str) -> None:
-    """Raise `ConfigError`, listing subfolders with a checkpoint, for a folder without one."""
-    if not folder.is_dir():
-        raise ConfigError(f"cannot load the {role} {name!r}: it is a file, not a folder")
+    if not is_local(path):
+        if not _is_in_cache(path, options):
+            check_hub(path, role, options.revision)
+        return
+    folder = Path(path)
     if any((folder / config).is_file() for config in CONFIGS):
         return
-    inner = sorted(path.parent.name for path in folder.glob(f"*/{CONFIGS[0]}"))
-    hint = f"; there is one in {', '.join(inner[:5])}" if inner else ""
-    raise ConfigError(f"cannot load the {role} {name!r}: it holds no {CONFIGS[0]}{hint}")
+    reason = "there is no such folder"
+    if folder.is_dir():
+        inner = sorted(path.parent.name for path in folder.glob(f"*/{CONFIGS[0]}"))
+        hint = f"; there is one in {', '.join(inner[:5])}" if inner else ""
+        reason = f"it holds no {CONFIGS[0]}{hint}"
+    elif folder.exists():
+        reason = "it is a file, not a folder"
+    raise ConfigError(f"cannot load the {role} {name!r}: {reason}")
 
 
 def _is_in_cache(path: str, options: LoadOptions) -> bool:

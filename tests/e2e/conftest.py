@@ -81,6 +81,8 @@ def command(
 
     def call(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["draftlens", *words])
+        # `python -m pytest` would make the program's name `python -m pytest.draftlens`.
+        monkeypatch.setattr(sys.modules["__main__"], "__package__", None, raising=False)
         with pytest.raises(SystemExit) as ended:
             main()
         out, err = capsys.readouterr()

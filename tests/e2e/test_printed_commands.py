@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 import typer
 
-from draftlens.cli.app import app
-from draftlens.cli.plugins import LAB_COMMANDS
-from draftlens.cli.switches import with_values
+from draftlens.cli.app import LAB_COMMANDS, app
+from draftlens.cli.options import with_values
 from tests.e2e.conftest import CLIPS
 
 ROOT = Path(__file__).resolve().parents[2]

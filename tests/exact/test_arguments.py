@@ -22,7 +22,7 @@ from stock import draft, target
 
 import draftlens
 from draftlens.batch.map import MapOptions
-from draftlens.cli.option_groups import AnswerOptions
+from draftlens.cli.options import AnswerOptions
 from draftlens.core.options import MOST_SHOWN, shown
 from draftlens.media import Limits
 from draftlens.models.adapter import Backbone

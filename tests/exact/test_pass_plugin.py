@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import draftlens
 from draftlens.cli.app import app
-from draftlens.cli.switches import with_values
+from draftlens.cli.options import with_values
 from draftlens.core.errors import ConfigError
 from draftlens.methods.parallelvlm.draft_process import DraftProcess
 from draftlens.methods.parallelvlm.messages import Open

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from draftlens.cli import options as opt
-from draftlens.cli.model_options import PLAIN, Loading
+from draftlens.cli.options import PLAIN, Loading
 from draftlens.core.names import AUTO, EMBEDDED
 from draftlens_lab.cli.bench_options import (
     ClipOptions,
@@ -15,14 +14,14 @@ from draftlens_lab.cli.bench_options import (
 
 def bench(
     *,
-    target: opt.Target = EMBEDDED,
-    draft: opt.Draft = AUTO,
+    target: str = EMBEDDED,
+    draft: str = AUTO,
     clips: ClipOptions,
     contestants: ContestantOptions,
     measuring: MeasuringOptions,
     report: ReportOptions,
     loading: Loading = PLAIN,
-    as_json: opt.AsJson = False,
+    as_json: bool = False,
 ) -> None:
     """Measure the speed of decoding methods on the same clips.
 

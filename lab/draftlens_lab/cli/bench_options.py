@@ -112,7 +112,7 @@ class MeasuringOptions:
             "--frames", min=1, help="Number of frames to sample from each file; 8 by default."
         ),
     ] = None
-    max_new_tokens: opt.MaxNewTokens = 256
+    max_new_tokens: int = 256
     prompt: Annotated[
         str | None, typer.Option(help="Prompt for all clips, instead of those of the workload.")
     ] = None

@@ -21,7 +21,7 @@ from rich.progress import (
 
 from draftlens.cli import options as opt
 from draftlens.cli.loading import load_models, make_folder
-from draftlens.cli.model_options import Loading
+from draftlens.cli.options import Loading
 from draftlens.cli.progress import ProgressBar, ProgressLines, is_hidden, progress_bars
 from draftlens.cli.show import error_console, print_json, show_files
 from draftlens.core.errors import ConfigError

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from draftlens.cli import options as opt
-from draftlens.cli.model_options import PLAIN, Loading
+from draftlens.cli.options import PLAIN, Loading
 from draftlens.core.names import AUTO, EMBEDDED
 
 
@@ -20,9 +20,9 @@ def calibrate_command(
         bool,
         typer.Option("--images", help="Read the files as images, each with a prompt of its own."),
     ] = False,
-    target: opt.Target = EMBEDDED,
-    draft: opt.Draft = AUTO,
-    speculative_config: opt.SpeculativeConfig = None,
+    target: str = EMBEDDED,
+    draft: str = AUTO,
+    speculative_config: str | None = None,
     pruners: Annotated[
         str,
         typer.Option(
@@ -31,12 +31,12 @@ def calibrate_command(
             autocompletion=opt.complete_pruners,
         ),
     ] = "",
-    frames: opt.Frames = 8,
-    prompt: opt.MediaPrompt = "",
-    max_new_tokens: opt.MaxNewTokens = 256,
+    frames: int = 8,
+    prompt: str = "",
+    max_new_tokens: int = 256,
     loading: Loading = PLAIN,
-    limits: opt.MediaLimits = None,
-    as_json: opt.AsJson = False,
+    limits: str | None = None,
+    as_json: bool = False,
 ) -> None:
     """Find the best attention_mass of method specvlm, the best layer of pruner uv, or the best
     pruner.
@@ -47,16 +47,18 @@ def calibrate_command(
     far as the target is deep enough. All clips are answered with every value. The best value has
     the longest mean acceptance length.
     """
-    opt.check_media(media, opt.parse_limits(limits))
-    from draftlens.cli.loading import load_engine, read_files
+    bounds = opt.parse_limits(limits)
+    opt.check_media(media, bounds)
+    from draftlens.cli.loading import engine_of, read_files
     from draftlens_lab.bench.calibrate import subject_of
     from draftlens_lab.cli.calibrate_run import calibrate_with_bar, check_method, print_calibration
 
     names = [name.strip() for name in pruners.split(",") if name.strip()]
     method = check_method(opt.parse_method("specvlm", speculative_config), names)
     text = opt.prompt_or_default(prompt, images)
-    chats = [read_files(as_json, limits, text, frames, [file], images) for file in media]
-    engine = load_engine(target, draft, method, loading, as_json, calibrate=False)
+    chats = [read_files(as_json, bounds, text, frames, [file], images) for file in media]
+    decoding = {"target": target, "draft": draft, "method": method, "calibrate": False}
+    engine = engine_of(decoding, loading, as_json)
     subject = subject_of(method, engine.target.backbone.text_config.num_hidden_layers, names)
     calibration = calibrate_with_bar(engine, chats, method, subject, max_new_tokens, as_json)
     print_calibration(subject, calibration, method, as_json)

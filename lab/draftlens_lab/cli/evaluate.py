@@ -8,15 +8,14 @@ from typing import Annotated
 
 import typer
 
-from draftlens.cli import options as opt
-from draftlens.cli.model_options import PLAIN, Loading
+from draftlens.cli.options import PLAIN, Loading
 from draftlens.core.errors import ConfigError
 from draftlens.core.names import AUTO, EMBEDDED
 
 
 def evaluate(
-    target: opt.Target = EMBEDDED,
-    draft: opt.Draft = AUTO,
+    target: str = EMBEDDED,
+    draft: str = AUTO,
     clips: Annotated[
         int,
         typer.Option(
@@ -39,7 +38,7 @@ def evaluate(
     ] = True,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the held-out scenes.")] = 0,
     loading: Loading = PLAIN,
-    as_json: opt.AsJson = False,
+    as_json: bool = False,
 ) -> None:
     """Measure the accuracy of a model on held-out scenes.
 

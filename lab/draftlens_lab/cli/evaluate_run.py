@@ -16,7 +16,7 @@ from rich.progress import (
 )
 
 from draftlens.cli.loading import load_models, make_folder
-from draftlens.cli.model_options import Loading
+from draftlens.cli.options import Loading
 from draftlens.cli.progress import SavingBar, progress_bars
 from draftlens.cli.show import error_console, print_json, show_files
 from draftlens.core.files import only_writer

@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from draftlens.cli import options as opt
-from draftlens.cli.help import MODELS
-from draftlens.cli.model_options import PLAIN, Loading
+from draftlens.cli.options import PLAIN, Loading
 from draftlens.core.names import AUTO, EMBEDDED
 
 
@@ -18,9 +17,9 @@ def explain(
     media: Annotated[
         list[Path], typer.Argument(help="One video file, or image files with --images.")
     ],
-    images: opt.Images = False,
-    target: opt.Target = EMBEDDED,
-    draft: opt.Draft = AUTO,
+    images: bool = False,
+    target: str = EMBEDDED,
+    draft: str = AUTO,
     method: Annotated[
         str | None,
         typer.Option(
@@ -28,14 +27,14 @@ def explain(
             "-m",
             help="Decoding method: `specvlm` or `parallelvlm`, which prune visual tokens, or "
             "`tabed`, whose draft reads the prompt in several views. The default is `specvlm`.",
-            rich_help_panel=MODELS,
+            rich_help_panel=opt.MODELS,
             autocompletion=opt.completes(lambda: ("specvlm", "parallelvlm", "tabed")),
         ),
     ] = None,
-    speculative_config: opt.SpeculativeConfig = None,
-    frames: opt.Frames = 8,
-    prompt: opt.MediaPrompt = "",
-    max_new_tokens: opt.MaxNewTokens = 320,
+    speculative_config: str | None = None,
+    frames: int = 8,
+    prompt: str = "",
+    max_new_tokens: int = 320,
     out: Annotated[
         Path,
         typer.Option(help="Folder for the pictures (PNG) and the page (HTML)."),
@@ -45,9 +44,9 @@ def explain(
         typer.Option("--compare/--no-compare", help="Measure plain decoding for comparison."),
     ] = True,
     loading: Loading = PLAIN,
-    limits: opt.MediaLimits = None,
-    calibrate: opt.Calibrate = True,
-    as_json: opt.AsJson = False,
+    limits: str | None = None,
+    calibrate: bool = True,
+    as_json: bool = False,
 ) -> None:
     """Show the visual tokens kept for the draft, or the views' proposals, and a timeline.
 
@@ -58,8 +57,9 @@ def explain(
     token. Another chart shows what target and draft did at each moment. With --draft none the
     target drafts for itself.
     """
-    opt.check_media(media, opt.parse_limits(limits))
-    from draftlens.cli.loading import load_engine, make_folder, read_files
+    bounds = opt.parse_limits(limits)
+    opt.check_media(media, bounds)
+    from draftlens.cli.loading import engine_of, make_folder, read_files
     from draftlens.cli.progress import spinner
     from draftlens_lab.cli.explain_files import (
         outputs_of,
@@ -75,9 +75,10 @@ def explain(
     decoding = subject.prepare(named)
     outputs = outputs_of(media, images, out, subject.suffix)
     text = opt.prompt_or_default(prompt, images)
-    chat = read_files(as_json, limits, text, frames, media, images)
+    chat = read_files(as_json, bounds, text, frames, media, images)
     make_folder(out)
-    engine = load_engine(target, draft, decoding, loading, as_json, calibrate=calibrate)
+    options = {"target": target, "draft": draft, "method": decoding, "calibrate": calibrate}
+    engine = engine_of(options, loading, as_json)
     answering = {"method": named, "compare": compare, "max_new_tokens": max_new_tokens}
     with spinner("answering", as_json):
         answer = subject.trace(engine, chat, outputs.title, **answering)

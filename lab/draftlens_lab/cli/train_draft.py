@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from draftlens.cli.help import example
-from draftlens.cli.logs import is_quiet
-from draftlens.cli.options import AsJson
+from draftlens.cli.help import example, takes_options
 
 if TYPE_CHECKING:
     from draftlens_lab.train.report import StagePlan, Trained, TrainingPlan
@@ -25,7 +23,7 @@ def train_draft_command(**options: Any) -> None:
     """
     from transformers.utils import logging as transformers_logging
 
-    from draftlens.cli.show import error_console
+    from draftlens.cli.show import error_console, is_quiet
     from draftlens_lab.train import DraftTraining
     from draftlens_lab.train import train_draft as train
     from draftlens_lab.train.report import LossLines
@@ -74,7 +72,7 @@ def signature() -> inspect.Signature:
             option = typer.Option(f"--{item.name.replace('_', '-')}", help=help_text)
         default = inspect.Parameter.empty if item.default is MISSING else item.default
         parameters.append(_parameter(item.name, Annotated[kind, option], default))
-    parameters.append(_parameter("as_json", AsJson, False))
+    parameters.append(_parameter("as_json", bool, False))
     return inspect.Signature(parameters)
 
 
@@ -88,7 +86,7 @@ def add_train_draft(app: typer.Typer) -> None:
     """Add the command with the options of `DraftTraining`."""
     train_draft_command.__signature__ = signature()  # type: ignore[attr-defined]
     app.command("train-draft", **example("train-draft data.json --draft NAME --out OUT"))(
-        train_draft_command
+        takes_options(train_draft_command)
     )
 
 

@@ -10,8 +10,6 @@ from typing import Annotated
 
 import typer
 
-from draftlens.cli.options import AsJson
-
 
 class Split(StrEnum):
     """The splits to export."""
@@ -118,7 +116,7 @@ def world_command(
     counts: SampleCounts,
     parts: PartOptions,
     size: SizeOptions,
-    as_json: AsJson = False,
+    as_json: bool = False,
 ) -> None:
     """Write clips and pictures with dialogues about them.
 
@@ -153,7 +151,7 @@ def lmms_task(
     ] = 20,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the held-out scenes.")] = 0,
     size: SizeOptions,
-    as_json: AsJson = False,
+    as_json: bool = False,
 ) -> None:
     """Write tasks for lmms-eval about held-out scenes.
 

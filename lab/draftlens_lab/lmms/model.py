@@ -13,7 +13,7 @@ from lmms_eval.models.model_utils.gen_metrics import log_metrics
 from lmms_eval.protocol import ChatMessages
 from tqdm import tqdm
 
-from draftlens.cli.model_options import NO_DRAFT
+from draftlens.cli.options import NO_DRAFT
 from draftlens.core.names import AUTO, EMBEDDED
 from draftlens.core.options import whole
 from draftlens.load_engine import load

@@ -19,13 +19,13 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from draftlens.cli import plugins, progress, show
-from draftlens.cli.loading import load_models
-from draftlens.cli.option_groups import AnswerOptions, takes_groups
-from draftlens.cli.options import parse_limits, parse_method, parse_prefill
+from draftlens.cli import app as commands
+from draftlens.cli import progress, show
+from draftlens.cli.help import takes_options
+from draftlens.cli.loading import MAX_SINGLE_THREADED, load_models, settle_threads
+from draftlens.cli.options import AnswerOptions, parse_limits, parse_method, parse_prefill
 from draftlens.cli.progress import ProgressBar, ProgressLines, count_bar, progress_bars, spinner
 from draftlens.cli.show import WordWriter, show_files, show_stats, table
-from draftlens.cli.threads import MAX_SINGLE_THREADED, settle_threads
 from draftlens.core.errors import ConfigError
 from draftlens.core.result import Result
 from draftlens.core.stats import Stats
@@ -271,7 +271,7 @@ def test_a_group_of_options_is_a_dataclass_whose_fields_are_options() -> None:
     def command(name: str, *, answers: AnswerOptions, last: int = 1) -> None:
         received.append((name, answers, last))
 
-    flat = takes_groups(command)
+    flat = takes_options(command)
     names = list(inspect.signature(flat).parameters)
     assert names == ["name", *(item.name for item in fields(AnswerOptions)), "last"]
     values = {item.name: item.default for item in fields(AnswerOptions)}
@@ -292,14 +292,14 @@ def test_deeply_nested_options_are_refused() -> None:
             read('{"a":' * 100_000)
 
 
-@pytest.mark.parametrize("name", plugins.LAB_COMMANDS)
+@pytest.mark.parametrize("name", commands.LAB_COMMANDS)
 def test_without_the_lab_its_commands_say_how_to_install_it(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From a checkout: no index has the package."""
-    monkeypatch.setattr(plugins, "entry_points", lambda group: [])
+    monkeypatch.setattr(commands, "entry_points", lambda group: [])
     app = typer.Typer()
-    plugins.add_commands(app)
+    commands.add_commands(app)
     (command,) = [command for command in app.registered_commands if command.name == name]
     assert command.callback is not None
     with pytest.raises(ConfigError, match=rf"'{name}' .*: pip install \./lab in a checkout of"):

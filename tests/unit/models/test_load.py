@@ -14,12 +14,12 @@ import torch
 from transformers.utils import logging
 
 from draftlens.core.errors import ConfigError, DraftlensError, IncompatiblePairError
+from draftlens.load_engine import open_models
 from draftlens.models import load
 from draftlens.models.checks import check_tokenizers
 from draftlens.models.known_pairs import EMBEDDED, PAIRS, draft_for, path_of
 from draftlens.models.load import load_model, load_pair
 from draftlens.models.loading import LoadOptions, PairOptions
-from draftlens.open_models import open_models
 
 CPU = LoadOptions(device="cpu")
 

@@ -14,12 +14,12 @@ from language_models import embedded_tokenizer, language_model
 from transformers import AutoModelForImageTextToText, BitsAndBytesConfig
 
 import draftlens
-from draftlens.cli.model_options import MODEL_OPTIONS
+from draftlens.cli.options import ModelOptions
 from draftlens.core.errors import ConfigError, IncompatiblePairError, UnsupportedModelError
+from draftlens.load_engine import open_models
 from draftlens.models.known_pairs import EMBEDDED, path_of
 from draftlens.models.load import known_draft, load_model, load_pair
 from draftlens.models.loading import LoadOptions, LoadWords, PairOptions, pair_options
-from draftlens.open_models import open_models
 
 CPU = LoadOptions(device="cpu")
 
@@ -42,7 +42,7 @@ def test_words_for_dtypes(word: Any, name: str | None) -> None:
 
 def test_the_command_line_and_python_know_the_same_options() -> None:
     names = [field.name for field in fields(LoadOptions)]
-    assert list(MODEL_OPTIONS) == names
+    assert [field.name for field in fields(ModelOptions)] == names
     words = {"device", "dtype", *LoadWords.__annotations__}
     assert words == {
         *names,
@@ -262,7 +262,7 @@ def test_a_method_without_a_use_for_a_draft_looks_for_none(method: Any) -> None:
 def test_a_known_draft_that_cannot_be_loaded_is_done_without(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("draftlens.open_models.known_draft", lambda *_: "/no/such/draft")
+    monkeypatch.setattr("draftlens.load_engine.known_draft", lambda *_: "/no/such/draft")
     opened = open_models(EMBEDDED, options=PairOptions(CPU, CPU))
     assert opened.draft is None
     assert opened.notice.startswith("cannot load the draft '/no/such/draft': there is no such")

@@ -14,8 +14,7 @@ import torch
 from families import FAMILIES
 
 import draftlens
-from draftlens.cli.options import parse_compile
-from draftlens.cli.switches import with_values
+from draftlens.cli.options import parse_compile, with_values
 from draftlens.core.errors import ConfigError
 from draftlens.load_engine import pop_pass_quantization
 from draftlens.models.adapter import Backbone
