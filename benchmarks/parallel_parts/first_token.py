@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from draftlens.methods.parallelvlm.placement import link_of
 from shared import (
     Benchmark,
     Report,
@@ -34,6 +33,7 @@ import draftlens
 from draftlens.core.errors import ConfigError
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.timeline import DRAFT, TARGET, Timeline
+from draftlens.methods.parallelvlm.drafters import link_of
 from draftlens.methods.parallelvlm.schedule import FIRST_WINDOW
 
 from .own_time import timed_answer

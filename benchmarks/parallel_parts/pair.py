@@ -16,7 +16,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from draftlens.methods.parallelvlm.placement import link_of
 from shared import (
     Benchmark,
     Report,
@@ -33,6 +32,7 @@ from shared import (
 )
 
 import draftlens
+from draftlens.methods.parallelvlm.drafters import link_of
 
 CHAINS = (3, 5, 7, 9)
 

@@ -6,11 +6,11 @@ import argparse
 import statistics
 from typing import Any
 
+from draftlens_lab.plugins.captions import _CAPTIONS
 from shared import Benchmark, Report, rotated, table
 
 from draftlens import TABED, load
 from draftlens.engine import Engine
-from draftlens.methods.tabed import captions as captioner
 from tabed_parts.kinds import prompts
 
 KINDS = ("picture", "two pictures", "five pictures", "64 frames")
@@ -36,7 +36,7 @@ def timed(engine: Engine, kind: str, args: argparse.Namespace) -> dict[str, dict
         reference: Any = None
         for number in range(1 + args.repeats):
             for way, method in rotated(list(WAYS.items()), number):
-                captioner._CAPTIONS.clear()  # else the picture would not be described again
+                _CAPTIONS.clear()  # else the picture would not be described again
                 inputs = engine.process([clip.prepare()()])
                 options = {"max_new_tokens": args.max_new_tokens}
                 result = engine.answer(inputs, method=method, **options).run()

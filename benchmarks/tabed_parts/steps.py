@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from draftlens.methods.tabed.mixture import log_mixture
 from shared import Benchmark, Report, backbones, grid, interleaved_seconds, table
 
 from draftlens import load
@@ -18,6 +17,7 @@ from draftlens.core.tree import chain
 from draftlens.drafting.draft_prompt import prefilled
 from draftlens.drafting.draft_rows import levels
 from draftlens.methods.tabed.view_rows import ViewRows
+from draftlens.methods.tabed.weights import log_mixture
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
