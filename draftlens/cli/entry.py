@@ -58,28 +58,25 @@ def main() -> None:
 def _run(debug: bool) -> None:
     from draftlens.cli.app import app
     from draftlens.cli.options import with_values
-    from draftlens.core.errors import DraftlensError
 
     try:
         sys.argv = with_values(sys.argv)
         app()
-    except DraftlensError as error:
-        if debug:
-            raise
-        _exit_with_error(_in_flags(str(error)))
-    except OSError as error:
-        if debug:
-            raise
-        _exit_with_error(_about_file(error))
     except Exception as error:
         if debug:
             raise
-        name = type(error).__name__
-        _exit_with_error(f"unexpected {name}: {error} (run with --debug for the traceback)")
+        _exit_with_error(_sentence(error))
 
 
-def _in_flags(sentence: str) -> str:
-    return re.sub(r"Limits\((\w+)=\.\.\.\)", r"""--limits '{"\1": ...}'""", sentence)
+def _sentence(error: Exception) -> str:
+    from draftlens.core.errors import DraftlensError
+
+    if isinstance(error, DraftlensError):
+        return re.sub(r"Limits\((\w+)=\.\.\.\)", r"""--limits '{"\1": ...}'""", str(error))
+    if isinstance(error, OSError):
+        return _about_file(error)
+    name = type(error).__name__
+    return f"unexpected {name}: {error} (run with --debug for the traceback)"
 
 
 def _about_file(error: OSError) -> str:

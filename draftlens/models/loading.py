@@ -1,4 +1,4 @@
-"""Shows transformers' progress bars only in terminals and notebooks."""
+"""Options of loading and what they become in transformers; processors of models of text only."""
 
 from __future__ import annotations
 
@@ -67,14 +67,10 @@ class TextProcessor:
     ) -> str:
         """The text of a chat. Contents are strings, or items, of which `text` items are used."""
         assert not tokenize
-        if self._template is not None:
-            chat = [{**message, "content": _texts(message)} for message in messages]
-            formatter = self._template
-        else:
-            # Templates of language models take strings.
-            chat = [{**message, "content": _joined(message)} for message in messages]
-            formatter = self.tokenizer
-        text: str = formatter.apply_chat_template(
+        # Templates of language models take strings.
+        contents = _joined if self._template is None else _texts
+        chat = [{**message, "content": contents(message)} for message in messages]
+        text: str = (self._template or self.tokenizer).apply_chat_template(
             chat, add_generation_prompt=add_generation_prompt, tokenize=False
         )
         return text
@@ -108,22 +104,17 @@ def _joined(message: dict[str, Any]) -> str:
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 DTYPE_WORDS: Mapping[str, str] = MappingProxyType(
-    {
-        "fp32": "float32",
-        "float": "float32",
-        "bf16": "bfloat16",
-        "fp16": "float16",
-        "half": "float16",
-    }
+    dict.fromkeys(("fp32", "float"), "float32")
+    | dict.fromkeys(("fp16", "half"), "float16")
+    | {"bf16": "bfloat16"}
 )
 """Aliases of dtypes."""
-
-QUANTIZATIONS = ("4bit", "8bit", "int8", "int4")
-"""`4bit` (NF4) and `8bit` of bitsandbytes, `int8` and `int4` of torchao (weights only)."""
 
 PACKAGES: Mapping[str, str] = MappingProxyType(
     {"4bit": "bitsandbytes", "8bit": "bitsandbytes", "int8": "torchao", "int4": "torchao"}
 )
+"""By quantization: `4bit` (NF4) and `8bit` of bitsandbytes, `int8` and `int4` of torchao (weights
+only)."""
 
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 """Device maps of accelerate."""
@@ -145,7 +136,7 @@ class LoadOptions:
             float32 on the CPU and the checkpoint's dtype elsewhere.
         revision: branch, tag or commit on the Hub.
         trust_remote_code: whether code of the checkpoint may be run.
-        quantization: one of `QUANTIZATIONS`, a mapping as in the `quantization_config` of a
+        quantization: one of `PACKAGES`, a mapping as in the `quantization_config` of a
             checkpoint, or a configuration of transformers. A checkpoint that is quantized already
             needs none.
         attn_implementation: `sdpa` or `eager`.
@@ -183,21 +174,16 @@ class LoadOptions:
             raise ConfigError(
                 f"trust_remote_code must be true or false, not {self.trust_remote_code!r}"
             )
-        if self.device_map is not None:
-            self._check_device_map()
-        _check_quantization(self.quantization)
-
-    def _check_device_map(self) -> None:
-        if self.device is not None:
+        if self.device_map is not None and self.device is not None:
             raise ConfigError(
                 f"device {self.device!r} and a device_map contradict each other: name one of them"
             )
-        if isinstance(self.device_map, Mapping) or self.device_map in DEVICE_MAPS:
-            return
-        raise ConfigError(
-            f"unknown device_map {self.device_map!r}; known: {', '.join(DEVICE_MAPS)}, or a "
-            "mapping of modules to devices"
-        )
+        if not isinstance(self.device_map, Mapping) and self.device_map not in (None, *DEVICE_MAPS):
+            raise ConfigError(
+                f"unknown device_map {self.device_map!r}; known: {', '.join(DEVICE_MAPS)}, or a "
+                "mapping of modules to devices"
+            )
+        _check_quantization(self.quantization)
 
     @property
     def placed_on(self) -> str:
@@ -224,21 +210,15 @@ class LoadOptions:
             ConfigError: the package that quantizes is not installed, or refuses the values.
         """
         device = self.placed_on
+        device_map: Any = {"cpu": None, "auto": "auto"}.get(device, {"": device})
         arguments: dict[str, Any] = {
             "dtype": self.dtype or ("float32" if device == "cpu" else "auto"),
             "attn_implementation": self.attn_implementation,
-            "device_map": self._device_map(device),
+            "device_map": device_map if self.device_map is None else self.device_map,
         }
         if self.quantization is not None:
             arguments["quantization_config"] = _quantization_config(self.quantization)
         return arguments
-
-    def _device_map(self, device: str) -> Any:
-        if self.device_map is not None:
-            return self.device_map
-        if device == "auto":
-            return "auto"
-        return None if device == "cpu" else {"": device}
 
 
 class LoadWords(TypedDict, total=False):
@@ -292,12 +272,9 @@ def pair_options(words: Mapping[str, Any]) -> PairOptions:
     target: dict[str, Any] = {}
     draft: dict[str, Any] = {}
     for word, value in words.items():
-        if value is None:
-            continue
-        if word.startswith(DRAFT_PREFIX):
-            _add(draft, word.removeprefix(DRAFT_PREFIX), value, word)
-        else:
-            _add(target, word, value, word)
+        if value is not None:
+            options = draft if word.startswith(DRAFT_PREFIX) else target
+            _add(options, word.removeprefix(DRAFT_PREFIX), value, word)
     inherited = {name: target[name] for name in _INHERITED if name in target}
     if isinstance(target.get("device_map"), str):
         inherited["device_map"] = target["device_map"]
@@ -337,9 +314,9 @@ def _dtype_name(dtype: Any) -> str | None:
 def _check_quantization(quantization: Any) -> None:
     if quantization is None or hasattr(quantization, "quant_method"):
         return
-    names = ", ".join(QUANTIZATIONS)
+    names = ", ".join(PACKAGES)
     if isinstance(quantization, str):
-        if quantization not in QUANTIZATIONS:
+        if quantization not in PACKAGES:
             raise ConfigError(f"unknown quantization {quantization!r}; known: {names}")
         return
     if not isinstance(quantization, Mapping):
@@ -354,39 +331,30 @@ def _check_quantization(quantization: Any) -> None:
 
 def _quantization_config(quantization: Any) -> Any:
     """transformers' quantization config. Raises `ConfigError`: no package, or refused values."""
+    if not isinstance(quantization, (str, Mapping)):
+        return quantization
+    is_word = isinstance(quantization, str)
     try:
-        if isinstance(quantization, str):
-            import_module(PACKAGES[quantization])
+        if not is_word:
+            return AutoQuantizationConfig.from_dict(dict(quantization))
+        import_module(PACKAGES[quantization])
         if quantization == "4bit":
             return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")
         if quantization == "8bit":
             return BitsAndBytesConfig(load_in_8bit=True)
-        if isinstance(quantization, str):
-            return _torchao_config(quantization)
-        if isinstance(quantization, Mapping):
-            return AutoQuantizationConfig.from_dict(dict(quantization))
+        from torchao import quantization as torchao
+        from transformers import TorchAoConfig
+
+        kinds = {"int8": "Int8WeightOnlyConfig", "int4": "Int4WeightOnlyConfig"}
+        return TorchAoConfig(getattr(torchao, kinds[quantization])())
     except ImportError as error:
-        package = _package_of(quantization)
-        remedy = f"pip install {package}" if package else str(error)
+        if is_word:
+            package = PACKAGES[quantization]
+        else:
+            package = str(quantization.get("quant_method", "bitsandbytes"))
+        remedy = f"pip install {package}" if package in PACKAGES.values() else str(error)
         raise ConfigError(
             f"quantization {quantization!r} needs a package that is not installed: {remedy}"
         ) from error
     except (TypeError, ValueError) as error:
         raise ConfigError(f"quantization {quantization!r} is refused: {error}") from error
-    return quantization
-
-
-def _package_of(quantization: Any) -> str:
-    """Empty if the package is not known."""
-    if isinstance(quantization, str):
-        return PACKAGES[quantization]
-    method = str(quantization.get("quant_method", "bitsandbytes"))
-    return method if method in PACKAGES.values() else ""
-
-
-def _torchao_config(word: str) -> Any:
-    from torchao import quantization as torchao
-    from transformers import TorchAoConfig
-
-    kinds = {"int8": "Int8WeightOnlyConfig", "int4": "Int4WeightOnlyConfig"}
-    return TorchAoConfig(getattr(torchao, kinds[word])())
