@@ -333,9 +333,8 @@ def _quantization_config(quantization: Any) -> Any:
     """transformers' quantization config. Raises `ConfigError`: no package, or refused values."""
     if not isinstance(quantization, (str, Mapping)):
         return quantization
-    is_word = isinstance(quantization, str)
     try:
-        if not is_word:
+        if not isinstance(quantization, str):
             return AutoQuantizationConfig.from_dict(dict(quantization))
         import_module(PACKAGES[quantization])
         if quantization == "4bit":
@@ -348,7 +347,7 @@ def _quantization_config(quantization: Any) -> Any:
         kinds = {"int8": "Int8WeightOnlyConfig", "int4": "Int4WeightOnlyConfig"}
         return TorchAoConfig(getattr(torchao, kinds[quantization])())
     except ImportError as error:
-        if is_word:
+        if isinstance(quantization, str):
             package = PACKAGES[quantization]
         else:
             package = str(quantization.get("quant_method", "bitsandbytes"))
