@@ -29,7 +29,7 @@ def _only(file: str, names: str) -> tuple[str, ...]:
 
 
 GUARD = ("tests/unit/serve/test_guard.py",)
-ADDRESSES = _only("tests/unit/media/test_addresses.py", "public_addresses")
+ADDRESSES = _only("tests/unit/media/test_download.py", "public_addresses")
 GREEDY_FUZZ = _only("tests/exact/test_fuzz.py", "greedy")
 OWN_DRAFT = _only("tests/exact/test_coupled.py", "always_right and onevision and chain5")
 DRAW_FUZZ = _only("tests/exact/test_fuzz.py", "draws")
@@ -38,45 +38,45 @@ IN_BLOCKS = _only("tests/exact/test_spava.py", "it_is_approximate")
 TABLES = _only("tests/exact/test_rules.py", "greedy_is_token_identical")
 REJECTION = ("tests/unit/core/test_verify.py",)
 SAMPLING = ("tests/unit/core/test_sampling.py",)
-BATCH = ("tests/unit/core/test_batch.py",)
+BATCH = ("tests/unit/core/test_sequence.py",)
 IN_STEP = _only("tests/exact/test_endings.py", "rows_in_step")
-STOPPING = ("tests/unit/core/test_stopping.py",)
-GROWTH = ("tests/unit/drafting/test_growth.py",)
+STOPPING = ("tests/unit/core/test_sequence.py",)
+GROWTH = ("tests/unit/drafting/test_model_drafter_growth.py",)
 DRAFTER = ("tests/unit/drafting/test_model_drafter.py",)
 ROWS = ("tests/unit/drafting/test_draft_rows.py",)
-CACHE = ("tests/unit/models/test_cache.py",)
+CACHE = ("tests/unit/models/test_kv_cache.py",)
 PROMPT = ("tests/unit/models/test_prompt.py",)
-PRUNED = ("tests/unit/drafting/test_pruned.py",)
-SIMILARITY_ROWS = _only("tests/unit/models/attention/test_similarity.py", "rows_of_all_kinds")
-SIMILARITY_SUM = _only("tests/unit/models/attention/test_similarity.py", "telescopes")
-SIMILARITY_EARLY = _only("tests/unit/models/attention/test_similarity.py", "early")
+PRUNED = ("tests/unit/drafting/test_pruning.py",)
+SIMILARITY_ROWS = _only("tests/unit/models/attention/test_similarities.py", "rows_of_all_kinds")
+SIMILARITY_SUM = _only("tests/unit/models/attention/test_similarities.py", "telescopes")
+SIMILARITY_EARLY = _only("tests/unit/models/attention/test_similarities.py", "early")
 GATHER = ("tests/unit/models/test_prompt_subset.py",)
 LOSSY_MASKS = _only("tests/exact/test_lossy_peers.py", "masks_hid_them and qwen3 and FastV")
 LOSSY_RECALL = _only("tests/exact/test_lossy_peers.py", "come_back and onevision")
 LOSSY_STEPS = _only("tests/exact/test_lossy_peers.py", "acceptance_in_one_pass and onevision")
-PARALLEL_DRAFTER = ("tests/unit/methods/parallelvlm/test_parallel_drafter.py",)
-WORKER = ("tests/unit/methods/parallelvlm/test_worker.py",)
+PARALLEL_DRAFTER = ("tests/unit/methods/parallelvlm/test_target_side.py",)
+WORKER = ("tests/unit/methods/parallelvlm/test_draft_side.py",)
 NEXT_GUESS = _only("tests/exact/test_rules.py", "next_guess")
 PARALLEL_WARPED = _only("tests/exact/test_parallel_rejection.py", "keeps and warped and far")
-PARCELS = ("tests/unit/processes/test_parcels.py",)
+PARCELS = ("tests/unit/processes/test_shared_tensors.py",)
 SCHEDULE = ("tests/unit/methods/parallelvlm/test_schedule.py",)
 PACKED = ("tests/unit/methods/tabed/test_view_rows.py",)
 MIXTURE = _only("tests/unit/methods/tabed/test_ensemble.py", "every_node")
 WEIGHED = _only("tests/unit/methods/tabed/test_ensemble.py", "weighed_once")
 EQUAL_VIEWS = _only("tests/unit/methods/tabed/test_ensemble.py", "row_without_pictures")
 MIXED_TABLES = _only("tests/exact/test_tabed.py", "rejection_keeps or equal_tables")
-PREFIXES = ("tests/unit/methods/lookup/test_prefix_tree.py",)
-MATCHING = ("tests/unit/methods/lookup/test_matching.py",)
-MATCH_RATES = ("tests/unit/methods/lookup/test_match_rates.py",)
+PREFIXES = ("tests/unit/methods/lookup/test_candidates.py",)
+MATCHING = ("tests/unit/methods/lookup/test_candidates.py",)
+MATCH_RATES = ("tests/unit/methods/lookup/test_acceptance.py",)
 LOOKUP = ("tests/unit/methods/lookup/test_lookup.py",)
 TABLE_CELLS = ("tests/unit/documents/reading/test_tables.py",)
 EARLIER_PAGES = ("tests/unit/documents/test_earlier.py",)
-DOCUMENT = ("tests/unit/methods/hsd/test_document.py",)
+DOCUMENT = ("tests/unit/methods/hsd/test_matcher.py",)
 REFERENCES = ("tests/exact/test_references.py",)
 ROTARY = ("tests/exact/test_rope.py",)
 COMPILED = ("tests/exact/test_compiled.py",)
 PRODUCTS = ("tests/unit/models/test_products.py",)
-GROUPED = ("tests/unit/models/attention/test_grouped.py",)
+GROUPED = ("tests/unit/models/attention/test_gqa.py",)
 READ_BY_OPENVINO = ("tests/exact/test_openvino.py", "-k", "prompts")
 MIXED = ("tests/exact/test_mixed.py",)
 PASS_ENGINES = ("tests/unit/passes/test_base.py",)
@@ -85,23 +85,21 @@ PLAIN_FAMILIES = ("tests/exact/test_plain_families.py",)
 WITHOUT_DRAFTS = _only("tests/e2e/test_without_drafts.py", "server")
 BLOCKS = ("tests/unit/prefill/spava/test_blocks.py",)
 BLOCK_ROWS = ("tests/unit/prefill/spava/test_rows.py",)
-MERGE = ("tests/unit/prefill/spava/test_merge.py",)
-SPREAD = ("tests/unit/prefill/spava/test_spread.py",)
+MERGE = ("tests/unit/prefill/spava/test_lse_merge.py",)
+SPREAD = ("tests/unit/prefill/spava/test_sharded_attention.py",)
 SHARDED = ("tests/unit/prefill/spava/test_sharded_cache.py",)
-KEEPING = ("tests/unit/prefill/spava/test_keeping.py",)
-VISION_SHARES = _only(
-    "tests/unit/prefill/spava/test_vision_by_hosts.py", "onevision or qwen3 or smolvlm"
-)
-MEETING = ("tests/unit/prefill/spava/test_meeting.py",)
-PROMPT_TREE = ("tests/unit/models/test_prefix_tree.py",)
+KEEPING = ("tests/unit/prefill/spava/test_kv_placement.py",)
+VISION_SHARES = _only("tests/unit/prefill/spava/test_vision.py", "onevision or qwen3 or smolvlm")
+MEETING = ("tests/unit/prefill/spava/processes/test_rendezvous.py",)
+PROMPT_TREE = ("tests/unit/models/test_prompt_cache_tree.py",)
 PROMPT_CACHE = ("tests/unit/models/test_prompt_cache.py",)
-DIGESTS = ("tests/unit/models/test_token_digests.py",)
+DIGESTS = ("tests/unit/models/test_prompt_cache.py",)
 WHOLE_MEDIA = _only("tests/exact/test_turns.py", "every_place and onevision")
 NAMESPACES = _only("tests/exact/test_turns.py", "namespaces_share")
 PROBED = _only("tests/exact/test_turns.py", "guides_a_pruner")
 IN_PARTS = _only("tests/exact/test_turns.py", "parts_of_any_size and (onevision or qwen3)")
 STORED = _only("tests/exact/test_turns.py", "their_own_tokens")
-PART_SIZE = ("tests/unit/decoding/test_part_size.py",)
+PART_SIZE = ("tests/unit/decoding/test_admission.py",)
 TURNS = _only("tests/exact/test_turns.py", "three_turns and plain and (onevision or qwen3)")
 PARTS = _only("tests/exact/test_parts.py", "llava_next and chain")
 LEAVING = _only("tests/unit/decoding/test_loop.py", "running_rows_only")
@@ -652,7 +650,7 @@ FAULTS = (
         "draftlens/pruning/similarity.py",
         "return last - layers[0] if self.variation else last",
         "return last",
-        _only("tests/unit/models/attention/test_similarity.py", "attention_of_one_layer"),
+        _only("tests/unit/models/attention/test_similarities.py", "attention_of_one_layer"),
     ),
     Fault(
         "similarity: padding counts as text",
@@ -680,14 +678,14 @@ FAULTS = (
         "draftlens/models/attention/similarities.py",
         "normalize(states[tokens].float(), dim=-1)",
         "normalize(states[tokens], dim=-1).float()",
-        _only("tests/unit/models/attention/test_similarity.py", "half_precision"),
+        _only("tests/unit/models/attention/test_similarities.py", "half_precision"),
     ),
     Fault(
         "readings: the last layer may be read, where nothing is hidden any more",
         "draftlens/core/prefill_readings.py",
         "7 * num_layers // 10",
         "num_layers",
-        _only("tests/unit/models/attention/test_similarity.py", "hide_something"),
+        _only("tests/unit/models/attention/test_similarities.py", "hide_something"),
     ),
     Fault(
         "readings: they are handed over before the last is taken",
@@ -708,14 +706,14 @@ FAULTS = (
         "draftlens/models/model_state.py",
         "function(*given) if get_ident() == thread else None",
         "function(*given) if thread else None",
-        _only("tests/unit/models/attention/test_similarity.py", "other_threads"),
+        _only("tests/unit/models/attention/test_similarities.py", "other_threads"),
     ),
     Fault(
         "the pruner's own score does not reach it",
         "draftlens/drafting/pruning.py",
         "target_scores = spec.scores(context.readings)",
         "target_scores = context.readings.attention",
-        _only("tests/unit/drafting/test_pruned.py", "similarities"),
+        _only("tests/unit/drafting/test_pruning.py", "similarities"),
     ),
     Fault(
         "parallel: a contradiction does not shorten the draft's cache",
@@ -1052,7 +1050,7 @@ FAULTS = (
         "draftlens/documents/reading/characters.py",
         "if self.degrees == 90:",
         "if self.degrees == 45:",
-        ("tests/unit/documents/reading/test_files.py",),
+        ("tests/unit/documents/reading/test_open.py",),
     ),
     Fault(
         "columns are read across",
@@ -1073,14 +1071,14 @@ FAULTS = (
         "draftlens/core/repetition.py",
         "answers = input_ids[:, self.prompt_length :]",
         "answers = input_ids",
-        ("tests/unit/documents/test_parts.py",),
+        ("tests/unit/documents/test_crops_and_payoff.py",),
     ),
     Fault(
         "a crop is forgotten",
         "draftlens/documents/crops.py",
         "for crop in sorted(crops, key=lambda crop: (-crop.pixels, -crop.room)):",
         "for crop in [*crops[1:], crops[0]][:-1]:",
-        ("tests/unit/documents/test_parts.py",),
+        ("tests/unit/documents/test_crops_and_payoff.py",),
     ),
     Fault(
         "missing cells of a table close up",
@@ -1129,7 +1127,7 @@ FAULTS = (
         "draftlens/documents/parser.py",
         "lossless=False,\n                    approximate=names,",
         "lossless=True,\n                    approximate=names,",
-        ("tests/unit/documents/test_parse.py",),
+        ("tests/unit/documents/test_parser.py",),
     ),
     Fault(
         "pages of another file are taken for parsed",
@@ -1819,7 +1817,7 @@ FAULTS = (
         "draftlens/models/prompt_cache.py",
         "    width = math.prod(values.shape[1:]) * values.element_size()\n",
         "    width = -1\n",
-        ("tests/unit/models/test_token_digests.py",),
+        ("tests/unit/models/test_prompt_cache.py",),
     ),
     Fault(
         "OpenVINO's plug-in is unloaded with the passes",
@@ -1840,7 +1838,7 @@ FAULTS = (
         "draftlens/models/products.py",
         "states, weight), by_mkl, by_onednn",
         "states, weight), by_onednn, by_onednn",
-        ("tests/unit/models/test_many_rows.py",),
+        ("tests/unit/models/test_products_many_rows.py",),
     ),
     Fault(
         "a text's query is one token longer",
@@ -1861,7 +1859,7 @@ FAULTS = (
         "draftlens/models/products.py",
         "self._many_rows(_num_patches(inputs), self._num_other_weights)",
         "nullcontext()",
-        ("tests/unit/models/test_many_rows.py",),
+        ("tests/unit/models/test_products_many_rows.py",),
     ),
     Fault(
         "OpenVINO: tokens of a prompt attend to later ones",
@@ -1931,7 +1929,7 @@ FAULTS = (
         "draftlens/methods/lookup/candidates.py",
         "            self.tail = tail\n",
         "            pass\n",
-        ("tests/unit/methods/lookup/test_matching.py",),
+        ("tests/unit/methods/lookup/test_candidates.py",),
     ),
     Fault(
         "mixed: the width of a verification leaves out copied tokens",
@@ -2218,14 +2216,14 @@ FAULTS = (
         "draftlens/media/header.py",
         "if limits.common_formats and codec not in _COMMON_CODECS:",
         "if False:",
-        _only("tests/unit/media/test_formats.py", "clips"),
+        _only("tests/unit/media/test_limits.py", "clips"),
     ),
     Fault(
         "guard: any picture format is decoded",
         "draftlens/media/image.py",
         "names = _COMMON_FORMATS if limits.common_formats else _FORMATS",
         "names = _FORMATS",
-        _only("tests/unit/media/test_formats.py", "pictures"),
+        _only("tests/unit/media/test_limits.py", "pictures"),
     ),
     Fault(
         "guard: a killed decoder leaves its copy",
@@ -2253,7 +2251,7 @@ FAULTS = (
         "draftlens/documents/reading/pdf_file.py",
         "if width * height > self._limits.max_pixels:",
         "if False:",
-        _only("tests/unit/documents/reading/test_hostile.py", "huge_picture"),
+        _only("tests/unit/documents/reading/test_pdf_hostile.py", "huge_picture"),
     ),
     Fault(
         "guard: writers of one file share a name",
