@@ -56,7 +56,7 @@ LOSSY_RECALL = _only("tests/exact/test_lossy_peers.py", "come_back and onevision
 LOSSY_STEPS = _only("tests/exact/test_lossy_peers.py", "acceptance_in_one_pass and onevision")
 PARALLEL_DRAFTER = ("tests/unit/methods/parallelvlm/test_target_side.py",)
 WORKER = ("tests/unit/methods/parallelvlm/test_draft_side.py",)
-NEXT_GUESS = _only("tests/exact/test_rules.py", "next_guess")
+NEXT_DRAFT_TOKEN = _only("tests/exact/test_rules.py", "next_draft_token")
 PARALLEL_WARPED = _only("tests/exact/test_parallel_rejection.py", "keeps and warped and far")
 PARCELS = ("tests/unit/processes/test_shared_tensors.py",)
 SCHEDULE = ("tests/unit/methods/parallelvlm/test_schedule.py",)
@@ -121,7 +121,7 @@ LANGUAGE_INSIDE = _only("tests/exact/test_language_drafts.py", "inside and chain
 
 FAULTS = (
     Fault(
-        "match: a sibling of the right guess is accepted",
+        "match: a sibling of the right draft token is accepted",
         "draftlens/core/verify.py",
         "            path.append(node)\n    return",
         "            node = children[0]\n            path.append(node)\n    return",
@@ -303,14 +303,14 @@ FAULTS = (
         ROWS,
     ),
     Fault(
-        "guesses attend to each other",
+        "draft tokens attend to each other",
         "draftlens/decoding/session.py",
         "trees.attention_mask(self._base, window)",
         "trees.attention_mask(self._base, torch.ones_like(window))",
         TABLES,
     ),
     Fault(
-        "positions of guesses are one too high",
+        "positions of draft tokens are one too high",
         "draftlens/decoding/session.py",
         "self._batch.steps(device) - 1 + depths",
         "self._batch.steps(device) + depths",
@@ -324,7 +324,7 @@ FAULTS = (
         TABLES,
     ),
     Fault(
-        "the target keeps the slot before an accepted guess",
+        "the target keeps the slot before an accepted draft token",
         "draftlens/decoding/session.py",
         "[0, *(node + 1 for node in path)]",
         "[0, *(max(node, 1) for node in path)]",
@@ -401,7 +401,7 @@ FAULTS = (
         CACHE,
     ),
     Fault(
-        "accepted guesses of new rows move in the first rows",
+        "accepted draft tokens of new rows move in the first rows",
         "draftlens/models/kv_cache.py",
         "places = (rows + self.first_row, source, target)",
         "places = (rows, source, target)",
@@ -730,7 +730,7 @@ FAULTS = (
         WORKER,
     ),
     Fault(
-        "parallel: guesses that still stand are read again",
+        "parallel: draft tokens that still stand are read again",
         "draftlens/methods/parallelvlm/speculated_rows.py",
         "return len(self.tokens)",
         "return same",
@@ -797,31 +797,31 @@ FAULTS = (
         "draftlens/core/verify.py",
         "    if proposal is not None:",
         "    if proposal is not None and proposal.token < 0:",
-        NEXT_GUESS,
+        NEXT_DRAFT_TOKEN,
     ),
     Fault(
-        "parallel: a next guess is judged behind a wrong guess",
+        "parallel: a next draft token is judged behind a wrong draft token",
         "draftlens/core/verify.py",
         "None if children else next_proposal",
         "next_proposal",
-        NEXT_GUESS,
+        NEXT_DRAFT_TOKEN,
     ),
     Fault(
-        "parallel: the next guess is that after the whole window",
+        "parallel: the next draft token is that after the whole window",
         "draftlens/methods/parallelvlm/target_rows.py",
         "position = self.num_decided + depth",
         "position = self.met",
         PARALLEL_DRAFTER,
     ),
     Fault(
-        "parallel: tokens keep the probabilities of a rejected hypothesis",
+        "parallel: tokens keep the probabilities of a rejected branch",
         "draftlens/methods/parallelvlm/target_rows.py",
         "            self.probs.clear()\n",
         "",
         PARALLEL_DRAFTER,
     ),
     Fault(
-        "parallel: a guess comes with unprocessed probabilities",
+        "parallel: a draft token comes with unprocessed probabilities",
         "draftlens/methods/parallelvlm/speculated_rows.py",
         "probs = _probabilities(batch, scores[:, 0])",
         "probs = _probabilities(batch, logits[:, 0])",
@@ -913,14 +913,14 @@ FAULTS = (
         EQUAL_VIEWS,
     ),
     Fault(
-        "tabed: the views' guesses are judged by the noise of another token",
+        "tabed: the views' draft tokens are judged by the noise of another token",
         "draftlens/methods/tabed/weight_updates.py",
         "steps = torch.arange(first, first + num_tokens)",
         "steps = torch.arange(first, first + num_tokens) + 1",
         MIXED_TABLES,
     ),
     Fault(
-        "tabed: guesses are drawn from another mixture than verification is told",
+        "tabed: draft tokens are drawn from another mixture than verification is told",
         "draftlens/drafting/model_drafter.py",
         "probs.append(torch.softmax(scores.double(), -1))",
         "probs.append(torch.softmax(scores.double() / 2, -1))",
@@ -941,7 +941,7 @@ FAULTS = (
         PACKED,
     ),
     Fault(
-        "reject: a guess without probabilities is accepted unseen",
+        "reject: a draft token without probabilities is accepted unseen",
         "draftlens/core/verify.py",
         "if tokens[child] == token), None)",
         "), None)",
@@ -962,14 +962,14 @@ FAULTS = (
         PREFIXES,
     ),
     Fault(
-        "windows go over what must not be guessed",
+        "windows go over what must not be drafted",
         "draftlens/methods/lookup/ngram_index.py",
         "self._run = 0 if token == BREAK else self._run + 1",
         "self._run += 1",
         MATCHING,
     ),
     Fault(
-        "ids that stand for pixels are guessed",
+        "ids that stand for pixels are drafted",
         "draftlens/methods/lookup/ngram_index.py",
         "and token not in self.excluded",
         "",
@@ -997,14 +997,14 @@ FAULTS = (
         LOOKUP,
     ),
     Fault(
-        "guesses cost as much as their number, whatever the rows",
+        "draft tokens cost as much as their number, whatever the rows",
         "draftlens/methods/lookup/acceptance.py",
         "self.costs.cost(rows * (width + 1), rows, context)",
         "self.costs.cost(rows + width, rows, context)",
         MATCH_RATES,
     ),
     Fault(
-        "wrong guesses are forgotten",
+        "wrong draft tokens are forgotten",
         "draftlens/methods/lookup/acceptance.py",
         "(is_correct - chances[place])",
         "(1 - chances[place])",
@@ -1018,7 +1018,7 @@ FAULTS = (
         REJECTION,
     ),
     Fault(
-        "letters on both sides of what must not be guessed are one word",
+        "letters on both sides of what must not be drafted are one word",
         "draftlens/methods/hsd/reference_text.py",
         "WALL if token == BREAK",
         '"" if token == BREAK',
@@ -1032,14 +1032,14 @@ FAULTS = (
         DOCUMENT,
     ),
     Fault(
-        "a row guesses from the references of the first one",
+        "a row drafts from the references of the first one",
         "draftlens/methods/hsd/drafter.py",
         "references.of_row(row),",
         "references.of_row(0),",
         REFERENCES,
     ),
     Fault(
-        "a text is not found again behind a wrong guess",
+        "a text is not found again behind a wrong draft token",
         "draftlens/methods/hsd/matcher.py",
         "self._alignment.extend(self.source.to_symbols(tokens, text))",
         "pass",

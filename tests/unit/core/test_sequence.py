@@ -58,10 +58,13 @@ def test_history() -> None:
 
 
 def test_histories_hold_each_nodes_ancestors() -> None:
-    rows, guesses = said([1], [2, 3]), torch.tensor([[10, 11, 12, 13, 14], [20, 21, 22, 23, 24]])
+    rows, draft_tokens = (
+        said([1], [2, 3]),
+        torch.tensor([[10, 11, 12, 13, 14], [20, 21, 22, 23, 24]]),
+    )
     nodes = (4, ROOT, 1, 2)
     found = {}
-    for group in rows.node_histories(range(2), [TREE] * 2, guesses, [nodes] * 2):
+    for group in rows.node_histories(range(2), [TREE] * 2, draft_tokens, [nodes] * 2):
         found |= {
             (group.index, nodes[index]): history
             for index, history in zip(group.nodes, group.ids.tolist(), strict=True)
@@ -79,8 +82,8 @@ def test_histories_hold_each_nodes_ancestors() -> None:
 
 
 def test_histories_of_the_empty_tree() -> None:
-    no_guesses = torch.empty(1, 0, dtype=torch.long)
-    [group] = said([1]).node_histories([0], [EMPTY], no_guesses, [(ROOT,)])
+    no_tokens = torch.empty(1, 0, dtype=torch.long)
+    [group] = said([1]).node_histories([0], [EMPTY], no_tokens, [(ROOT,)])
     assert (group.index, group.nodes, group.ids.tolist()) == (0, [0], [[7, 8, 1]])
 
 
@@ -130,16 +133,18 @@ def test_rows_of_different_calls_are_scored_as_each_by_itself(names: tuple[str, 
     torch.manual_seed(0)
     batch, alone = mixed_rows(*names)
     topologies: list[Topology] = [TREE, EMPTY, chain(2), TREE][: len(names)]
-    logits, guesses = torch.randn(len(names), 6, 9), torch.randint(0, 9, (len(names), 5))
+    logits, draft_tokens = torch.randn(len(names), 6, 9), torch.randint(0, 9, (len(names), 5))
     nodes = [(ROOT, *range(len(topology))) for topology in topologies]
     steps = batch.steps(logits.device) + torch.arange(6)
     before = logits.clone()
-    scores = batch.process(logits, topologies, guesses, nodes)
+    scores = batch.process(logits, topologies, draft_tokens, nodes)
     ranking = batch.ranking(scores, steps)
     assert torch.equal(logits, before)
     for row, one in enumerate(alone):
         count, part = len(nodes[row]), slice(row, row + 1)
-        expected = one.process(logits[part, :count], topologies[part], guesses[part], nodes[part])
+        expected = one.process(
+            logits[part, :count], topologies[part], draft_tokens[part], nodes[part]
+        )
         assert torch.equal(scores[part, :count], expected.to(scores.dtype))
         expected_ranking = one.ranking(expected, steps[part, :count])
         assert torch.equal(ranking[part, :count].double(), expected_ranking.double())

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from lanes import ScriptedLink
+from links import ScriptedLink
 
 import draftlens
 from benchmarks.parallel_parts.sleeping_model import (

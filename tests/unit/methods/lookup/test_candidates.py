@@ -151,13 +151,13 @@ def test_work_for_each_token_does_not_grow(window: int) -> None:
     assert len(Reference(index).places((1,))) == MOST_MATCHES
 
 
-def test_ids_that_must_not_be_guessed() -> None:
+def test_ids_that_must_not_be_drafted() -> None:
     vocabulary = Vocabulary(10, frozenset({3, 4}))
     assert vocabulary.with_breaks([0, 3, 9, 10, -5, 4]) == [0, BREAK, 9, BREAK, BREAK, BREAK]
 
 
 def test_what_an_answer_repeats_of_itself_has_no_cursor() -> None:
-    """The latest place is preferred, also where a guess from an earlier one was right."""
+    """The latest place is preferred, also where a draft token from an earlier one was right."""
     matcher = Matcher(window=1)
     matcher.extend([9, 1, 2, 9])
     assert tokens_of(matcher.candidates(1, 1)) == [(1,)]
