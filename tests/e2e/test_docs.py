@@ -209,7 +209,8 @@ def test_the_readers_and_pipelines_of_parse(
 def test_the_example_of_hsd(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """How many guesses are checked follows from these costs, not from those of a busy machine."""
+    """How many draft tokens are checked follows from these costs, not from those of a busy
+    machine."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(ForwardCosts, "cost", lambda self, width, rows=1, context=None: 10 + width)
     exec(blocks("docs/hsd.md")[0], {})
@@ -277,7 +278,7 @@ def test_the_packages_of_contributing_are_found(package: str) -> None:
 
 
 def test_the_drafter_and_the_method_of_contributing(package: str, engine: draftlens.Engine) -> None:
-    """The guesses are bad, and the answer is the same."""
+    """The draft tokens are bad, and the answer is the same."""
     inputs = engine.read("Describe the video.", video=CLIP)
     method = {"method": "repetition", "tokens": 2}
     for length in (1, 2, 3, 40):
@@ -482,9 +483,9 @@ def test_the_worked_round_without_models() -> None:
     figures = figures_of_the_round()
     tree = from_paths([[0], [1], [0, 0], [1, 0]])
     assert list(tree.parents) == figures["parents"]
-    guesses = DraftTree.uniform(tree, torch.tensor(figures["draft tokens"]))
+    draft_tokens = DraftTree.uniform(tree, torch.tensor(figures["draft tokens"]))
     ranking = torch.nn.functional.one_hot(torch.tensor(figures["choices"]), 50)
-    verdict = match(guesses, ranking)
+    verdict = match(draft_tokens, ranking)
     assert [list(path) for path in verdict.paths] == figures["paths"]
     assert [list(tokens) for tokens in verdict.tokens] == figures["tokens"]
     cache = KVCache(1, 2, 9)

@@ -57,7 +57,7 @@ def files(folder: Path) -> list[str]:
 def test_pages_are_files_with_stocks_tokens(
     command: Command, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """How many guesses the prefill checks follows from these costs, not from measured ones: an
+    """How many draft tokens the prefill checks follows from these costs, not from measured ones: an
     answer that is whole after its prefill has no phase `verify`."""
     monkeypatch.setattr(ForwardCosts, "cost", lambda self, width, rows=1, context=None: 10 + width)
     out = tmp_path / "out"

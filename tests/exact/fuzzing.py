@@ -23,8 +23,8 @@ from compiling import attach_static
 from families import FAMILIES, PLANS, SPECIAL, VOCAB, inputs, tokenizer
 from hypothesis import event
 from hypothesis import strategies as st
-from lanes import ScriptedLink
 from language_models import language_part
+from links import ScriptedLink
 from retokenizing import KINDS as RETOKENIZED
 from retokenizing import other_inputs, retokenized
 from rotary import NAMES as ROTARY_NAMES
@@ -235,9 +235,9 @@ class Case:
         options: of `generate`.
         entry: `generate`, `stream` or `custom_generate`.
         seeds: of the rows, if tokens are drawn.
-        script: seed of who moves when, with a draft in a lane of its own. One in `STATIC` lets
+        script: seed of who moves when, with a draft in a worker of its own. One in `STATIC` lets
             forwards run as the static passes that are compiled elsewhere.
-        references: a name of `REFERENCES`, or None for none. Other methods than those that guess
+        references: a name of `REFERENCES`, or None for none. Other methods than those that draft
             from texts get none.
         prefill: how the target reads the prompts, as pairs; None for the method's own way.
     """
@@ -292,7 +292,7 @@ class Case:
     def run(self) -> Result:
         """One call of the library."""
         static = patch("draftlens.request.attach", attach_static)
-        with scripted_lanes(self.script), scripted_turns(self.script), static:
+        with scripted_workers(self.script), scripted_turns(self.script), static:
             return self._run()
 
     def _run(self) -> Result:
@@ -338,14 +338,14 @@ class Case:
         assert ids[:, self.prompts.length :].tolist() == padded
 
 
-def guesses_from_texts(method: Mapping[str, Any] | None) -> bool:
+def drafts_from_texts(method: Mapping[str, Any] | None) -> bool:
     """Whether a method looks answers up in texts."""
     return method is not None and method.get("method") in ("lookup", "hsd")
 
 
 def takes_references(method: Mapping[str, Any] | None) -> bool:
     """Whether a call with a method may have references."""
-    return guesses_from_texts(method) or is_mixed(method)
+    return drafts_from_texts(method) or is_mixed(method)
 
 
 def is_mixed(method: Mapping[str, Any] | None) -> bool:
@@ -441,8 +441,9 @@ REFERENCES: Mapping[str, Any] = {
 """References of a row by their kind."""
 
 
-def scripted_lanes(script: int) -> AbstractContextManager[Any]:
-    """Drafts with a lane of their own have it in the same thread; a script says who moves when."""
+def scripted_workers(script: int) -> AbstractContextManager[Any]:
+    """Draft workers run in the same thread; a script says who moves
+    when."""
 
     def link_of(drafting: Backbone) -> ScriptedLink:
         return ScriptedLink(drafting, script)
@@ -568,10 +569,10 @@ def check_greedy(case: Case) -> None:
     check_counters(case, result)
     length = min(stock.gaps.shape[1], max(map(len, stock.rows)))
     if result.stats.accepted:
-        event("guesses are accepted")
+        event("draft tokens are accepted")
     certain = is_always_right(case) and not is_automatic(case) and not runs_ahead(case)
-    if result.stats.accepted and guesses_from_texts(case.method_options):
-        event("guesses from texts are accepted")
+    if result.stats.accepted and drafts_from_texts(case.method_options):
+        event("draft tokens from texts are accepted")
     if certain and bool(stock.gaps[:, :length].min() > NEAR_TIE):
         check_passes(case, result)
 
@@ -615,11 +616,11 @@ def check_counters(case: Case, result: Result) -> None:
     assert 0 <= without_bonus <= (stats.passes if in_step else num_rows)
     if num_rows == 1 and len(result.tokens[0]) == case.options.new and not in_step:
         at_end = bool(case.options.eos)  # which may be the last token by chance
-        assert without_bonus <= at_end  # no guess was deeper than the answer is long
+        assert without_bonus <= at_end  # no draft token was deeper than the answer is long
     plain_forwards = max(map(len, result.tokens)) - 1
     assert stats.target_forwards <= plain_forwards
     assert stats.kept <= stats.visual
-    if guesses_from_texts(case.method_options):
+    if drafts_from_texts(case.method_options):
         assert stats.draft_forwards == 0
     elif is_mixed(case.method_options):
         pass  # what is drafted depends on the turns
@@ -637,13 +638,14 @@ def is_automatic(case: Case) -> bool:
 
 
 def runs_ahead(case: Case) -> bool:
-    """Whether the draft has a lane of its own, so that the script says what is guessed in time."""
+    """Whether the draft has a worker of its own, so that the script says what is drafted in
+    time."""
     method = resolve(case.method_options, case.draft is not None)
     return to_dict(method).get("schedule", "serial") != "serial"
 
 
 def best_depth(case: Case) -> int:
-    """How deep the tree of the method's likeliest guesses is; 0 if nothing is drafted."""
+    """How deep the tree of the method's likeliest draft tokens is; 0 if nothing is drafted."""
     method = resolve(case.method_options, case.draft is not None)
     topology = getattr(method, "topology", None)
     if topology is None:
@@ -719,7 +721,7 @@ def check_caches(session: Session) -> None:
 
 
 def check_sampled(case: Case) -> None:
-    """Guesses do not change what is drawn, and neither do the other rows of the batch."""
+    """Draft tokens do not change what is drawn, and neither do the other rows of the batch."""
     if must_refuse(case):
         return
     result = case.run()
@@ -869,7 +871,7 @@ class Visits:
     def plan(self, models: Models) -> Plan:
         """The plan of the method."""
         prefill = None if self.prefill is None else thawed(self.prefill)
-        with scripted_lanes(self.script), scripted_turns(self.script):
+        with scripted_workers(self.script), scripted_turns(self.script):
             return with_prefill(from_dict(thawed(self.method)), prefill).plan(models)
 
 
@@ -1092,7 +1094,7 @@ kinds_of_references = st.sampled_from((None, *REFERENCES))
 
 @st.composite
 def shapes(draw: st.DrawFn) -> Pairs:
-    """The guesses of a drafting method: a chain or a tree."""
+    """The draft tokens of a drafting method: a chain or a tree."""
     shape = draw(st.sampled_from(("chain", "chain", "eagle", "paths")))
     if shape == "chain":
         return (("tree", None), ("num_speculative_tokens", draw(st.integers(1, 7))))
@@ -1103,7 +1105,7 @@ def shapes(draw: st.DrawFn) -> Pairs:
 
 @st.composite
 def schedules(draw: st.DrawFn) -> Pairs:
-    """The guesses of a draft in a lane of its own, which may guess as many as it likes."""
+    """The draft tokens of a draft worker, which may be as many as it likes."""
     length = draw(rarely(st.none(), draw(st.integers(1, 7))))
     return (("schedule", "parallel"), ("num_speculative_tokens", length))
 
@@ -1347,7 +1349,7 @@ def sampled_cases(draw: st.DrawFn, families: tuple[str, ...] = ALL) -> Case:
     family = draw(st.sampled_from(families))
     draft = draw(drafts)
     method = draw(methods(draft))
-    # With a lane of its own, rejection sampling would depend on who moves when.
+    # With a worker of its own, rejection sampling would depend on who moves when.
     options_of_method = dict(method)
     can_reject = (
         options_of_method["method"] not in ("plain", "mixed")

@@ -33,7 +33,7 @@ METHODS: Mapping[str, Any] = {
     "eagle": {"tree": "eagle"},
     "odd": {"tree": [[0], [1], [2], [1, 0], [1, 1], [2, 0], [1, 1, 0], [1, 1, 0, 0]]},
 }
-"""In the odd tree the likeliest guess is a leaf and the longest path begins at the second
+"""In the odd tree the likeliest draft token is a leaf and the longest path begins at the second
 likeliest."""
 
 ALL_KINDS = [(family, kind) for family in FAMILIES for kind in family.kinds]
@@ -132,8 +132,8 @@ def staggered(rows: list[list[int]]) -> list[int]:
 def rounds(
     tree: Topology, ranks: list[list[int]], first: Sequence[int] | None = None, new: int = NEW
 ) -> Counter[int]:
-    """How often how many guesses stand, if each round the draft says what it would say had it read
-    the answer afresh.
+    """How often how many draft tokens stand, if each round the draft says what it would say had it
+    read the answer afresh.
 
     Args:
         tree: what the draft grows.
@@ -153,7 +153,8 @@ def rounds(
 
 
 def reach(tree: Topology, ranks: list[int]) -> int:
-    """How deep a tree of a draft's best guesses goes along an answer whose tokens it ranks so."""
+    """How deep a tree of a draft's best draft tokens goes along an answer whose tokens it ranks
+    so."""
     node, depth = ROOT, 0
     while depth < len(ranks) and ranks[depth] < len(children := tree.children.get(node, ())):
         node, depth = children[ranks[depth]], depth + 1

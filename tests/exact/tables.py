@@ -138,7 +138,7 @@ def table(seed: int) -> Tensor:
 
 
 def narrow(logits: Tensor) -> Tensor:
-    """Only the two best of these logits: tokens that are never guessed, and fewer of them than a
+    """Only the two best of these logits: tokens that are never drafted, and fewer of them than a
     node has children."""
     return logits.masked_fill(logits < logits.topk(2).values[..., -1:], -torch.inf)
 

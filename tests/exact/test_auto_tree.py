@@ -31,7 +31,7 @@ from draftlens.models.adapter import Backbone
 from draftlens.models.model_state import Slot
 
 HALF = {"method": "specvlm", "prune_ratio": 0.5}
-GUESSERS: dict[str, dict[str, Any]] = {
+DRAFTS: dict[str, dict[str, Any]] = {
     "speculative": {"method": "speculative"},
     "specvlm": {**HALF, "draft": "model"},
     **{kv: {**HALF, **self_drafting(kv)} for kv in ("prefill", "gather", "sparse")},
@@ -50,7 +50,7 @@ ANSWERS = 3
 """Answers of each pair, one after the other."""
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
-every_guesser = pytest.mark.parametrize("guesser", GUESSERS)
+every_draft = pytest.mark.parametrize("drafts", DRAFTS)
 
 
 class Checked(list[Topology]):
@@ -118,7 +118,7 @@ def simulated_timings(checked: Checked, monkeypatch: pytest.MonkeyPatch) -> Chec
 
 
 def open_stream(
-    family: Family, guesser: str, more: Mapping[str, Any] | None = None, **options: Any
+    family: Family, drafts: str, more: Mapping[str, Any] | None = None, **options: Any
 ) -> draftlens.Stream:
     """A call of the library for a ragged batch.
 
@@ -126,8 +126,8 @@ def open_stream(
         more: further fields of the method.
         options: options of `generate`.
     """
-    small = draft(family) if guesser in ("speculative", "specvlm") else None
-    method = {**GUESSERS[guesser], "tree": "auto", **(more or {})}
+    small = draft(family) if drafts in ("speculative", "specvlm") else None
+    method = {**DRAFTS[drafts], "tree": "auto", **(more or {})}
     options = {"max_new_tokens": LONG, **options}
     return draftlens.stream(
         target(family), inputs(family, family.richest), draft=small, method=method, **options
@@ -135,11 +135,11 @@ def open_stream(
 
 
 @every_family
-@every_guesser
-def test_greedy(family: Family, guesser: str, random_choices: Checked) -> None:
+@every_draft
+def test_greedy(family: Family, drafts: str, random_choices: Checked) -> None:
     """All answers, one after the other, are exact."""
     for _ in range(ANSWERS):
-        result = open_stream(family, guesser).run()
+        result = open_stream(family, drafts).run()
         assert result.tokens == reference(family, family.richest, LONG)
         assert result.lossless
         assert 0 < result.stats.accepted < result.stats.drafted
@@ -148,7 +148,7 @@ def test_greedy(family: Family, guesser: str, random_choices: Checked) -> None:
 
 @every_family
 def test_coupled_sampling(family: Family, random_choices: Checked) -> None:
-    """The tokens are those of plain sampling with the same seed; guessers alternate."""
+    """The tokens are those of plain sampling with the same seed; drafts alternate."""
     options = {
         "do_sample": True,
         "seed": 17,
@@ -159,9 +159,9 @@ def test_coupled_sampling(family: Family, random_choices: Checked) -> None:
     plain = draftlens.generate(target(family), inputs(family, family.richest), **options)
     assert len({tuple(row) for row in plain.tokens}) == len(plain.tokens)
     random_choices.clear()
-    guesser = list(GUESSERS)[FAMILIES.index(family) % len(GUESSERS)]
+    drafts = list(DRAFTS)[FAMILIES.index(family) % len(DRAFTS)]
     for _ in range(ANSWERS):
-        result = open_stream(family, guesser, **options).run()
+        result = open_stream(family, drafts, **options).run()
         assert result.tokens == plain.tokens
         assert 0 < result.stats.accepted < result.stats.drafted
     random_choices.assert_varied()
@@ -173,10 +173,10 @@ def test_a_model_that_drafts_for_itself_from_all_tokens_is_always_right(
 ) -> None:
     """Every level of every tree is accepted, also after rounds without a draft and after levels
     that were grown and not verified."""
-    guesser = ("prefill", "gather", "sparse")[FAMILIES.index(family) % 3]
+    drafts = ("prefill", "gather", "sparse")[FAMILIES.index(family) % 3]
     for _ in range(ANSWERS):
         random_choices.clear()
-        result = open_stream(family, guesser, {"prune_ratio": 0}).run()
+        result = open_stream(family, drafts, {"prune_ratio": 0}).run()
         assert result.tokens == reference(family, family.richest, LONG)
         rows = result.stats.first
         assert result.stats.accepted == rows * sum(tree.depth for tree in random_choices)
@@ -184,8 +184,8 @@ def test_a_model_that_drafts_for_itself_from_all_tokens_is_always_right(
 
 
 @pytest.mark.parametrize("name", ["llava_onevision", "qwen3_vl", "internvl"])
-@pytest.mark.parametrize("guesser", ["speculative", "prefill"])
-def test_rows_end_at_different_times(name: str, guesser: str, random_choices: Checked) -> None:
+@pytest.mark.parametrize("drafts", ["speculative", "prefill"])
+def test_rows_end_at_different_times(name: str, drafts: str, random_choices: Checked) -> None:
     """One row ends early, one late and one never. A paused draft has no pending tokens for rows
     that have ended."""
     family = next(family for family in FAMILIES if family.name == name)
@@ -194,7 +194,7 @@ def test_rows_end_at_different_times(name: str, guesser: str, random_choices: Ch
         target(family), inputs(family, family.richest), max_new_tokens=LONG, eos_token_id=eos
     )
     for _ in range(ANSWERS):
-        stream = open_stream(family, guesser, eos_token_id=eos)
+        stream = open_stream(family, drafts, eos_token_id=eos)
         drafter: Any = stream.session.drafter
         for _ in stream:
             if drafter.rows.pending and not stream.session.done:  # the prompts have been read
@@ -256,10 +256,10 @@ def test_rows_join_and_leave_before_the_draft_has_read(
 
 @every_family
 def test_the_real_choices(family: Family, simulated_timings: Checked) -> None:
-    """The controller itself chooses, by timings that change; guessers alternate."""
-    guesser = list(GUESSERS)[FAMILIES.index(family) % len(GUESSERS)]
+    """The controller itself chooses, by timings that change; drafts alternate."""
+    drafts = list(DRAFTS)[FAMILIES.index(family) % len(DRAFTS)]
     for _ in range(ANSWERS):
-        result = open_stream(family, guesser).run()
+        result = open_stream(family, drafts).run()
         assert result.tokens == reference(family, family.richest, LONG)
         assert 0 < result.stats.accepted < result.stats.drafted
     assert len(set(simulated_timings)) >= 3

@@ -260,7 +260,7 @@ def test_tabed_without_a_draft_model(family: Family, drafts: str) -> None:
 
 
 def test_views_are_read_without_a_draft_model() -> None:
-    """Other words lead to other guesses, and to the same answer."""
+    """Other words lead to other draft tokens, and to the same answer."""
     family = {family.name: family for family in FAMILIES}["qwen2_vl"]
     given = inputs(family, "images", (0,))
     method = {"method": "tabed", "draft": "self", "weights": [0, 1], "rest": False}

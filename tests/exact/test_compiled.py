@@ -137,7 +137,7 @@ def test_a_chain_ends_early(end: int) -> None:
 
 
 def test_chains_run_in_one_go_only_where_they_may() -> None:
-    """Greedy rows of one length; not rows of several lengths, nor drawn guesses."""
+    """Greedy rows of one length; not rows of several lengths, nor drawn draft tokens."""
     family = FAMILIES[0]
     asked = []
     run_chain = CompiledPasses.run_chain

@@ -35,7 +35,7 @@ SEVERAL = [FAMILY, QWEN, BY_NAME["qwen3_vl"], BY_NAME["llava"], BY_NAME["smolvlm
 
 several_families = pytest.mark.parametrize("family", SEVERAL, ids=str)
 methods = pytest.mark.parametrize("method", ["chain5", "eagle"])
-guessers = pytest.mark.parametrize("guesser", ["noisy", "self"])
+every_drafter = pytest.mark.parametrize("drafter", ["noisy", "self"])
 REJECTION = "rejection"
 
 
@@ -424,9 +424,9 @@ CRITERIA = {
 @pytest.mark.parametrize("criterion", CRITERIA)
 @pytest.mark.parametrize("rows", [(0, 1), (0, 1, 2)], ids=len)
 @pytest.mark.parametrize("ends", [False, True], ids=["no eos", "eos"])
-@guessers
+@every_drafter
 def test_a_criterion_in_a_batch(
-    criterion: str, rows: tuple[int, ...], ends: bool, guesser: str
+    criterion: str, rows: tuple[int, ...], ends: bool, drafter: str
 ) -> None:
     """Without an end-of-sequence id, stock `generate` goes on writing the rows that have met a
     criterion until all have; with one it pads them."""
@@ -438,8 +438,8 @@ def test_a_criterion_in_a_batch(
     expected = target(FAMILY).generate(
         **given, **options, stopping_criteria=[CRITERIA[criterion](length)]
     )
-    method = METHODS["eagle" if guesser == "noisy" else "chain5"]
-    ours = draftlens.SpeculativeGenerate(draft(FAMILY, guesser), given, method)
+    method = METHODS["eagle" if drafter == "noisy" else "chain5"]
+    ours = draftlens.SpeculativeGenerate(draft(FAMILY, drafter), given, method)
     output = target(FAMILY).generate(
         **given,
         **options,
@@ -450,7 +450,7 @@ def test_a_criterion_in_a_batch(
     result = draftlens.generate(
         target(FAMILY),
         given,
-        draft=draft(FAMILY, guesser),
+        draft=draft(FAMILY, drafter),
         method=method,
         stopping_criteria=[CRITERIA[criterion](length)],
         **options,
@@ -588,7 +588,7 @@ def test_no_limit_to_speak_of(method: str) -> None:
 
 
 def test_a_prompt_id_that_the_draft_lacks() -> None:
-    """The draft reads another token in its place and guesses on."""
+    """The draft reads another token in its place and drafts on."""
     small_vocabulary = 200
     given = inputs(FAMILY, "image")
     given["input_ids"][:, -4] = 205

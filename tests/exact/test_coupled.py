@@ -52,8 +52,8 @@ def test_same_tokens(family: Family, temperature: float, chosen: str) -> None:
 @every_family
 @pytest.mark.parametrize("method", ["chain5", "odd"])
 def test_a_model_that_drafts_for_itself_is_always_right(family: Family, method: str) -> None:
-    """The draft draws with the target's noise: as the odd tree's first guess, a leaf, or along the
-    whole chain."""
+    """The draft draws with the target's noise: as the odd tree's first draft token, a leaf, or
+    along the whole chain."""
     options = {"do_sample": True, "seed": 4, "temperature": 1.0, "max_new_tokens": NEW}
     given = inputs(family, family.richest)
     result = draftlens.generate(
@@ -94,7 +94,7 @@ def test_padding_and_endings(family: Family, padding: str) -> None:
 
 @every_family
 def test_rejection_with_equal_models_rejects_nothing(family: Family) -> None:
-    """With p = q every guess of a chain stands, whatever was drawn."""
+    """With p = q every draft token of a chain stands, whatever was drawn."""
     result = draftlens.generate(
         target(family),
         inputs(family, family.richest),

@@ -20,27 +20,28 @@ NEVER = VOCAB
 """An end-of-sequence id that no model says, which makes stock `generate` pad the rows that a
 criterion ends."""
 
-guessers = pytest.mark.parametrize("guesser", ["noisy", "self"])
+every_drafter = pytest.mark.parametrize("drafter", ["noisy", "self"])
 
 
 def both(
-    family: Family, method: str, guesser: str, **options: Any
+    family: Family, method: str, drafter: str, **options: Any
 ) -> tuple[draftlens.Result, list[list[int]]]:
     """Our answer and stock's for the family's richest input."""
     given = inputs(family, family.richest)
     options = {"max_new_tokens": LONG, **options}
     expected = stock(target(family), given, **options)
     result = draftlens.generate(
-        target(family), given, draft=draft(family, guesser), method=METHODS[method], **options
+        target(family), given, draft=draft(family, drafter), method=METHODS[method], **options
     )
     return result, expected
 
 
 @every_family
 def test_eos_inside_an_accepted_run(family: Family) -> None:
-    """What the draft guessed right after it is not said."""
+    """What the draft says right after it is not said."""
     rows = reference(family, family.richest, LONG)
-    # With itself as a draft of five, a model emits 1 token and then runs of 5 guesses and a bonus.
+    # With itself as a draft of five, a model emits 1 token and then runs of 5 draft tokens and a
+    # bonus.
     middle = next(
         i
         for i, token in enumerate(rows[0])
@@ -75,12 +76,12 @@ def test_eos_of_all_rows_at_once(family: Family) -> None:
 @pytest.mark.pairwise
 @every_family
 @pytest.mark.parametrize("most", [1, 2, 4, 7, 8])
-@pytest.mark.parametrize(("guesser", "method"), [("self", "chain5"), ("noisy", "eagle")])
+@pytest.mark.parametrize(("drafter", "method"), [("self", "chain5"), ("noisy", "eagle")])
 def test_max_new_tokens_inside_an_accepted_run(
-    family: Family, most: int, guesser: str, method: str
+    family: Family, most: int, drafter: str, method: str
 ) -> None:
     """Never one too many, nor one too few."""
-    result, expected = both(family, method, guesser, max_new_tokens=most)
+    result, expected = both(family, method, drafter, max_new_tokens=most)
     rows = reference(family, family.richest, most)
     assert result.tokens == expected == rows
 
@@ -96,12 +97,12 @@ def test_max_length_counts_the_padded_prompt(family: Family) -> None:
 @pytest.mark.pairwise
 @every_family
 @methods
-@guessers
-def test_a_custom_criterion(family: Family, method: str, guesser: str) -> None:
+@every_drafter
+def test_a_custom_criterion(family: Family, method: str, drafter: str) -> None:
     """It is asked about every token, not about every round."""
     length = inputs(family, family.richest)["input_ids"].shape[1]
     result, expected = both(
-        family, method, guesser, stopping_criteria=[Divisible(length)], eos_token_id=NEVER
+        family, method, drafter, stopping_criteria=[Divisible(length)], eos_token_id=NEVER
     )
     assert result.tokens == expected
     assert min(map(len, expected)) < LONG

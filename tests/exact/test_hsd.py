@@ -110,20 +110,20 @@ def pieces_of(row: Sequence[int]) -> list[Any]:
     return [text_of(part) if number % 2 else part for number, part in enumerate(parts)]
 
 
-def guesses_of(trees: Sequence[DraftTree]) -> set[int]:
-    """All guessed ids, fillers left out."""
-    guesses: set[int] = set()
+def draft_ids_of(trees: Sequence[DraftTree]) -> set[int]:
+    """All drafted ids, fillers left out."""
+    draft_tokens: set[int] = set()
     for tree in trees:
         for topology, tokens in zip(tree.topologies, tree.tokens.tolist(), strict=True):
-            guesses.update(tokens[: len(topology)])
-    return guesses
+            draft_tokens.update(tokens[: len(topology)])
+    return draft_tokens
 
 
 @every_family
 def test_references_of_all_kinds_for_a_ragged_batch(
     family: Family, proposed: list[DraftTree]
 ) -> None:
-    """What stands for pixels is never guessed, whatever a reference says."""
+    """What stands for pixels is never drafted, whatever a reference says."""
     model = target(family)
     backbone = Backbone.of(model)
     rows = reference(family, family.richest, LONG)
@@ -150,9 +150,9 @@ def test_references_of_all_kinds_for_a_ragged_batch(
         by_reference = stats.accepted_by_reference
         for row, from_draft in enumerate(result.from_draft):
             assert sum(by_reference.get(row, {}).values()) == sum(from_draft)
-    guesses = guesses_of(proposed)
-    assert not guesses & backbone.pixel_ids
-    assert all(0 <= guess < backbone.vocab_size for guess in guesses)
+    draft_tokens = draft_ids_of(proposed)
+    assert not draft_tokens & backbone.pixel_ids
+    assert all(0 <= draft_token < backbone.vocab_size for draft_token in draft_tokens)
 
 
 @every_family
@@ -177,7 +177,7 @@ def test_answers_that_differ_a_little_from_their_references(family: Family) -> N
 
 @every_family
 def test_endings_processors_and_criteria(family: Family) -> None:
-    """Rows end at different moments inside accepted runs, and the end itself is guessed, unless
+    """Rows end at different moments inside accepted runs, and the end itself is drafted, unless
     there is no such id."""
     given = inputs(family, family.richest)
     rows = reference(family, family.richest, LONG)
@@ -242,7 +242,7 @@ def test_without_references_it_is_lookup() -> None:
     assert results[0].stats.accepted == pytest.approx(results[1].stats.accepted, abs=5)
 
 
-def test_accepted_guesses_know_their_reference() -> None:
+def test_accepted_draft_tokens_know_their_reference() -> None:
     """Of three references one is wrong, and the others hold the answer in two pieces."""
     family = FAMILIES[3]
     rows = reference(family, family.richest, LONG)
@@ -266,7 +266,7 @@ def test_accepted_guesses_know_their_reference() -> None:
 
 
 def up_to(ids: Sequence[int], walls: frozenset[int]) -> list[int]:
-    """The ids in front of the first one that is never guessed."""
+    """The ids in front of the first one that is never drafted."""
     for place, token in enumerate(ids):
         if token in walls:
             return list(ids[:place])

@@ -300,7 +300,7 @@ def test_seeds_of_rows(family: Family) -> None:
 
 
 class Scattered:
-    """Guesses with another tree in every row and round: the row's own answer, partly wrong.
+    """Draft tokens with another tree in every row and round: the row's own answer, partly wrong.
 
     Args:
         answers: the right tokens of each row.

@@ -12,7 +12,7 @@ import pytest
 import torch
 from conversations import Conversation, Turn, TurnsCase, check_turns
 from families import FAMILIES, VOCAB, Family, inputs
-from fuzzing import scripted_lanes
+from fuzzing import scripted_workers
 from language_models import language_part
 from stock import METHODS, NEW, noisy, ranks_of, reference, rounds, target
 from test_matrix import Dictated
@@ -116,7 +116,7 @@ def test_inside_generate_of_transformers(name: str, method: Any) -> None:
 @pytest.mark.parametrize("script", [1, 2])
 def test_ahead_of_the_target(name: str, script: int) -> None:
     family = BY_NAME[name]
-    with scripted_lanes(script):
+    with scripted_workers(script):
         result = generate(family, family.richest, method=AHEAD)
     assert result.tokens == reference(family, family.richest)
     assert result.stats.drafted > 0
@@ -129,7 +129,7 @@ def test_sampled_tokens_are_those_of_plain_decoding(name: str, method: Any) -> N
     family = BY_NAME[name]
     options = {"do_sample": True, "top_k": 40, "repetition_penalty": 1.1, "seed": SEEDS}
     plain = generate(family, family.richest, draft=None, **options)
-    with scripted_lanes(3):
+    with scripted_workers(3):
         result = generate(family, family.richest, method=method, **options)
     assert result.tokens == plain.tokens
 
@@ -163,7 +163,7 @@ def test_it_has_no_visual_tokens_to_prune(method: str) -> None:
     with pytest.raises(IncompatiblePairError, match=r"prunes visual tokens.*'speculative' with"):
         generate(FAMILIES[0], "images", method=method)
     itself = {"method": method, "draft": "self", "num_speculative_tokens": 3}
-    with scripted_lanes(0):
+    with scripted_workers(0):
         assert generate(FAMILIES[0], "images", method=itself).tokens == reference(
             FAMILIES[0], "images"
         )

@@ -25,7 +25,7 @@ every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
 
 
 def told(branches: int = 3, length: int = 5, rule: str = "coupled") -> dict[str, Any]:
-    """The options of a method that checks all guesses from references."""
+    """The options of a method that checks all draft tokens from references."""
     return {
         "method": "lookup",
         "num_speculative_tokens": length,
@@ -48,13 +48,13 @@ def proposed(monkeypatch: pytest.MonkeyPatch) -> list[DraftTree]:
     return trees
 
 
-def guesses_of(trees: Sequence[DraftTree]) -> set[int]:
-    """All guessed ids, fillers left out."""
-    guesses: set[int] = set()
+def draft_ids_of(trees: Sequence[DraftTree]) -> set[int]:
+    """All drafted ids, fillers left out."""
+    draft_tokens: set[int] = set()
     for tree in trees:
         for topology, tokens in zip(tree.topologies, tree.tokens.tolist(), strict=True):
-            guesses.update(tokens[: len(topology)])
-    return guesses
+            draft_tokens.update(tokens[: len(topology)])
+    return draft_tokens
 
 
 def garbled(rows: Sequence[Sequence[int]], every: int = 6) -> Texts:
@@ -75,7 +75,7 @@ def garbled(rows: Sequence[Sequence[int]], every: int = 6) -> Texts:
 
 @pytest.mark.parametrize(("family", "kind"), ALL_KINDS, ids=str)
 def test_a_ragged_batch(family: Family, kind: str, proposed: list[DraftTree]) -> None:
-    """Images, videos, several of them, text only; what stands for pixels is never guessed."""
+    """Images, videos, several of them, text only; what stands for pixels is never drafted."""
     name = list(METHODS)[ALL_KINDS.index((family, kind)) % len(METHODS)]
     model = target(family)
     result = draftlens.generate(
@@ -85,9 +85,9 @@ def test_a_ragged_batch(family: Family, kind: str, proposed: list[DraftTree]) ->
     assert result.lossless
     backbone = Backbone.of(model)
     assert backbone.pixel_ids
-    guesses = guesses_of(proposed)
-    assert not guesses & backbone.pixel_ids
-    assert all(0 <= guess < backbone.vocab_size for guess in guesses)
+    draft_tokens = draft_ids_of(proposed)
+    assert not draft_tokens & backbone.pixel_ids
+    assert all(0 <= draft_token < backbone.vocab_size for draft_token in draft_tokens)
 
 
 @every_family
@@ -163,7 +163,7 @@ def test_processors_and_criteria_with_history(family: Family) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES[2:4], ids=str)
-def test_texts_of_nothing_but_what_must_not_be_guessed(
+def test_texts_of_nothing_but_what_must_not_be_drafted(
     family: Family, proposed: list[DraftTree]
 ) -> None:
     """Placeholders, ids that do not exist and the answer between them."""
@@ -180,7 +180,7 @@ def test_texts_of_nothing_but_what_must_not_be_guessed(
         max_new_tokens=LONG,
     )
     assert result.tokens == rows
-    assert guesses_of(proposed) <= set(range(backbone.vocab_size)) - backbone.pixel_ids
+    assert draft_ids_of(proposed) <= set(range(backbone.vocab_size)) - backbone.pixel_ids
 
 
 @pytest.mark.parametrize("family", FAMILIES[3:5], ids=str)

@@ -57,14 +57,14 @@ def test_plain_decoding(family: Family, kind: str) -> None:
 
 @pytest.mark.pairwise
 @every_kind
-@pytest.mark.parametrize(("guesser", "method"), CASES)
-def test_a_ragged_batch(family: Family, kind: str, guesser: str, method: str) -> None:
+@pytest.mark.parametrize(("drafter", "method"), CASES)
+def test_a_ragged_batch(family: Family, kind: str, drafter: str, method: str) -> None:
     """Three rows of different lengths that accept different numbers of tokens."""
-    result = run(family, kind, guesser, method)
+    result = run(family, kind, drafter, method)
     assert result.tokens == reference(family, kind)
     assert result.lossless
-    assert result.stats.accepted_by_depth == expected_depths(family, kind, guesser, method)
-    check_agreement(result, guesser, method)
+    assert result.stats.accepted_by_depth == expected_depths(family, kind, drafter, method)
+    check_agreement(result, drafter, method)
 
 
 @pytest.mark.pairwise
@@ -78,20 +78,20 @@ def test_a_batch_of_one(family: Family, kind: str, method: str) -> None:
 
 
 def run(
-    family: Family, kind: str, guesser: str, method: str, rows: tuple[int, ...] = (0, 1, 2)
+    family: Family, kind: str, drafter: str, method: str, rows: tuple[int, ...] = (0, 1, 2)
 ) -> draftlens.Result:
     """One call of the library."""
     given: dict[str, Any] = inputs(family, kind, rows)
     return draftlens.generate(
         target(family),
         given,
-        draft=draft(family, guesser),
+        draft=draft(family, drafter),
         method=METHODS[method],
         max_new_tokens=NEW,
     )
 
 
-def check_agreement(result: draftlens.Result, guesser: str, method: str) -> None:
+def check_agreement(result: draftlens.Result, drafter: str, method: str) -> None:
     """The draft was as right as its weights make it."""
     stats = result.stats
     depth = {"chain1": 1, "chain3": 3, "chain5": 5, "eagle": 5, "odd": 4}[method]
@@ -100,33 +100,33 @@ def check_agreement(result: draftlens.Result, guesser: str, method: str) -> None
     # Every pass emits the target's own token besides, unless the answer ends inside the accepted
     # run.
     assert 0 <= stats.first + stats.passes + stats.accepted - stats.emitted <= len(result.tokens)
-    if guesser == "noisy":
+    if drafter == "noisy":
         assert 0 < stats.accepted < stats.drafted
         assert 1.2 < stats.mean_acceptance_length < 1 + 0.8 * depth
-    if guesser == "self":
-        # All of a chain; of the odd tree the likeliest guess alone, which is a leaf.
+    if drafter == "self":
+        # All of a chain; of the odd tree the likeliest draft token alone, which is a leaf.
         assert stats.mean_acceptance_length == {"chain5": 6, "odd": 2}[method]
-    if guesser == "random":
+    if drafter == "random":
         assert stats.mean_acceptance_length < 1.2
 
 
 def expected_depths(
-    family: Family, kind: str, guesser: str, method: str, rows: int = 3
+    family: Family, kind: str, drafter: str, method: str, rows: int = 3
 ) -> Counter[int]:
     """The rounds of a draft that says what it would say had it read the answer afresh: computed
     without the engine."""
     return rounds(
-        from_dict(METHODS[method]).topology, ranks_of_the_answer(family, kind, guesser)[:rows]
+        from_dict(METHODS[method]).topology, ranks_of_the_answer(family, kind, drafter)[:rows]
     )
 
 
 @cache
-def ranks_of_the_answer(family: Family, kind: str, guesser: str) -> list[list[int]]:
+def ranks_of_the_answer(family: Family, kind: str, drafter: str) -> list[list[int]]:
     """How many tokens the draft likes better than each of the target's; stock `generate` is
     dictated the answer."""
     answer, given = torch.tensor(reference(family, kind)), inputs(family, kind)
     dictated = Dictated(answer, given["input_ids"].shape[1])
-    output = draft(family, guesser).generate(
+    output = draft(family, drafter).generate(
         **given,
         do_sample=False,
         max_new_tokens=NEW,

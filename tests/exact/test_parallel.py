@@ -1,4 +1,4 @@
-"""Parallel decoding says what stock `generate` says, whoever of the two lanes moves when."""
+"""Parallel decoding says what stock `generate` says, whichever of target and worker moves when."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from families import FAMILIES, Family, inputs
-from lanes import (
+from links import (
     PromptLink,
     ScriptedLink,
     check_speculated_rows,
@@ -121,7 +121,7 @@ def test_rows_that_end_early_and_late(family: Family, schedule: str) -> None:
 
 @every_family
 @schedules
-def test_the_cache_of_the_lane_is_that_of_its_hypothesis(family: Family, schedule: str) -> None:
+def test_the_cache_of_the_worker_is_that_of_its_hypothesis(family: Family, schedule: str) -> None:
     link = ScriptedLink(Backbone.of(draft(family)), seed=4)
     session = session_of(family, link, SCHEDULES[schedule]())
     given = inputs(family, family.richest)
@@ -194,7 +194,7 @@ def test_a_session_goes_on_behind_the_end_of_its_rows(schedule: str) -> None:
 
 
 def test_a_given_window_repeats_itself() -> None:
-    """Passes and forwards of both lanes do not depend on who moves when."""
+    """Passes and forwards of target and worker do not depend on who moves when."""
     family = FAMILIES[0]
     given = inputs(family, family.richest)
     counts = set()
@@ -215,7 +215,9 @@ def passes_of_the_paper(ranks: list[int], length: int) -> tuple[int, int]:
         length: γ.
     """
     said = 0
-    written = length  # length of answer and guesses; the first window is written during the prefill
+    written = (
+        length  # length of answer and draft tokens; the first window is written during the prefill
+    )
     passes = 0
     corrections = 0
     gained = 1

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 from families import FAMILIES, inputs
-from lanes import ScriptedLink, session_of
+from links import ScriptedLink, session_of
 from stock import LONG, draft, reference, target
 
 import draftlens
@@ -99,8 +99,8 @@ def test_sampled_tokens_are_those_of_plain_decoding() -> None:
 
 
 def test_rejection_in_lock_step_repeats_itself() -> None:
-    """What guesses were drawn from comes from the process; the tokens are those of both lanes in
-    one thread."""
+    """What draft tokens were drawn from comes from the process; the tokens are those of target and
+    worker in one thread."""
     warm_up(draft(FAMILY))
     options = {"do_sample": True, "top_k": 40, "repetition_penalty": 1.1}
     method = {**WINDOW, "sampling_rule": "rejection"}

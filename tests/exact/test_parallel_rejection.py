@@ -1,5 +1,5 @@
-"""Rejection sampling in lock-step: the target's distribution, whoever of the two lanes moves when,
-and nothing rejected where target and draft are equal."""
+"""Rejection sampling in lock-step: the target's distribution, whichever of target and worker moves
+when, and nothing rejected where target and draft are equal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from families import FAMILIES, Family, inputs
-from lanes import PromptLink, ScriptedLink, session_of
+from links import PromptLink, ScriptedLink, session_of
 from stock import LONG, NEW, draft, reference
 from tables import (
     DRAFTS,
@@ -30,7 +30,7 @@ from tables import (
 from torch import Tensor
 from transformers.generation import logits_process as hf
 
-import draftlens.methods.parallelvlm.speculated_rows as hypotheses
+import draftlens.methods.parallelvlm.speculated_rows as speculated_rows
 from draftlens.core import verify
 from draftlens.core.sampling import SamplingRule
 from draftlens.core.tree import chain
@@ -73,7 +73,7 @@ def speak(
         table: of the draft.
         processors: logits processors.
         rows: number of them.
-        link: the way to the lane; None for one that drafts whenever it may.
+        link: the way to the worker; None for one that drafts whenever it may.
     """
     rule = SamplingRule(processors, True, "rejection")
     backbone: Any = TableModel(table)
@@ -90,16 +90,19 @@ def speak(
     ("window", "processors"), [(1, ()), (2, WARPERS), (3, ())], ids=["1", "2 warped", "3"]
 )
 def test_lockstep_keeps_the_target_distribution(window: int, name: str, processors: Any) -> None:
-    """Windows are checked, next guesses stand for bonus tokens, and rows are corrected alone."""
+    """Windows are checked, next draft tokens stand for bonus tokens, and rows are corrected
+    alone."""
     session = speak(window, DRAFTS[name], processors)
     assert fit(session) > LIKELY
     assert session.stats.worker_lost is None
-    if name == "equal":  # p = q: only first tokens, which the prefill draws, contradict a guess
+    if (
+        name == "equal"
+    ):  # p = q: only first tokens, which the prefill draws, contradict a draft token
         assert session.stats.accepted == session.stats.drafted
         assert session.drafter.ahead.done.corrections < ROWS
 
 
-def test_histories_of_guesses_that_are_not_judged_yet() -> None:
+def test_histories_of_draft_tokens_that_are_not_judged_yet() -> None:
     """Tokens that were said before are less likely."""
     penalty = hf.RepetitionPenaltyLogitsProcessor(4.0)
     tokens = torch.tensor(answers(speak(2, DRAFTS["near"], (penalty,))))
@@ -142,8 +145,8 @@ class LosingLink(PromptLink):
 
 
 @pytest.mark.parametrize("window", [1, 3])
-def test_a_lost_lane_leaves_the_distribution_as_it_is(window: int) -> None:
-    """Guesses that are there are judged; the bonus tokens after them are drawn from p."""
+def test_a_lost_worker_leaves_the_distribution_as_it_is(window: int) -> None:
+    """Draft tokens that are there are judged; the bonus tokens after them are drawn from p."""
     link = LosingLink(TableModel(DRAFTS["near"]), 0)  # type: ignore[arg-type]
     session = speak(window, DRAFTS["near"], link=link)
     assert session.stats.worker_lost == "the test has cut it"
@@ -153,17 +156,18 @@ def test_a_lost_lane_leaves_the_distribution_as_it_is(window: int) -> None:
 # --- power: rules that are wrong on purpose ------------------------------------------------------
 
 
-def taken_unseen(p: Tensor, guess: Any, generator: torch.Generator) -> int:
-    """The next guess, whatever p is."""
-    return int(guess.token) if guess is not None else int(torch.multinomial(p, 1))
+def taken_unseen(p: Tensor, draft_token: Any, generator: torch.Generator) -> int:
+    """The next draft token, whatever p is."""
+    return int(draft_token.token) if draft_token is not None else int(torch.multinomial(p, 1))
 
 
-def without_repair(p: Tensor, guess: Any, generator: torch.Generator) -> int:
-    """The next guess is judged; where it is rejected, the bonus token is drawn from all of p."""
-    if guess is not None:
-        chance = p[guess.token] / guess.probs[guess.token]
+def without_repair(p: Tensor, draft_token: Any, generator: torch.Generator) -> int:
+    """The next draft token is judged; where it is rejected, the bonus token is drawn from all of
+    p."""
+    if draft_token is not None:
+        chance = p[draft_token.token] / draft_token.probs[draft_token.token]
         if torch.rand((), generator=generator) < chance:
-            return int(guess.token)
+            return int(draft_token.token)
     return int(torch.multinomial(p, 1, generator=generator))
 
 
@@ -175,11 +179,13 @@ def test_the_fit_notices_wrong_bonus_tokens(
     assert fit(speak(2, DRAFTS["far"])) < IMPOSSIBLE
 
 
-def test_the_fit_notices_probabilities_of_another_guess(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fit_notices_probabilities_of_another_draft_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def even(batch: Any, scores: Tensor) -> list[Tensor]:
         return list(torch.full_like(scores, 1 / VOCAB).float())
 
-    monkeypatch.setattr(hypotheses, "_probabilities", even)
+    monkeypatch.setattr(speculated_rows, "_probabilities", even)
     assert fit(speak(2, DRAFTS["far"])) < IMPOSSIBLE
 
 
@@ -189,7 +195,7 @@ def test_the_fit_notices_probabilities_of_another_guess(monkeypatch: pytest.Monk
 def lockstep(
     family: Family, window: int = 4, kind: str = "noisy", seed: int | None = None
 ) -> Session:
-    """A session without rows; `seed` makes both lanes move at random."""
+    """A session without rows; `seed` makes target and worker move at random."""
     backbone = Backbone.of(draft(family, kind))
     link = PromptLink(backbone, 0) if seed is None else ScriptedLink(backbone, seed)
     return session_of(family, link, Schedule(window), kind=kind, acceptance="rejection")
@@ -212,7 +218,7 @@ def said(session: Session, family: Family, options: Sequence[Mapping[str, Any]])
 @every_family
 @pytest.mark.parametrize("window", [1, 4])
 def test_equal_models_reject_nothing(family: Family, window: int) -> None:
-    """In any window: only the first tokens, which the prefill draws, contradict guesses."""
+    """In any window: only the first tokens, which the prefill draws, contradict draft tokens."""
     session = lockstep(family, window, "self", seed=6)
     said(session, family, [SHORT] * 3)
     stats = session.stats
@@ -225,7 +231,7 @@ def test_equal_models_reject_nothing(family: Family, window: int) -> None:
 @every_family
 def test_rows_depend_on_themselves_alone(family: Family) -> None:
     """Rows that are sampled, greedy, and sampled with other rules, in one batch and alone, in any
-    order of the two lanes."""
+    order of target and worker."""
     cooler = {**SHORT, "temperature": 0.5, "max_new_tokens": NEW - 4}
     options = [SHORT, GREEDY, cooler]
     together = [said(lockstep(family, seed=seed), family, options) for seed in range(3)]

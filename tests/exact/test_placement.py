@@ -210,7 +210,7 @@ def test_on_a_gpu(family: Family, method: str, do_sample: bool) -> None:
 
 @pytest.mark.gpu
 def test_target_and_draft_on_different_devices() -> None:
-    """Guesses and verdicts cross over."""
+    """Draft tokens and verdicts cross over."""
     family = FAMILIES[2]
     model, given = copy.deepcopy(target(family)).to("cuda"), inputs(family, family.richest)
     expected = stock(

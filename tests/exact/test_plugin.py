@@ -69,7 +69,7 @@ def test_its_drafter_under_coupled_sampling(family: Family) -> None:
     )
 
 
-def test_its_drafter_guesses_right() -> None:
+def test_its_drafter_is_right() -> None:
     """In a model that says the same again and again."""
     family = FAMILIES[0]
     given = inputs(family, "text", (0,))

@@ -51,8 +51,8 @@ def test_the_draft_may_be_padded_on_the_other_side(family: Family) -> None:
 @pytest.mark.pairwise
 @every_family
 @methods
-@pytest.mark.parametrize("guesser", ["noisy", "self"])
-def test_rows_end_at_different_times(family: Family, method: str, guesser: str) -> None:
+@pytest.mark.parametrize("drafter", ["noisy", "self"])
+def test_rows_end_at_different_times(family: Family, method: str, drafter: str) -> None:
     """A row that has ended goes on beside the others without growing or speaking."""
     eos = staggered(reference(family, family.richest, LONG))
     given = inputs(family, family.richest)
@@ -63,7 +63,7 @@ def test_rows_end_at_different_times(family: Family, method: str, guesser: str) 
     result = draftlens.generate(
         target(family),
         given,
-        draft=draft(family, guesser),
+        draft=draft(family, drafter),
         method=METHODS[method],
         max_new_tokens=LONG,
         eos_token_id=eos,

@@ -47,7 +47,7 @@ def test_references_reach_the_drafter(name: str, entry: str, as_texts: bool) -> 
     assert result.stats.mean_acceptance_length > 3
 
 
-def test_methods_that_do_not_guess_from_references_refuse_them() -> None:
+def test_methods_that_do_not_draft_from_references_refuse_them() -> None:
     given = inputs(FAMILY, "text", (0,))
     with pytest.raises(draftlens.ConfigError, match="'hsd', 'lookup', 'mixed'"):
         draftlens.generate(target(FAMILY), given, references=[[1, 2]], max_new_tokens=2)

@@ -166,7 +166,7 @@ def test_more_than_one_answer(options: dict[str, Any]) -> None:
         )
 
 
-def test_processors_that_cannot_be_asked_about_guesses() -> None:
+def test_processors_that_cannot_be_asked_about_drafts() -> None:
     """They keep state."""
     with pytest.raises(ConfigError, match="keeps state"):
         ask(guidance_scale=1.5)

@@ -44,13 +44,13 @@ from draftlens.scheduling import Job, Scheduler, Update
 FAMILY: Family = next(family for family in FAMILIES if family.name == "internvl")
 GIVEN = inputs(FAMILY, "image", rows=(0,))
 LENGTH = GIVEN["input_ids"].shape[1]
-GUESSERS = {
+DRAFTERS = {
     "chain": {"num_speculative_tokens": 5},
     "tree": {"tree": "eagle"},
     "self": {"method": "specvlm", "tree": "eagle"},
 }
 
-guessers = pytest.mark.parametrize("guesser", GUESSERS)
+every_drafter = pytest.mark.parametrize("drafter", DRAFTERS)
 
 
 def model(kind: str, limit: int) -> Any:
@@ -63,37 +63,37 @@ def model(kind: str, limit: int) -> Any:
     return FAMILY.build(rope_parameters=rope, max_position_embeddings=limit)
 
 
-def ask(kind: str, limit: int, guesser: str | None) -> draftlens.Result:
+def ask(kind: str, limit: int, drafter: str | None) -> draftlens.Result:
     whole = model(kind, limit)
-    drafting = {} if guesser is None else {"draft": None if guesser == "self" else noisy(whole)}
-    method = "plain" if guesser is None else GUESSERS[guesser]
+    drafting = {} if drafter is None else {"draft": None if drafter == "self" else noisy(whole)}
+    method = "plain" if drafter is None else DRAFTERS[drafter]
     options: Any = {"method": method, "max_new_tokens": NEW, "allow_long_prompt": True}
     return draftlens.generate(whole, GIVEN, **drafting, **options)
 
 
-@guessers
+@every_drafter
 @pytest.mark.parametrize(
     ("kind", "limit"), [("dynamic", LENGTH + NEW), ("longrope", LENGTH + NEW), ("longrope", 20)]
 )
-def test_on_one_side_of_the_limit(kind: str, limit: int, guesser: str) -> None:
+def test_on_one_side_of_the_limit(kind: str, limit: int, drafter: str) -> None:
     """All of it within, or, where two sets of frequencies are all there is, all of it beyond."""
-    result = ask(kind, limit, guesser)
+    result = ask(kind, limit, drafter)
     assert result.tokens == stock(model(kind, limit), GIVEN, max_new_tokens=NEW)
     assert 0 < result.stats.accepted < result.stats.drafted
 
 
-@guessers
+@every_drafter
 @pytest.mark.parametrize(
     ("kind", "limit"),
     [("dynamic", LENGTH + NEW - 1), ("dynamic", 20), ("longrope", LENGTH + NEW - 1)],
 )
-def test_beyond_the_limit(kind: str, limit: int, guesser: str) -> None:
-    """A sentence; and plain decoding, which guesses nothing, is exact all the same."""
+def test_beyond_the_limit(kind: str, limit: int, drafter: str) -> None:
+    """A sentence; and plain decoding, which drafts nothing, is exact all the same."""
     with pytest.raises(
         InputError,
         match=f'beyond {limit} a draft token would change the {kind} rotary .* method "plain"',
     ):
-        ask(kind, limit, guesser)
+        ask(kind, limit, drafter)
     assert ask(kind, limit, None).tokens == stock(model(kind, limit), GIVEN, max_new_tokens=NEW)
 
 

@@ -143,7 +143,9 @@ def test_siblings_leave_the_target_distribution_as_it_is(name: str, most: int) -
     tree = draw(q, most, REJECTION, seed=1)
     verdict = judge(p, tree, seed=2)
     assert p_value(torch.tensor([tokens[0] for tokens in verdict.tokens]), p) > LIKELY
-    if most == 1:  # Leviathan et al. 2023: a guess is accepted with probability sum(min(p, q))
+    if (
+        most == 1
+    ):  # Leviathan et al. 2023: a draft token is accepted with probability sum(min(p, q))
         accepted = sum(map(len, verdict.paths))
         chance = float(torch.minimum(p[: len(q)], q).sum())
         assert stats.binomtest(accepted, ROWS, min(1.0, chance)).pvalue > LIKELY
@@ -151,35 +153,39 @@ def test_siblings_leave_the_target_distribution_as_it_is(name: str, most: int) -
 
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
-def test_a_next_guess_leaves_the_target_distribution_as_it_is(name: str, depth: int) -> None:
-    """After the root, and after a guess that is always right."""
+def test_a_next_draft_token_leaves_the_target_distribution_as_it_is(name: str, depth: int) -> None:
+    """After the root, and after a draft token that is always right."""
     p, q = (torch.tensor(values, dtype=torch.float64) for values in DISTRIBUTIONS[name])
-    guesses = draw(q, 1, REJECTION, seed=5).tokens[:, 0].tolist()
+    draft_tokens = draw(q, 1, REJECTION, seed=5).tokens[:, 0].tolist()
     sure = torch.eye(VOCAB, dtype=torch.float64)[0]
     scores = torch.stack([*[sure] * depth, p]).log().expand(ROWS, -1, -1)
     zeros = torch.zeros(ROWS, depth, dtype=torch.long)
     tree = DraftTree.uniform(chain(depth), zeros, sure.expand(ROWS, depth, -1))
     generators = [torch.Generator().manual_seed(6)] * ROWS
-    verdict = reject(tree, scores, generators, [NextProposal(guess, q) for guess in guesses])
+    verdict = reject(
+        tree, scores, generators, [NextProposal(draft_token, q) for draft_token in draft_tokens]
+    )
     assert all(path == tuple(range(depth)) for path in verdict.paths)
     tokens = [said[-1] for said in verdict.tokens]
     assert p_value(torch.tensor(tokens), p) > LIKELY
     # Leviathan et al. 2023: it is the token with probability sum(min(p, q)), and no other chance.
-    same = sum(guess == token for guess, token in zip(guesses, tokens, strict=True))
+    same = sum(
+        draft_token == token for draft_token, token in zip(draft_tokens, tokens, strict=True)
+    )
     chance = float(torch.minimum(p[: len(q)], q).sum())
     assert stats.binomtest(same, ROWS, min(1.0, chance)).pvalue > LIKELY
 
 
-def test_a_next_guess_is_not_judged_behind_a_wrong_one() -> None:
+def test_a_next_draft_token_is_not_judged_behind_a_wrong_one() -> None:
     p, q = (torch.tensor(values, dtype=torch.float64) for values in DISTRIBUTIONS["far"])
     tree = draw(q, 1, REJECTION, seed=8)
     scores = torch.stack([p, p]).log().expand(ROWS, -1, -1)
-    guesses = [
+    draft_tokens = [
         NextProposal(token, q) for token in draw(q, 1, REJECTION, seed=7).tokens[:, 0].tolist()
     ]
     without, verdict = (
         reject(tree, scores, [torch.Generator().manual_seed(row) for row in range(ROWS)], given)
-        for given in (None, guesses)
+        for given in (None, draft_tokens)
     )
     is_wrong = [not path for path in without.paths]
     assert verdict.paths == without.paths
@@ -197,7 +203,7 @@ def test_siblings_are_drawn_one_after_the_other_without_replacement() -> None:
 
 
 @pytest.mark.parametrize("most", [1, 4])
-def test_coupled_draft_with_the_target_distribution_guesses_what_the_target_takes(
+def test_coupled_draft_with_the_target_distribution_drafts_what_the_target_takes(
     most: int,
 ) -> None:
     rule = SamplingRule(do_sample=True)
@@ -224,7 +230,7 @@ def test_rejection_keeps_the_target_distribution(shape: str, draft: str, process
     )
     assert fit(session) > LIKELY
     assert session.stats.accepted > 0
-    if draft == "equal":  # p = q: the first guess at every node is accepted
+    if draft == "equal":  # p = q: the first draft token at every node is accepted
         assert session.stats.accepted == ROWS * TOPOLOGIES[shape].depth
 
 
@@ -267,8 +273,8 @@ def texts(seed: int, length: int = 40) -> References:
     return References(tuple((tuple(rng.choices(range(VOCAB), k=length)),) for _ in range(ROWS)))
 
 
-def test_rejection_of_guesses_without_probabilities_keeps_the_distribution() -> None:
-    """Each emitted token is one draw, so even the tokens are those without any guess."""
+def test_rejection_of_draft_tokens_without_probabilities_keeps_the_distribution() -> None:
+    """Each emitted token is one draw, so even the tokens are those without any draft token."""
     rule = SamplingRule(WARPERS, True, "rejection")
     session = speak(EMPTY, TARGET, rule, seed=14, references=texts(1))
     assert fit(session) > LIKELY
@@ -277,16 +283,16 @@ def test_rejection_of_guesses_without_probabilities_keeps_the_distribution() -> 
     assert answers(session) == answers(speak(EMPTY, TARGET, rule, seed=14))
 
 
-@pytest.mark.parametrize("guesses", [[3], [0, 5], [2, 1, 4]])
-def test_guesses_without_probabilities_are_right_as_often_as_the_target_says_them(
-    guesses: list[int],
+@pytest.mark.parametrize("draft_tokens", [[3], [0, 5], [2, 1, 4]])
+def test_draft_tokens_without_probabilities_are_right_as_often_as_the_target_says_them(
+    draft_tokens: list[int],
 ) -> None:
     p = torch.tensor([0.3, 0.2, 0.2, 0.15, 0.1, 0.05], dtype=torch.float64)
-    tokens = torch.tensor(guesses).expand(ROWS, -1)
-    verdict = judge(p, DraftTree.uniform(Topology((ROOT,) * len(guesses)), tokens), seed=5)
+    tokens = torch.tensor(draft_tokens).expand(ROWS, -1)
+    verdict = judge(p, DraftTree.uniform(Topology((ROOT,) * len(draft_tokens)), tokens), seed=5)
     assert p_value(torch.tensor([row[0] for row in verdict.tokens]), p) > LIKELY
     accepted = sum(map(len, verdict.paths))
-    assert stats.binomtest(accepted, ROWS, float(p[guesses].sum())).pvalue > LIKELY
+    assert stats.binomtest(accepted, ROWS, float(p[draft_tokens].sum())).pvalue > LIKELY
 
 
 @pytest.mark.parametrize("name", ["coupled", "rejection"])
@@ -354,14 +360,16 @@ def test_the_fit_notices_noise_that_is_used_twice(monkeypatch: pytest.MonkeyPatc
     assert fit(speak(TREE, DRAFTS["far"], SamplingRule((), True, "coupled"), seed=12)) < IMPOSSIBLE
 
 
-def test_the_fit_notices_guesses_that_are_taken_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fit_notices_draft_tokens_that_are_taken_unseen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def first_child(tree: DraftTree, ranking: Tensor) -> Verdict:
         rows = match(tree, ranking)
         if not tree.num_nodes:
             return rows
         tokens = [
-            (int(guess), *row[1:2])
-            for guess, row in zip(tree.tokens[:, 0], rows.tokens, strict=True)
+            (int(draft_token), *row[1:2])
+            for draft_token, row in zip(tree.tokens[:, 0], rows.tokens, strict=True)
         ]
         return Verdict(tuple((0,)[: len(row) - 1] for row in tokens), tuple(tokens))
 
@@ -371,7 +379,7 @@ def test_the_fit_notices_guesses_that_are_taken_unseen(monkeypatch: pytest.Monke
     )
 
 
-def test_the_fit_notices_guesses_without_probabilities_that_are_always_accepted(
+def test_the_fit_notices_draft_tokens_without_probabilities_that_are_always_accepted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     right = verify._draw_row

@@ -47,7 +47,7 @@ from draftlens.pruning import PRUNERS
 BY_NAME = {family.name: family for family in FAMILIES}
 TREES = ("chain5", "eagle", "odd")
 SOURCES = ("prefill", "gather", "sparse")
-GUESSERS = ("noisy", "random", *SOURCES)
+DRAFTS = ("noisy", "random", *SOURCES)
 """A draft model, another that is always wrong, or the target itself by any way to its keys and
 values."""
 
@@ -65,7 +65,7 @@ class Case(NamedTuple):
     kind: str
     pruner: str
     ratio: float
-    guesser: str
+    drafts: str
     tree: str
     rows: tuple[int, ...]
 
@@ -77,7 +77,7 @@ def covering() -> Iterator[Case]:
     """Three pruners or all of them for each kind of input; the rest so that all pairs of values
     meet soon."""
     names, met = cycle(PRUNERS), set[Any]()
-    rest = list(product((0, 0.5, 0.9, 1), GUESSERS, TREES, ((0, 1, 2), (0,))))
+    rest = list(product((0, 0.5, 0.9, 1), DRAFTS, TREES, ((0, 1, 2), (0,))))
     for family, kind in ALL_KINDS:
         wholly = (family.name, kind) in WHOLLY
         for pruner in PRUNERS if wholly else [next(names) for _ in range(3)]:
@@ -90,15 +90,15 @@ def covering() -> Iterator[Case]:
 CASES = tuple(covering())
 
 
-def method(guesser: str, tree: str, **fields: Any) -> dict[str, Any]:
+def method(drafts: str, tree: str, **fields: Any) -> dict[str, Any]:
     """Options of the method."""
     drafting = {"method": "specvlm", "draft": "model"}
-    mine = self_drafting(guesser) if guesser in SOURCES else drafting
+    mine = self_drafting(drafts) if drafts in SOURCES else drafting
     return {"tree": None, **METHODS[tree], **mine, **fields}
 
 
 def open_stream(
-    family: Family, kind: str, guesser: str, tree: str, **given: Any
+    family: Family, kind: str, drafts: str, tree: str, **given: Any
 ) -> draftlens.Stream:
     """A call of the library: `rows` and options of `generate`, and of the method."""
     rows, seed = given.pop("rows", (0, 1, 2)), given.pop("seed", None)
@@ -107,17 +107,17 @@ def open_stream(
         for name in from_dict({"method": "specvlm"}).__dataclass_fields__
         if name in given
     }
-    small = draft(family, guesser) if guesser in ("noisy", "random") else None
+    small = draft(family, drafts) if drafts in ("noisy", "random") else None
     options = {"max_new_tokens": NEW, **given}
-    chosen = method(guesser, tree, **fields)
+    chosen = method(drafts, tree, **fields)
     return draftlens.stream(
         target(family), inputs(family, kind, rows), draft=small, method=chosen, seed=seed, **options
     )
 
 
-def run(family: Family, kind: str, guesser: str, tree: str, **given: Any) -> draftlens.Result:
+def run(family: Family, kind: str, drafts: str, tree: str, **given: Any) -> draftlens.Result:
     """The same to its end."""
-    return open_stream(family, kind, guesser, tree, **given).run()
+    return open_stream(family, kind, drafts, tree, **given).run()
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def expected_keep(case: Case, count: int) -> int:
     by_ratio = int(count * (1 - Fraction(str(case.ratio))))
     return (
         by_ratio
-        if case.guesser == "sparse"
+        if case.drafts == "sparse"
         else {"none": count, "all": 0}.get(case.pruner, by_ratio)
     )
 
@@ -160,21 +160,21 @@ def test_the_answer_and_the_rounds(case: Case, kept: list[list[list[int]]]) -> N
     """Tokens, counts and every round."""
     family, kind, rows = BY_NAME[case.family], case.kind, case.rows
     fields = {"pruner": case.pruner, "prune_ratio": case.ratio}
-    result = run(family, kind, case.guesser, case.tree, rows=rows, **fields)
+    result = run(family, kind, case.drafts, case.tree, rows=rows, **fields)
     assert result.tokens == reference(family, kind)[: len(rows)]
     assert result.lossless
     counts = visual_tokens(family, kind)[: len(rows)]
     assert result.stats.visual == sum(counts)
     assert result.stats.kept == sum(expected_keep(case, count) for count in counts)
     many = target(family).config.get_text_config().num_hidden_layers
-    assert len(kept) == (1 + many if case.guesser == "sparse" else 1)
+    assert len(kept) == (1 + many if case.drafts == "sparse" else 1)
     ranks = [twin(family, kind, row, [choice[row] for choice in kept], case) for row in rows]
     assert result.stats.accepted_by_depth == rounds(from_dict(METHODS[case.tree]).topology, ranks)
 
 
 def test_the_cases_cover_all_pairs() -> None:
     """Any two choices meet in some case, but that each family has six pruners at least."""
-    for one, other in combinations(("ratio", "guesser", "tree", "rows", "pruner", "family"), 2):
+    for one, other in combinations(("ratio", "drafts", "tree", "rows", "pruner", "family"), 2):
         if (one, other) == ("pruner", "family"):
             continue
         met = {(getattr(case, one), getattr(case, other)) for case in CASES}
@@ -198,14 +198,14 @@ def twin(family: Family, kind: str, row: int, kept: list[list[int]], case: Case)
     Args:
         kept: tokens of the prompt that stay; under `sparse` then those that each layer sees.
     """
-    model = draft(family, case.guesser) if case.guesser in ("noisy", "random") else target(family)
+    model = draft(family, case.drafts) if case.drafts in ("noisy", "random") else target(family)
     backbone = Backbone.of(model)
     prompt = backbone.encode(backbone.prepare(inputs(family, kind, (row,)), max_new_tokens=1))
     answer = torch.tensor(reference(family, kind)[row : row + 1])
     length, new = prompt.lengths[0], answer.shape[1] - 1
     # All tokens in one causal pass. What was pruned is hidden: from the answer alone, or from
     # everyone.
-    hidden_from = length if case.guesser in ("gather", "sparse") else 0
+    hidden_from = length if case.drafts in ("gather", "sparse") else 0
     masks = [seen(length + new, set(range(length)) - set(choice), hidden_from) for choice in kept]
     positions, following = prompt.position_ids, prompt.next_position
     last = kept[0][-1]
@@ -264,27 +264,27 @@ UV_CASES: tuple[tuple[float, dict[str, Any]], ...] = (
 
 @pytest.mark.pairwise
 @every_family
-@pytest.mark.parametrize("guesser", ["noisy", "prefill"])
+@pytest.mark.parametrize("drafts", ["noisy", "prefill"])
 @pytest.mark.parametrize(("ratio", "options"), UV_CASES, ids=str)
 def test_every_family_pruned_by_similarity(
     family: Family,
-    guesser: str,
+    drafts: str,
     ratio: float,
     options: dict[str, Any],
     kept: list[list[list[int]]],
 ) -> None:
     """A ragged batch says what stock `generate` says, and each row keeps what it keeps alone."""
     pruner = {"name": "uv", **options}
-    result = run(family, family.richest, guesser, "chain5", pruner=pruner, prune_ratio=ratio)
+    result = run(family, family.richest, drafts, "chain5", pruner=pruner, prune_ratio=ratio)
     assert result.tokens == reference(family, family.richest)
     counts = visual_tokens(family, family.richest)
     assert result.stats.kept == sum(int(count * (1 - ratio)) for count in counts)
     (together,) = kept
-    if ratio == 1 or guesser != "noisy":
+    if ratio == 1 or drafts != "noisy":
         return
     fields = {"pruner": pruner, "prune_ratio": ratio, "max_new_tokens": 2}  # one draft is enough
     for row in range(3):
-        run(family, family.richest, guesser, "chain5", rows=(row,), **fields)
+        run(family, family.richest, drafts, "chain5", rows=(row,), **fields)
     assert [rows[0] for rows in kept[1:]] == together
 
 
@@ -321,8 +321,8 @@ def test_pruning_nothing_is_speculative_decoding(family: Family, pruner: str, tr
 def test_a_model_that_drafts_for_itself_and_sees_all_is_always_right(
     family: Family, kv: str, tree: str
 ) -> None:
-    """Every level of a tree is accepted; of the odd tree the likeliest guess alone, which is a
-    leaf."""
+    """Every level of a tree is accepted; of the odd tree the likeliest draft token alone, which is
+    a leaf."""
     result = run(family, "images", kv, tree, prune_ratio=0)
     assert result.tokens == reference(family, "images")
     assert result.stats.mean_acceptance_length == {"chain5": 6, "eagle": 6, "odd": 2}[tree]
@@ -414,11 +414,11 @@ def test_forwards_of_a_model_that_drafts_for_itself(family: Family, kv: str) -> 
 
 @pytest.mark.pairwise
 @every_family
-@pytest.mark.parametrize("guesser", ["noisy", "prefill"])
+@pytest.mark.parametrize("drafts", ["noisy", "prefill"])
 @torch.no_grad()
-def test_the_drafts_keys(family: Family, guesser: str, kept: list[list[list[int]]]) -> None:
+def test_the_drafts_keys(family: Family, drafts: str, kept: list[list[list[int]]]) -> None:
     """Those of each row alone, unpadded, with what was pruned hidden instead of left out."""
-    session = started(family, family.richest, guesser, prune_ratio=0.6, pruner="grid")
+    session = started(family, family.richest, drafts, prune_ratio=0.6, pruner="grid")
     session.begin()
     drafter: Any = session.drafter
     backbone = drafter.rows.backbone
@@ -442,18 +442,18 @@ def test_the_drafts_keys(family: Family, guesser: str, kept: list[list[list[int]
             )
 
 
-def started(family: Family, kind: str, guesser: str, **given: Any) -> Session:
+def started(family: Family, kind: str, drafts: str, **given: Any) -> Session:
     """A session whose target has read the prompt and whose drafter has not."""
-    session = open_stream(family, kind, guesser, "chain5", **given).session
+    session = open_stream(family, kind, drafts, "chain5", **given).session
     session.start()
     return session
 
 
 @every_family
-@pytest.mark.parametrize("guesser", ["prefill", "gather", "sparse", "noisy"])
-def test_the_targets_cache_is_left_alone(family: Family, guesser: str) -> None:
+@pytest.mark.parametrize("drafts", ["prefill", "gather", "sparse", "noisy"])
+def test_the_targets_cache_is_left_alone(family: Family, drafts: str) -> None:
     """Whoever prunes, and however."""
-    session = started(family, family.richest, guesser)
+    session = started(family, family.richest, drafts)
     before = [(layer.keys.clone(), layer.values.clone()) for layer in session.cache.layers]
     lengths = list(session.cache.lengths)
     session.begin()
@@ -488,8 +488,8 @@ def test_gathered_keys_are_the_targets(
 @every_family
 def test_the_drafts_cache_is_smaller(family: Family) -> None:
     """Pruned tokens take no memory; room for the answer and one tree does."""
-    for guesser in ("noisy", *SOURCES):
-        stream = open_stream(family, "image", guesser, "chain5", prune_ratio=1)
+    for drafts in ("noisy", *SOURCES):
+        stream = open_stream(family, "image", drafts, "chain5", prune_ratio=1)
         stream.run()
         drafter: Any = stream.session.drafter
         counts = zip(
@@ -521,9 +521,9 @@ def test_the_probe_changes_nothing(family: Family, kind: str) -> None:
 
 @every_family
 @pytest.mark.parametrize(
-    ("guesser", "tree"), [("noisy", "eagle"), ("prefill", "chain5"), ("gather", "odd")]
+    ("drafts", "tree"), [("noisy", "eagle"), ("prefill", "chain5"), ("gather", "odd")]
 )
-def test_coupled_sampling(family: Family, guesser: str, tree: str) -> None:
+def test_coupled_sampling(family: Family, drafts: str, tree: str) -> None:
     """The tokens of plain sampling with the same seed."""
     options = {
         "do_sample": True,
@@ -535,9 +535,9 @@ def test_coupled_sampling(family: Family, guesser: str, tree: str) -> None:
     given = inputs(family, family.richest)
     plain = draftlens.generate(target(family), given, **options)
     assert len({tuple(row) for row in plain.tokens}) == len(plain.tokens)
-    small = draft(family) if guesser == "noisy" else None
+    small = draft(family) if drafts == "noisy" else None
     chosen = {
-        key: value for key, value in method(guesser, tree, prune_ratio=0.5).items() if key != "seed"
+        key: value for key, value in method(drafts, tree, prune_ratio=0.5).items() if key != "seed"
     }
     result = draftlens.generate(target(family), given, draft=small, method=chosen, **options)
     assert result.tokens == plain.tokens
@@ -555,16 +555,16 @@ def test_rejection_sampling_with_itself_rejects_nothing(family: Family, kv: str)
 
 @pytest.mark.parametrize("name", ["llava_onevision", "qwen3_vl", "internvl"])
 @pytest.mark.parametrize(
-    ("guesser", "tree"), [("noisy", "eagle"), ("prefill", "eagle"), ("gather", "chain5")]
+    ("drafts", "tree"), [("noisy", "eagle"), ("prefill", "eagle"), ("gather", "chain5")]
 )
-def test_rows_end_at_different_times(name: str, guesser: str, tree: str) -> None:
+def test_rows_end_at_different_times(name: str, drafts: str, tree: str) -> None:
     """Several end-of-sequence ids: one row ends early, one late, one never."""
     family = BY_NAME[name]
     options = {"eos_token_id": staggered(reference(family, family.richest, LONG))}
     options["max_new_tokens"] = LONG
     expected = stock(target(family), inputs(family, family.richest), **options)
     assert len({len(row) for row in expected}) == 3
-    result = run(family, family.richest, guesser, tree, **options)
+    result = run(family, family.richest, drafts, tree, **options)
     assert result.tokens == expected
     assert result.stats.emitted == sum(map(len, expected))
 
@@ -572,11 +572,11 @@ def test_rows_end_at_different_times(name: str, guesser: str, tree: str) -> None
 @pytest.mark.parametrize("name", ["llava_next", "qwen2_vl"])
 @itself
 def test_the_end_lies_inside_an_accepted_run(name: str, kv: str) -> None:
-    """What was guessed right after an end-of-sequence token, or after the last token allowed, is
+    """What was drafted right after an end-of-sequence token, or after the last token allowed, is
     not said."""
     family = BY_NAME[name]
     rows = reference(family, family.richest)
-    # 1 token, then runs of 5 guesses and a bonus.
+    # 1 token, then runs of 5 draft tokens and a bonus.
     middle = next(
         i
         for i, token in enumerate(rows[0])
@@ -599,13 +599,13 @@ def test_the_end_lies_inside_an_accepted_run(name: str, kv: str) -> None:
 @every_family
 def test_a_consumer_that_stops(family: Family) -> None:
     """The draft's cache agrees with what was said."""
-    for guesser, tree, chunks in (
+    for drafts, tree, chunks in (
         ("noisy", "eagle", 7),
         ("prefill", "odd", 4),
         ("gather", "chain5", 10),
     ):
         stream = open_stream(
-            family, family.richest, guesser, tree, prune_ratio=0.8, max_new_tokens=LONG
+            family, family.richest, drafts, tree, prune_ratio=0.8, max_new_tokens=LONG
         )
         for _ in range(chunks):
             next(stream)
@@ -663,11 +663,11 @@ def test_eager_models() -> None:
     family = BY_NAME["qwen3_vl"]
     model = family.build()
     model.set_attn_implementation("eager")
-    for guesser in ("prefill", "gather"):
+    for drafts in ("prefill", "gather"):
         result = draftlens.generate(
             model,
             inputs(family, "mixed"),
-            method=method(guesser, "eagle", prune_ratio=0.5),
+            method=method(drafts, "eagle", prune_ratio=0.5),
             max_new_tokens=NEW,
         )
         assert result.tokens == reference(family, "mixed")

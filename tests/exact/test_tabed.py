@@ -170,7 +170,7 @@ def test_answers_of_any_length(limit: int) -> None:
     assert result.tokens == [row[:limit] for row in reference(family, "images")]
 
 
-def test_a_stop_string_across_guesses() -> None:
+def test_a_stop_string_across_draft_tokens() -> None:
     family = BY_NAME["llava"]
     row = reference(family, "images", LONG)[0]
     stop = tokenizer().decode(row[9:11])
@@ -283,7 +283,7 @@ def test_the_callers_own_generate() -> None:
 
 
 def test_the_inputs_of_a_view_are_taken_as_they_are_given() -> None:
-    """Other words lead to other guesses, and to the same answer."""
+    """Other words lead to other draft tokens, and to the same answer."""
     family = BY_NAME["qwen2_vl"]
     given = inputs(family, "images", (0,))
     hits = []
@@ -478,7 +478,7 @@ def test_equal_tables_are_always_right(shape: str) -> None:
         seen: list[Weighed] = []
         session = speak(TOPOLOGIES[shape], (TARGET, TARGET), "bayes", rule, 40, seen)
         assert session.stats.accepted == 40 * TOPOLOGIES[shape].depth
-        if not rule.rejects:  # each view would have guessed every token
+        if not rule.rejects:  # each view would have drafted every token
             assert all(entry.hits == (True, True) for entry in seen)
             assert len(seen) >= 40 * TOPOLOGIES[shape].depth
 

@@ -29,7 +29,7 @@ def _only(file: str, names: str) -> tuple[str, ...]:
 
 
 GUARD = ("tests/unit/serve/test_guard.py",)
-ADDRESSES = _only("tests/unit/media/test_addresses.py", "public_addresses")
+ADDRESSES = _only("tests/unit/media/test_download.py", "public_addresses")
 GREEDY_FUZZ = _only("tests/exact/test_fuzz.py", "greedy")
 OWN_DRAFT = _only("tests/exact/test_coupled.py", "always_right and onevision and chain5")
 DRAW_FUZZ = _only("tests/exact/test_fuzz.py", "draws")
@@ -38,45 +38,45 @@ IN_BLOCKS = _only("tests/exact/test_spava.py", "it_is_approximate")
 TABLES = _only("tests/exact/test_rules.py", "greedy_is_token_identical")
 REJECTION = ("tests/unit/core/test_verify.py",)
 SAMPLING = ("tests/unit/core/test_sampling.py",)
-BATCH = ("tests/unit/core/test_batch.py",)
+BATCH = ("tests/unit/core/test_sequence.py",)
 IN_STEP = _only("tests/exact/test_endings.py", "rows_in_step")
-STOPPING = ("tests/unit/core/test_stopping.py",)
-GROWTH = ("tests/unit/drafting/test_growth.py",)
+STOPPING = ("tests/unit/core/test_sequence.py",)
+GROWTH = ("tests/unit/drafting/test_model_drafter_growth.py",)
 DRAFTER = ("tests/unit/drafting/test_model_drafter.py",)
 ROWS = ("tests/unit/drafting/test_draft_rows.py",)
-CACHE = ("tests/unit/models/test_cache.py",)
+CACHE = ("tests/unit/models/test_kv_cache.py",)
 PROMPT = ("tests/unit/models/test_prompt.py",)
-PRUNED = ("tests/unit/drafting/test_pruned.py",)
-SIMILARITY_ROWS = _only("tests/unit/models/attention/test_similarity.py", "rows_of_all_kinds")
-SIMILARITY_SUM = _only("tests/unit/models/attention/test_similarity.py", "telescopes")
-SIMILARITY_EARLY = _only("tests/unit/models/attention/test_similarity.py", "early")
+PRUNED = ("tests/unit/drafting/test_pruning.py",)
+SIMILARITY_ROWS = _only("tests/unit/models/attention/test_similarities.py", "rows_of_all_kinds")
+SIMILARITY_SUM = _only("tests/unit/models/attention/test_similarities.py", "telescopes")
+SIMILARITY_EARLY = _only("tests/unit/models/attention/test_similarities.py", "early")
 GATHER = ("tests/unit/models/test_prompt_subset.py",)
 LOSSY_MASKS = _only("tests/exact/test_lossy_peers.py", "masks_hid_them and qwen3 and FastV")
 LOSSY_RECALL = _only("tests/exact/test_lossy_peers.py", "come_back and onevision")
 LOSSY_STEPS = _only("tests/exact/test_lossy_peers.py", "acceptance_in_one_pass and onevision")
-PARALLEL_DRAFTER = ("tests/unit/methods/parallelvlm/test_parallel_drafter.py",)
-WORKER = ("tests/unit/methods/parallelvlm/test_worker.py",)
-NEXT_GUESS = _only("tests/exact/test_rules.py", "next_guess")
+PARALLEL_DRAFTER = ("tests/unit/methods/parallelvlm/test_target_side.py",)
+WORKER = ("tests/unit/methods/parallelvlm/test_draft_side.py",)
+NEXT_DRAFT_TOKEN = _only("tests/exact/test_rules.py", "next_draft_token")
 PARALLEL_WARPED = _only("tests/exact/test_parallel_rejection.py", "keeps and warped and far")
-PARCELS = ("tests/unit/processes/test_parcels.py",)
+PARCELS = ("tests/unit/processes/test_shared_tensors.py",)
 SCHEDULE = ("tests/unit/methods/parallelvlm/test_schedule.py",)
 PACKED = ("tests/unit/methods/tabed/test_view_rows.py",)
 MIXTURE = _only("tests/unit/methods/tabed/test_ensemble.py", "every_node")
 WEIGHED = _only("tests/unit/methods/tabed/test_ensemble.py", "weighed_once")
 EQUAL_VIEWS = _only("tests/unit/methods/tabed/test_ensemble.py", "row_without_pictures")
 MIXED_TABLES = _only("tests/exact/test_tabed.py", "rejection_keeps or equal_tables")
-PREFIXES = ("tests/unit/methods/lookup/test_prefix_tree.py",)
-MATCHING = ("tests/unit/methods/lookup/test_matching.py",)
-MATCH_RATES = ("tests/unit/methods/lookup/test_match_rates.py",)
+PREFIXES = ("tests/unit/methods/lookup/test_candidates.py",)
+MATCHING = ("tests/unit/methods/lookup/test_candidates.py",)
+MATCH_RATES = ("tests/unit/methods/lookup/test_acceptance.py",)
 LOOKUP = ("tests/unit/methods/lookup/test_lookup.py",)
 TABLE_CELLS = ("tests/unit/documents/reading/test_tables.py",)
-EARLIER_PAGES = ("tests/unit/documents/test_earlier.py",)
-DOCUMENT = ("tests/unit/methods/hsd/test_document.py",)
+EARLIER_PAGES = ("tests/unit/documents/test_parser_earlier.py",)
+DOCUMENT = ("tests/unit/methods/hsd/test_matcher.py",)
 REFERENCES = ("tests/exact/test_references.py",)
 ROTARY = ("tests/exact/test_rope.py",)
 COMPILED = ("tests/exact/test_compiled.py",)
 PRODUCTS = ("tests/unit/models/test_products.py",)
-GROUPED = ("tests/unit/models/attention/test_grouped.py",)
+GROUPED = ("tests/unit/models/attention/test_gqa.py",)
 READ_BY_OPENVINO = ("tests/exact/test_openvino.py", "-k", "prompts")
 MIXED = ("tests/exact/test_mixed.py",)
 PASS_ENGINES = ("tests/unit/passes/test_base.py",)
@@ -85,23 +85,21 @@ PLAIN_FAMILIES = ("tests/exact/test_plain_families.py",)
 WITHOUT_DRAFTS = _only("tests/e2e/test_without_drafts.py", "server")
 BLOCKS = ("tests/unit/prefill/spava/test_blocks.py",)
 BLOCK_ROWS = ("tests/unit/prefill/spava/test_rows.py",)
-MERGE = ("tests/unit/prefill/spava/test_merge.py",)
-SPREAD = ("tests/unit/prefill/spava/test_spread.py",)
+MERGE = ("tests/unit/prefill/spava/test_lse_merge.py",)
+SPREAD = ("tests/unit/prefill/spava/test_sharded_attention.py",)
 SHARDED = ("tests/unit/prefill/spava/test_sharded_cache.py",)
-KEEPING = ("tests/unit/prefill/spava/test_keeping.py",)
-VISION_SHARES = _only(
-    "tests/unit/prefill/spava/test_vision_by_hosts.py", "onevision or qwen3 or smolvlm"
-)
-MEETING = ("tests/unit/prefill/spava/test_meeting.py",)
-PROMPT_TREE = ("tests/unit/models/test_prefix_tree.py",)
+KEEPING = ("tests/unit/prefill/spava/test_kv_placement.py",)
+VISION_SHARES = _only("tests/unit/prefill/spava/test_vision.py", "onevision or qwen3 or smolvlm")
+MEETING = ("tests/unit/prefill/spava/processes/test_rendezvous.py",)
+PROMPT_TREE = ("tests/unit/models/test_prompt_cache_tree.py",)
 PROMPT_CACHE = ("tests/unit/models/test_prompt_cache.py",)
-DIGESTS = ("tests/unit/models/test_token_digests.py",)
+DIGESTS = ("tests/unit/models/test_prompt_cache.py",)
 WHOLE_MEDIA = _only("tests/exact/test_turns.py", "every_place and onevision")
 NAMESPACES = _only("tests/exact/test_turns.py", "namespaces_share")
 PROBED = _only("tests/exact/test_turns.py", "guides_a_pruner")
 IN_PARTS = _only("tests/exact/test_turns.py", "parts_of_any_size and (onevision or qwen3)")
 STORED = _only("tests/exact/test_turns.py", "their_own_tokens")
-PART_SIZE = ("tests/unit/decoding/test_part_size.py",)
+PART_SIZE = ("tests/unit/decoding/test_admission.py",)
 TURNS = _only("tests/exact/test_turns.py", "three_turns and plain and (onevision or qwen3)")
 PARTS = _only("tests/exact/test_parts.py", "llava_next and chain")
 LEAVING = _only("tests/unit/decoding/test_loop.py", "running_rows_only")
@@ -123,7 +121,7 @@ LANGUAGE_INSIDE = _only("tests/exact/test_language_drafts.py", "inside and chain
 
 FAULTS = (
     Fault(
-        "match: a sibling of the right guess is accepted",
+        "match: a sibling of the right draft token is accepted",
         "draftlens/core/verify.py",
         "            path.append(node)\n    return",
         "            node = children[0]\n            path.append(node)\n    return",
@@ -305,14 +303,14 @@ FAULTS = (
         ROWS,
     ),
     Fault(
-        "guesses attend to each other",
+        "draft tokens attend to each other",
         "draftlens/decoding/session.py",
         "trees.attention_mask(self._base, window)",
         "trees.attention_mask(self._base, torch.ones_like(window))",
         TABLES,
     ),
     Fault(
-        "positions of guesses are one too high",
+        "positions of draft tokens are one too high",
         "draftlens/decoding/session.py",
         "self._batch.steps(device) - 1 + depths",
         "self._batch.steps(device) + depths",
@@ -326,7 +324,7 @@ FAULTS = (
         TABLES,
     ),
     Fault(
-        "the target keeps the slot before an accepted guess",
+        "the target keeps the slot before an accepted draft token",
         "draftlens/decoding/session.py",
         "[0, *(node + 1 for node in path)]",
         "[0, *(max(node, 1) for node in path)]",
@@ -403,7 +401,7 @@ FAULTS = (
         CACHE,
     ),
     Fault(
-        "accepted guesses of new rows move in the first rows",
+        "accepted draft tokens of new rows move in the first rows",
         "draftlens/models/kv_cache.py",
         "places = (rows + self.first_row, source, target)",
         "places = (rows, source, target)",
@@ -652,7 +650,7 @@ FAULTS = (
         "draftlens/pruning/similarity.py",
         "return last - layers[0] if self.variation else last",
         "return last",
-        _only("tests/unit/models/attention/test_similarity.py", "attention_of_one_layer"),
+        _only("tests/unit/models/attention/test_similarities.py", "attention_of_one_layer"),
     ),
     Fault(
         "similarity: padding counts as text",
@@ -680,14 +678,14 @@ FAULTS = (
         "draftlens/models/attention/similarities.py",
         "normalize(states[tokens].float(), dim=-1)",
         "normalize(states[tokens], dim=-1).float()",
-        _only("tests/unit/models/attention/test_similarity.py", "half_precision"),
+        _only("tests/unit/models/attention/test_similarities.py", "half_precision"),
     ),
     Fault(
         "readings: the last layer may be read, where nothing is hidden any more",
         "draftlens/core/prefill_readings.py",
         "7 * num_layers // 10",
         "num_layers",
-        _only("tests/unit/models/attention/test_similarity.py", "hide_something"),
+        _only("tests/unit/models/attention/test_similarities.py", "hide_something"),
     ),
     Fault(
         "readings: they are handed over before the last is taken",
@@ -708,14 +706,14 @@ FAULTS = (
         "draftlens/models/model_state.py",
         "function(*given) if get_ident() == thread else None",
         "function(*given) if thread else None",
-        _only("tests/unit/models/attention/test_similarity.py", "other_threads"),
+        _only("tests/unit/models/attention/test_similarities.py", "other_threads"),
     ),
     Fault(
         "the pruner's own score does not reach it",
         "draftlens/drafting/pruning.py",
         "target_scores = spec.scores(context.readings)",
         "target_scores = context.readings.attention",
-        _only("tests/unit/drafting/test_pruned.py", "similarities"),
+        _only("tests/unit/drafting/test_pruning.py", "similarities"),
     ),
     Fault(
         "parallel: a contradiction does not shorten the draft's cache",
@@ -732,7 +730,7 @@ FAULTS = (
         WORKER,
     ),
     Fault(
-        "parallel: guesses that still stand are read again",
+        "parallel: draft tokens that still stand are read again",
         "draftlens/methods/parallelvlm/speculated_rows.py",
         "return len(self.tokens)",
         "return same",
@@ -799,31 +797,31 @@ FAULTS = (
         "draftlens/core/verify.py",
         "    if proposal is not None:",
         "    if proposal is not None and proposal.token < 0:",
-        NEXT_GUESS,
+        NEXT_DRAFT_TOKEN,
     ),
     Fault(
-        "parallel: a next guess is judged behind a wrong guess",
+        "parallel: a next draft token is judged behind a wrong draft token",
         "draftlens/core/verify.py",
         "None if children else next_proposal",
         "next_proposal",
-        NEXT_GUESS,
+        NEXT_DRAFT_TOKEN,
     ),
     Fault(
-        "parallel: the next guess is that after the whole window",
+        "parallel: the next draft token is that after the whole window",
         "draftlens/methods/parallelvlm/worker_session.py",
         "position = self.num_decided + depth",
         "position = self.met",
         PARALLEL_DRAFTER,
     ),
     Fault(
-        "parallel: tokens keep the probabilities of a rejected hypothesis",
+        "parallel: tokens keep the probabilities of a rejected branch",
         "draftlens/methods/parallelvlm/worker_session.py",
         "            self.probs.clear()\n",
         "",
         PARALLEL_DRAFTER,
     ),
     Fault(
-        "parallel: a guess comes with unprocessed probabilities",
+        "parallel: a draft token comes with unprocessed probabilities",
         "draftlens/methods/parallelvlm/speculated_rows.py",
         "probs = _probabilities(batch, scores[:, 0])",
         "probs = _probabilities(batch, logits[:, 0])",
@@ -915,14 +913,14 @@ FAULTS = (
         EQUAL_VIEWS,
     ),
     Fault(
-        "tabed: the views' guesses are judged by the noise of another token",
+        "tabed: the views' draft tokens are judged by the noise of another token",
         "draftlens/methods/tabed/ensemble.py",
         "steps = torch.arange(first, first + num_tokens)",
         "steps = torch.arange(first, first + num_tokens) + 1",
         MIXED_TABLES,
     ),
     Fault(
-        "tabed: guesses are drawn from another mixture than verification is told",
+        "tabed: draft tokens are drawn from another mixture than verification is told",
         "draftlens/drafting/model_drafter.py",
         "probs.append(torch.softmax(scores.double(), -1))",
         "probs.append(torch.softmax(scores.double() / 2, -1))",
@@ -943,7 +941,7 @@ FAULTS = (
         PACKED,
     ),
     Fault(
-        "reject: a guess without probabilities is accepted unseen",
+        "reject: a draft token without probabilities is accepted unseen",
         "draftlens/core/verify.py",
         "if tokens[child] == token), None)",
         "), None)",
@@ -964,14 +962,14 @@ FAULTS = (
         PREFIXES,
     ),
     Fault(
-        "windows go over what must not be guessed",
+        "windows go over what must not be drafted",
         "draftlens/methods/lookup/ngram_index.py",
         "self._run = 0 if token == BREAK else self._run + 1",
         "self._run += 1",
         MATCHING,
     ),
     Fault(
-        "ids that stand for pixels are guessed",
+        "ids that stand for pixels are drafted",
         "draftlens/methods/lookup/ngram_index.py",
         "and token not in self.excluded",
         "",
@@ -999,14 +997,14 @@ FAULTS = (
         LOOKUP,
     ),
     Fault(
-        "guesses cost as much as their number, whatever the rows",
+        "draft tokens cost as much as their number, whatever the rows",
         "draftlens/methods/lookup/acceptance.py",
         "self.costs.cost(rows * (width + 1), rows, context)",
         "self.costs.cost(rows + width, rows, context)",
         MATCH_RATES,
     ),
     Fault(
-        "wrong guesses are forgotten",
+        "wrong draft tokens are forgotten",
         "draftlens/methods/lookup/acceptance.py",
         "(is_correct - chances[place])",
         "(1 - chances[place])",
@@ -1020,7 +1018,7 @@ FAULTS = (
         REJECTION,
     ),
     Fault(
-        "letters on both sides of what must not be guessed are one word",
+        "letters on both sides of what must not be drafted are one word",
         "draftlens/methods/hsd/reference_text.py",
         "WALL if token == BREAK",
         '"" if token == BREAK',
@@ -1034,14 +1032,14 @@ FAULTS = (
         DOCUMENT,
     ),
     Fault(
-        "a row guesses from the references of the first one",
+        "a row drafts from the references of the first one",
         "draftlens/methods/hsd/drafter.py",
         "references.of_row(row),",
         "references.of_row(0),",
         REFERENCES,
     ),
     Fault(
-        "a text is not found again behind a wrong guess",
+        "a text is not found again behind a wrong draft token",
         "draftlens/methods/hsd/matcher.py",
         "self._alignment.extend(self.source.to_symbols(tokens, text))",
         "pass",
@@ -1052,14 +1050,14 @@ FAULTS = (
         "draftlens/documents/reading/characters.py",
         "if self.degrees == 90:",
         "if self.degrees == 45:",
-        ("tests/unit/documents/reading/test_files.py",),
+        ("tests/unit/documents/reading/test_open.py",),
     ),
     Fault(
         "columns are read across",
         "draftlens/documents/reading/geometry.py",
         "for count in range(len(bands), 1, -1):",
         "for count in ():",
-        ("tests/unit/documents/reading/test_order.py",),
+        ("tests/unit/documents/reading/test_geometry_order.py",),
     ),
     Fault(
         "text layers are never doubted",
@@ -1073,14 +1071,14 @@ FAULTS = (
         "draftlens/core/repetition.py",
         "answers = input_ids[:, self.prompt_length :]",
         "answers = input_ids",
-        ("tests/unit/documents/test_parts.py",),
+        ("tests/unit/documents/test_regions_crops.py",),
     ),
     Fault(
         "a crop is forgotten",
         "draftlens/documents/regions.py",
         "for crop in sorted(crops, key=lambda crop: (-crop.pixels, -crop.room)):",
         "for crop in [*crops[1:], crops[0]][:-1]:",
-        ("tests/unit/documents/test_parts.py",),
+        ("tests/unit/documents/test_regions_crops.py",),
     ),
     Fault(
         "missing cells of a table close up",
@@ -1129,7 +1127,7 @@ FAULTS = (
         "draftlens/documents/parser.py",
         "lossless=False,\n                    approximate=names,",
         "lossless=True,\n                    approximate=names,",
-        ("tests/unit/documents/test_parse.py",),
+        ("tests/unit/documents/test_parser.py",),
     ),
     Fault(
         "pages of another file are taken for parsed",
@@ -1819,7 +1817,7 @@ FAULTS = (
         "draftlens/models/prompt_cache.py",
         "    width = math.prod(values.shape[1:]) * values.element_size()\n",
         "    width = -1\n",
-        ("tests/unit/models/test_token_digests.py",),
+        ("tests/unit/models/test_prompt_cache.py",),
     ),
     Fault(
         "OpenVINO's plug-in is unloaded with the passes",
@@ -1840,7 +1838,7 @@ FAULTS = (
         "draftlens/models/products.py",
         "states, weight), by_mkl, by_onednn",
         "states, weight), by_onednn, by_onednn",
-        ("tests/unit/models/test_many_rows.py",),
+        ("tests/unit/models/test_products_many_rows.py",),
     ),
     Fault(
         "a text's query is one token longer",
@@ -1861,7 +1859,7 @@ FAULTS = (
         "draftlens/models/products.py",
         "self._many_rows(_num_patches(inputs), self._num_other_weights)",
         "nullcontext()",
-        ("tests/unit/models/test_many_rows.py",),
+        ("tests/unit/models/test_products_many_rows.py",),
     ),
     Fault(
         "OpenVINO: tokens of a prompt attend to later ones",
@@ -1931,7 +1929,7 @@ FAULTS = (
         "draftlens/methods/lookup/candidates.py",
         "            self.tail = tail\n",
         "            pass\n",
-        ("tests/unit/methods/lookup/test_matching.py",),
+        ("tests/unit/methods/lookup/test_candidates.py",),
     ),
     Fault(
         "mixed: the width of a verification leaves out copied tokens",
@@ -2218,14 +2216,14 @@ FAULTS = (
         "draftlens/media/header.py",
         "if limits.common_formats and codec not in _COMMON_CODECS:",
         "if False:",
-        _only("tests/unit/media/test_formats.py", "clips"),
+        _only("tests/unit/media/test_limits.py", "clips"),
     ),
     Fault(
         "guard: any picture format is decoded",
         "draftlens/media/image.py",
         "names = _COMMON_FORMATS if limits.common_formats else _FORMATS",
         "names = _FORMATS",
-        _only("tests/unit/media/test_formats.py", "pictures"),
+        _only("tests/unit/media/test_limits.py", "pictures"),
     ),
     Fault(
         "guard: a killed decoder leaves its copy",
@@ -2253,7 +2251,7 @@ FAULTS = (
         "draftlens/documents/reading/pdf_file.py",
         "if width * height > self._limits.max_pixels:",
         "if False:",
-        _only("tests/unit/documents/reading/test_hostile.py", "huge_picture"),
+        _only("tests/unit/documents/reading/test_pdf_hostile.py", "huge_picture"),
     ),
     Fault(
         "guard: writers of one file share a name",

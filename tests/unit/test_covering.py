@@ -8,11 +8,11 @@ from covering import covering
 
 
 def test_any_two_values_meet_in_far_fewer_rows() -> None:
-    names = ("family", "kind", "method", "guesser")
+    names = ("family", "kind", "method", "drafter")
     values = product("abcdefgh", "0123", "vwxyz", ("noisy", "self"))
     rows = [dict(zip(names, row, strict=True)) for row in values]
     # Not every combination exists.
-    rows = [row for row in rows if (row["method"], row["guesser"]) != ("v", "self")]
+    rows = [row for row in rows if (row["method"], row["drafter"]) != ("v", "self")]
     chosen = [rows[number] for number in covering(rows)]
     pairs, left = (
         {pair for row in some for pair in combinations(row.items(), 2)} for some in (rows, chosen)

@@ -144,7 +144,7 @@ def test_answers_of_one_token_accept_nothing_and_are_no_error(run: Any) -> None:
 
 
 def test_masses_that_do_equally_well_have_no_best(run: Any) -> None:
-    """On this clip EAGLE's tree guesses six tokens with any mass."""
+    """On this clip EAGLE's tree has six draft tokens with any mass."""
     clip = str(CLIPS / "drift.mp4")
     status, out, _ = run(clip, *SHORT)
     assert status == 0

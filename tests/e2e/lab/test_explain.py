@@ -228,9 +228,9 @@ def test_another_schedule_is_drawn_below_the_serial_one(
     assert list(answer.timelines) == ["serial", "parallel"]
     assert answer.method["schedule"] == "parallel"
     line = answer.timelines["parallel"]
-    guesses = line.of("draft")
-    assert {span.kind for span in guesses} >= {"vision", "prune", "prefill", "draft"}
-    assert DISCARDED in {span.outcome for span in guesses}
+    drafting = line.of("draft")
+    assert {span.kind for span in drafting} >= {"vision", "prune", "prefill", "draft"}
+    assert DISCARDED in {span.outcome for span in drafting}
     assert {"wait", "verify"} <= set(line.seconds["target"])
     assert {"prune", "prefill", "draft"} == set(answer.timelines["serial"].seconds["draft"])
     assert len(chart_of(answer).axes[0].get_yticks()) == 4

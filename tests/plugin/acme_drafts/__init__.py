@@ -41,10 +41,10 @@ class NewestPruner:
 
 
 class HistoryDrafter:
-    """Guesses that what followed the last token the last time follows it again.
+    """Drafts what followed the last token the last time.
 
     Args:
-        length: tokens of a guess.
+        length: tokens of a chain.
     """
 
     readings = NO_FEATURES
@@ -65,13 +65,13 @@ class HistoryDrafter:
     def propose(self, batch: Batch, budget: int) -> DraftTree:
         """The same chain in every row."""
         topology = cut(self.topology, budget)
-        guesses = [
-            self._guess(history.ids().tolist(), len(topology)) for history in batch.histories
+        draft_tokens = [
+            self._continuation(history.ids().tolist(), len(topology)) for history in batch.histories
         ]
-        tokens = torch.tensor(guesses, dtype=torch.long).reshape(len(batch), len(topology))
+        tokens = torch.tensor(draft_tokens, dtype=torch.long).reshape(len(batch), len(topology))
         return DraftTree.uniform(topology, tokens)
 
-    def _guess(self, ids: list[int], length: int) -> list[int]:
+    def _continuation(self, ids: list[int], length: int) -> list[int]:
         *earlier, last = ids
         continuation: list[int] = []
         if last in earlier:
@@ -91,7 +91,7 @@ class HistoryDecoding:
     """Speculative decoding without a draft model.
 
     Args:
-        length: tokens of a guess.
+        length: tokens of a chain.
     """
 
     length: int = 4

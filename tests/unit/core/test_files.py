@@ -1,4 +1,5 @@
-"""Files are written whole or not at all."""
+"""Files are written whole or not at all. Files of JSON lines, and what interruptions leave. Files
+whose content is run belong to this user alone."""
 
 from __future__ import annotations
 
@@ -12,9 +13,14 @@ import pytest
 
 from draftlens.core.errors import ConfigError
 from draftlens.core.files import (
+    LineWriter,
+    check_private,
+    cut_incomplete_line,
     only_writer,
     parse_json,
+    private_folder,
     read_cache,
+    read_lines,
     whole_file,
     write_json,
     write_text,
@@ -134,3 +140,137 @@ def test_a_write_that_fails_leaves_no_part(tmp_path: Path) -> None:
     with pytest.raises(UnicodeEncodeError):
         write_text(tmp_path / "report.json", "\ud800")
     assert not list(tmp_path.iterdir())
+
+
+def test_lines_come_back_and_are_appended(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    assert read_lines(path, "text") == []
+    for value in ({"text": "naïve\nline"}, {"text": "two"}):
+        with LineWriter(path) as lines:
+            lines.write(value)
+    assert read_lines(path, "text") == [{"text": "naïve\nline"}, {"text": "two"}]
+    assert path.read_text(encoding="utf-8").count("\n") == 2
+
+
+def test_an_incomplete_last_line_is_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    path.write_text('{"a":1}\n{"a":')
+    assert read_lines(path, "a") == [{"a": 1}]
+    assert path.read_text() == '{"a":1}\n{"a":'
+    cut_incomplete_line(path)
+    assert path.read_text() == '{"a":1}\n'
+
+
+def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    path.write_text('{"a":1}\n{"a":\n')
+    with pytest.raises(ConfigError, match=r"line 2 of .*answers.jsonl is damaged"):
+        read_lines(path, "a")
+
+
+@pytest.mark.parametrize(
+    ("content", "number"),
+    [
+        (b"27 bytes without a line end", 1),
+        (b"\x00\x00\x00\x18ftypmp42 a clip\n and its end", 1),
+        (b'{"file":1}\n[1]\n', 2),
+        (b'{"file":1}\n{"b":2}\n', 2),
+        (b'{"file":1}\nnotes of mine', 2),
+        (b'{"file":1}\n\n', 2),
+    ],
+)
+def test_a_file_of_something_else_is_left_as_it_is(
+    tmp_path: Path, content: bytes, number: int
+) -> None:
+    path = tmp_path / "mine"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=rf"(?s)line {number} "):
+        read_lines(path, "file")
+    assert path.read_bytes() == content
+
+
+def test_a_line_nested_too_deeply_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    path.write_text('{"a":' + "[" * 100_000 + "\n")
+    with pytest.raises(ConfigError, match=r"line 1 of .* is damaged: it is nested too deeply"):
+        read_lines(path, "a")
+
+
+def test_names_that_are_not_utf_8_come_back(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    name = os.fsdecode(b"caf\xe9.mp4")
+    with LineWriter(path) as lines:
+        lines.write({"file": name})
+    assert path.read_bytes().isascii()
+    assert read_lines(path, "file") == [{"file": name}]
+
+
+def test_the_disk_is_waited_for_at_intervals_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr("draftlens.core.files.os.fsync", synced.append)
+    lines = LineWriter(tmp_path / "a", sync_seconds=60.0)
+    for number in range(5):
+        lines.write(number)
+    assert synced == []
+    lines.close()
+    assert len(synced) == 1
+    with LineWriter(tmp_path / "b", sync_seconds=0.0) as every:
+        for number in range(5):
+            every.write(number)
+    assert len(synced) == 1 + 5 + 1
+
+
+def test_a_full_disk_is_an_error_that_names_the_file() -> None:
+    error = pytest.raises(OSError, match=r"No space left on device: '/dev/full'")
+    with error, LineWriter(Path("/dev/full")) as lines:
+        lines.write({"text": "one"})
+
+
+def give_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To another user, or let this process be of another one where it may not."""
+    if os.geteuid():
+        own = os.geteuid()
+        monkeypatch.setattr(os, "geteuid", lambda: own + 1)
+    else:
+        os.chown(path, 12345, 12345, follow_symlinks=False)
+
+
+def test_a_folder_is_made_for_this_user(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        made = private_folder(tmp_path / "new" / "own")
+    finally:
+        os.umask(before)
+    assert made.stat().st_mode & 0o777 == 0o700
+    assert private_folder(made) == made
+
+
+@pytest.mark.parametrize("mode", [0o720, 0o702, 0o777])
+def test_what_others_may_write_is_refused(mode: int, tmp_path: Path) -> None:
+    path = tmp_path / "code"
+    path.touch(0o600)
+    check_private(path)
+    path.chmod(mode)
+    with pytest.raises(PermissionError, match=r"code may be written by other users: run chmod"):
+        check_private(path)
+    tmp_path.chmod(mode)
+    with pytest.raises(PermissionError, match="may be written by other users"):
+        private_folder(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["folder", "link"])
+def test_what_belongs_to_another_user_is_refused(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "other"
+    if kind == "folder":
+        path.mkdir(0o700)
+    else:
+        (tmp_path / "own").mkdir(0o700)
+        path.symlink_to(tmp_path / "own")
+    check_private(path)
+    give_away(path, monkeypatch)
+    with pytest.raises(PermissionError, match="other belongs to another user"):
+        private_folder(path)

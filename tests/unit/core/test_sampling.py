@@ -131,8 +131,8 @@ def slow_process(
     scores = logits.clone()
     for row in range(len(rows)):
         for node in range(ROOT, len(topology)):
-            guesses = [int(tokens[row, ancestor]) for ancestor in line(topology, node)]
-            ids = rows.histories[row].ids(guesses).repeat(len(rows), 1)
+            draft_tokens = [int(tokens[row, ancestor]) for ancestor in line(topology, node)]
+            ids = rows.histories[row].ids(draft_tokens).repeat(len(rows), 1)
             here = logits[row, node + 1].repeat(len(rows), 1)
             for processor in processors:
                 here = processor(ids, here)

@@ -11,7 +11,8 @@ import pytest
 
 from draftlens.core.stats import DEFINITIONS, PHASES, Clock, Lane, Stats, ViewStats
 
-# Two rows. Prefill yields 2 tokens; 5 passes emit 12 more (7 guesses of 20, and 5 bonus tokens).
+# Two rows. Prefill yields 2 tokens; 5 passes emit 12 more (7 draft tokens of 20, and 5 bonus
+# tokens).
 STATS = Stats(
     emitted=14,
     first=2,
@@ -54,7 +55,7 @@ def test_every_printed_metric_is_defined_and_tested() -> None:
 
 
 def test_a_run_ends_with_a_correction() -> None:
-    """Of 14 tokens 4 corrected a guess: 10 right ones in 4 runs."""
+    """Of 14 tokens 4 corrected a draft token: 10 right ones in 4 runs."""
     assert Stats(emitted=14, corrections=4).mean_run_length == 2.5
 
 

@@ -101,7 +101,7 @@ def test_a_target_that_is_certain_leaves_nothing_to_chance(seed: int) -> None:
     assert reject(tree, certain, generators) == match(tree, certain)
 
 
-def test_without_guesses_a_token_is_drawn() -> None:
+def test_without_draft_tokens_a_token_is_drawn() -> None:
     tree = DraftTree.uniform(EMPTY, torch.empty(2, 0, dtype=torch.long))
     scores = torch.full((2, 1, VOCAB), -torch.inf)
     scores[0, 0, 1] = scores[1, 0, 2] = 0
@@ -122,7 +122,8 @@ def test_a_row_without_a_generator_is_not_judged() -> None:
 
 @pytest.mark.parametrize("has_probs", [True, False])
 def test_behind_the_end_of_an_answer_every_token_may_be_banned(has_probs: bool) -> None:
-    """The guesses below are neither accepted nor an error: the end was accepted before them."""
+    """The draft tokens below are neither accepted nor an error: the end was accepted before
+    them."""
     tokens = torch.tensor([[2, 1]])
     probs = torch.full((1, 2, VOCAB), 1 / VOCAB) if has_probs else None
     scores = torch.full((1, 3, VOCAB), -torch.inf)
@@ -160,14 +161,14 @@ def test_what_is_left_when_siblings_are_rejected(
     assert rest.tolist() == pytest.approx(expected)
 
 
-def test_a_guess_that_the_target_likes_better_is_always_accepted() -> None:
+def test_a_draft_token_that_the_target_likes_better_is_always_accepted() -> None:
     for seed in range(20):
         p, q = torch.tensor([0.6, 0.4]).double(), torch.tensor([0.5, 0.5]).double()
         generator = torch.Generator().manual_seed(seed)
         assert _try_children(p, q, [(3, 0)], generator)[0] == 3
 
 
-def test_a_guess_that_the_draft_likes_better_is_accepted_by_chance() -> None:
+def test_a_draft_token_that_the_draft_likes_better_is_accepted_by_chance() -> None:
     """With probability p/q = 0.25, each drawn with noise of its own."""
     p, q = torch.tensor([0.2, 0.8]).double(), torch.tensor([0.8, 0.2]).double()
     generator = torch.Generator().manual_seed(0)
@@ -192,7 +193,7 @@ def walked(
     return list(verdict.paths[0]), list(verdict.tokens[0]), list(verdict.tolerated[0])
 
 
-def test_a_guess_that_is_nearly_as_likely_passes() -> None:
+def test_a_draft_token_that_is_nearly_as_likely_passes() -> None:
     """0.25 against 0.5: log 0.5 / log 0.25 = 0.5."""
     scores = [likely(0.5, 0.25, 0.25), likely(0.1, 0.8, 0.1)]
     assert walked(scores, chain(1), [1], 0.5) == ([0], [1, 1], [True])

@@ -79,9 +79,9 @@ class Party:
             while children and self.rng.random() < 0.7:
                 path.append(self.rng.choice(children))
                 children = topology.children.get(path[-1], ())
-            guesses = [] if tree is None else tree.tokens[row, path].tolist()
+            draft_tokens = [] if tree is None else tree.tokens[row, path].tolist()
             paths.append(tuple(path))
-            tokens.append((*guesses, self.rng.randrange(3, 90)))
+            tokens.append((*draft_tokens, self.rng.randrange(3, 90)))
             self.rows[row].tokens.extend(tokens[-1])
         self.model.keep(Verdict(tuple(paths), tuple(tokens)), batch_of(self.rows))
 

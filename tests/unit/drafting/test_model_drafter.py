@@ -193,7 +193,7 @@ def test_accepted_tokens_are_not_forwarded_twice() -> None:
     small: Any = drafter.prompts.backbone
     small.seen.clear()
     assert propose(drafter, rows, 1).tokens.tolist() == [[1], [2]]
-    # The last guess was never forwarded; row 1 has one token to catch up on and repeats it as
+    # The last draft token was never forwarded; row 1 has one token to catch up on and repeats it as
     # padding.
     assert small.seen == [([[5, 0], [1, 1]], [[6, 7], [4, 5]])]
     assert held(drafter, 0) == [0, 0, 1, 2, 3, 4, 5, 0]
@@ -209,7 +209,7 @@ def test_a_tree_keeps_its_accepted_path() -> None:
     assert drafter.rows.pending == [[6, 9], [9, 0]]
 
 
-def test_a_round_without_guesses_is_caught_up_on() -> None:
+def test_a_round_without_draft_tokens_is_caught_up_on() -> None:
     drafter, rows = begun(chain(2))
     for token in (1, 2):
         propose(drafter, rows, 0)
@@ -365,7 +365,7 @@ def test_a_tuner_may_give_up_after_the_draft_has_caught_up() -> None:
     ("pending", "agreement"),
     [([[2, 3, 4], [6, 7, 9]], (3, 1)), ([[2, 3], [6]], (1, 0)), ([[2], [6]], (0, 0))],
 )
-def test_late_tokens_tell_what_the_draft_would_have_guessed(
+def test_late_tokens_tell_what_the_draft_would_have_drafted(
     pending: list[list[int]], agreement: tuple[int, int]
 ) -> None:
     drafter, rows = begun(chain(1))
@@ -409,7 +409,7 @@ def test_rows_join_and_leave_between_rounds(topology: Topology) -> None:
 
 
 def test_each_row_draws_with_its_own_noise() -> None:
-    """Rejection sampling: a row's guesses do not depend on the rows beside it."""
+    """Rejection sampling: a row's draft tokens do not depend on the rows beside it."""
     rule = SamplingRule(do_sample=True, acceptance="rejection")
     drafter, rows = begun(FORKED, rule)
     both = propose(drafter, rows, 3)

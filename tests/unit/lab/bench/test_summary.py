@@ -201,7 +201,7 @@ def test_every_phase_has_a_row() -> None:
     assert set(PHASE_ROWS) == {*PHASES, "lookup", "other"}
 
 
-def test_guesses_without_a_draft_model_are_a_lookup() -> None:
+def test_draft_tokens_without_a_draft_model_are_a_lookup() -> None:
     """The time of drafting is that of a draft only where one ran."""
     phases = {"draft_prefill": 0.25, "draft": 0.5, "verify": 1.0}
 

@@ -53,15 +53,15 @@ def trace_of(tokens: tuple[ViewToken, ...] | None = None) -> ViewTrace:
 
 
 def slow_length(hits: tuple[bool, ...], length: int) -> float:
-    """The same count, one guess at a time."""
+    """The same count, one draft token at a time."""
     done, passes = 1, 0
     while done < len(hits):
         passes += 1
-        for guess in range(length + 1):
+        for draft_token in range(length + 1):
             if done == len(hits):
                 break
             done += 1
-            if guess == length or not hits[done - 1]:
+            if draft_token == length or not hits[done - 1]:
                 break
     return (len(hits) - 1) / passes
 

@@ -16,8 +16,8 @@ def plain(rounds: int, check: float = 5.0, prefill: float = 60.0, scale: float =
 
 
 def serial(rounds: int, prefill: float = 60.0, scale: float = 1e-3) -> Timeline:
-    """The target waits for the draft and the draft for the target; every third round no guess of
-    five is right, else 1 to 5."""
+    """The target waits for the draft and the draft for the target; every third round no draft token
+    of five is right, else 1 to 5."""
     spans = [Span("target", "vision", 0.0, 20.0), Span("target", "prefill", 20.0, 20.0 + prefill)]
     first = 20.0 + prefill
     spans.append(Span("draft", "prune", first, first + 2.0))
@@ -35,7 +35,7 @@ def serial(rounds: int, prefill: float = 60.0, scale: float = 1e-3) -> Timeline:
 
 def parallel(rounds: int, prefill: float = 60.0, scale: float = 1e-3) -> Timeline:
     """The draft reads while the target prefills, and writes a window while the last one is checked.
-    After every third round the target starts anew without guesses."""
+    After every third round the target starts anew without draft tokens."""
     first = 20.0 + prefill
     spans = [
         Span("target", "vision", 0.0, 20.0),
@@ -50,17 +50,17 @@ def parallel(rounds: int, prefill: float = 60.0, scale: float = 1e-3) -> Timelin
     spans[1] = Span("target", "prefill", 20.0, first - 30.0)
     spans.append(Span("target", "prefill", first - 29.0, first))
     now = first
-    guesses = 5
+    draft_tokens = 5
     for number in range(rounds):
         missed = number % 3 == 2
-        accepted = 2 if missed else guesses
+        accepted = 2 if missed else draft_tokens
         outcome = DISCARDED if missed else ""
         spans.append(Span("draft", "draft", now, now + 5.0, 5, outcome))
-        spans.append(Span("target", "verify", now, now + 7.0, guesses, accepted=accepted))
+        spans.append(Span("target", "verify", now, now + 7.0, draft_tokens, accepted=accepted))
         spans.append(Span("target", "rollback", now + 7.0, now + 7.3))
         spans.append(Span("target", "wait", now + 7.3, now + 7.6))
         now += 7.6
-        guesses = 0 if missed else 5
+        draft_tokens = 0 if missed else 5
     return scaled(spans, first, scale)
 
 

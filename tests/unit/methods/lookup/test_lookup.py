@@ -53,7 +53,7 @@ def joined(
     return rows
 
 
-def guesses(tree: DraftTree) -> list[list[int]]:
+def draft_tokens(tree: DraftTree) -> list[list[int]]:
     """Of each row, fillers left out."""
     pairs = zip(tree.topologies, tree.tokens.tolist(), strict=True)
     return [tokens[: len(topology)] for topology, tokens in pairs]
@@ -71,7 +71,7 @@ def test_rows_have_their_own_trees_and_last_tokens_as_fillers() -> None:
     looks = drafter()
     rows = joined(looks, PROMPTS, [[6], [1], [9]])
     tree = looks.propose(batch_of(rows), budget=10)
-    assert guesses(tree) == [[7, 8], [2, 3, 4], []]
+    assert draft_tokens(tree) == [[7, 8], [2, 3, 4], []]
     assert tree.topologies == (chain(2), chain(3), EMPTY)
     assert tree.tokens.tolist() == [[7, 8, 6], [2, 3, 4], [9, 9, 9]]
     assert tree.probs is None
@@ -80,26 +80,26 @@ def test_rows_have_their_own_trees_and_last_tokens_as_fillers() -> None:
 def test_padding_is_no_part_of_a_prompt() -> None:
     looks = drafter()
     rows = joined(looks, PROMPTS, [[PAD], [2], [PAD]])
-    assert guesses(looks.propose(batch_of(rows), 10)) == [[], [3, 4, 1], []]
+    assert draft_tokens(looks.propose(batch_of(rows), 10)) == [[], [3, 4, 1], []]
 
 
-def test_the_budget_cuts_and_ended_rows_have_no_guesses() -> None:
+def test_the_budget_cuts_and_ended_rows_have_no_draft_tokens() -> None:
     looks = drafter()
     rows = joined(looks, PROMPTS, [[6], [1], [9]])
-    assert guesses(looks.propose(batch_of(rows), budget=1)) == [[7], [2], []]
+    assert draft_tokens(looks.propose(batch_of(rows), budget=1)) == [[7], [2], []]
     nothing = looks.propose(batch_of(rows), budget=0)
     assert nothing.topologies == (EMPTY,) * 3
     assert nothing.tokens.shape == (3, 0)
     rows[1].finished = True
-    assert guesses(looks.propose(batch_of(rows), budget=10)) == [[7, 8], [], []]
+    assert draft_tokens(looks.propose(batch_of(rows), budget=10)) == [[7, 8], [], []]
 
 
 def test_an_answer_is_looked_up_too() -> None:
     looks = drafter(branches=1)
     rows = joined(looks, PROMPTS[:1], [[30, 31, 32]])
-    assert guesses(looks.propose(batch_of(rows), 10)) == [[]]
+    assert draft_tokens(looks.propose(batch_of(rows), 10)) == [[]]
     go_on(looks, rows, [[40, 30]])
-    assert guesses(looks.propose(batch_of(rows), 10)) == [[31, 32, 40]]
+    assert draft_tokens(looks.propose(batch_of(rows), 10)) == [[31, 32, 40]]
 
 
 def test_tokens_of_another_drafter_are_compared_and_followed() -> None:
@@ -109,7 +109,7 @@ def test_tokens_of_another_drafter_are_compared_and_followed() -> None:
     for row, tokens in zip(rows, ([7, 30], [2, 3, 4], [31]), strict=True):
         row.tokens.extend(tokens)
     assert looks.read(batch_of(rows)) == (0.0, 0)  # nothing is expected without a budget
-    assert guesses(looks.propose(batch_of(rows), budget=10)) == [[], [1], []]
+    assert draft_tokens(looks.propose(batch_of(rows), budget=10)) == [[], [1], []]
 
 
 def test_what_a_proposal_was_expected_to_have_is_compared_with_what_it_had() -> None:
@@ -118,7 +118,7 @@ def test_what_a_proposal_was_expected_to_have_is_compared_with_what_it_had() -> 
     costs = ForwardCosts(CostCurve((1, 64), (1.0, 1.0)))
     looks = drafter(budget=DraftBudget(costs, nullcontext(), 6))
     rows = joined(looks, PROMPTS, [[6], [1], [9]])
-    assert guesses(looks.propose(batch_of(rows), budget=10)) == [[7, 8], [2, 3, 4], []]
+    assert draft_tokens(looks.propose(batch_of(rows), budget=10)) == [[7, 8], [2, 3, 4], []]
     chances = [looks.rates.chance(agreement) for agreement in (1, 2)]
     for row, tokens in zip(rows, ([7, 30], [5, 6], [31, 32]), strict=True):
         row.tokens.extend(tokens)
@@ -131,19 +131,19 @@ def test_rows_join_and_leave() -> None:
     looks = drafter()
     rows = joined(looks, PROMPTS[:1], [[6]])
     rows += joined(looks, PROMPTS[1:], [[1], [9]])
-    assert guesses(looks.propose(batch_of(rows), 10)) == [[7, 8], [2, 3, 4], []]
+    assert draft_tokens(looks.propose(batch_of(rows), 10)) == [[7, 8], [2, 3, 4], []]
     looks.remove(0)
     rows = [rows[2], rows[1]]
-    assert guesses(looks.propose(batch_of(rows), 10)) == [[], [2, 3, 4]]
+    assert draft_tokens(looks.propose(batch_of(rows), 10)) == [[], [2, 3, 4]]
     go_on(looks, rows, [[7], [2, 3]])
-    assert guesses(looks.propose(batch_of(rows), 10)) == [[], [4, 1]]
+    assert draft_tokens(looks.propose(batch_of(rows), 10)) == [[], [4, 1]]
 
 
 def test_references_are_followed_from_their_beginning() -> None:
     looks = drafter(branches=1, length=1)
     references = References((((9, 1, 9, 2, 9, 3),), ((9, 50, 4),)))
     rows = joined(looks, PROMPTS[[0, 2]], [[9], [9]], references)
-    assert guesses(looks.propose(batch_of(rows), 10)) == [[1], []]
+    assert draft_tokens(looks.propose(batch_of(rows), 10)) == [[1], []]
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=str)
@@ -195,6 +195,6 @@ def test_senseless_options_are_refused(options: dict[str, Any], message: str) ->
 
 
 def test_rejection_has_a_length() -> None:
-    """Otherwise the guesses would depend on measured times."""
+    """Otherwise the draft tokens would depend on measured times."""
     method: Any = from_dict({"method": "lookup", "sampling_rule": "rejection"})
     assert method.num_speculative_tokens == 5

@@ -117,7 +117,7 @@ class Scene:
 
     def round(self, topology: Topology, say: Callable[[int, list[int]], int]) -> int:
         """Draft and verify; `say` is the target: from a row and its tokens to the next token.
-        Returns how many guesses stood."""
+        Returns how many draft tokens stood."""
         batch = batch_of(self.rows)
         self.ensemble.rows.begin_round()
         tree = self.ensemble._grow(topology, batch, self.ensemble._catch_up(batch))
@@ -196,7 +196,7 @@ def test_every_node_has_the_mixture_of_what_the_views_say(
                 slow = slow_mixture(scene, row, path, roots[row], weights == "bayes")
                 found = heard[node][row].softmax(-1)
                 assert torch.allclose(found, slow, atol=1e-4)
-        # As if one guess were right in the first row and none in the other.
+        # As if one draft token were right in the first row and none in the other.
         token = int(tree.tokens[0, 0])
         emitted = ((token, 7), (8,))
         for sequence, tokens in zip(scene.rows, emitted, strict=True):
@@ -237,10 +237,10 @@ def slow_q(scene: Scene, view: View, row: int, said: list[int]) -> Tensor:
 
 @pytest.mark.parametrize("tree", [None, "eagle"])
 @pytest.mark.parametrize("weights", ["bayes", "grid"])
-def test_every_token_is_weighed_once_and_as_the_views_would_have_guessed(
+def test_every_token_is_weighed_once_and_as_the_views_would_have_drafted(
     tree: Any, weights: str
 ) -> None:
-    """Prefill's token, the guesses' and those after leaves."""
+    """Prefill's token, the draft tokens' and those after leaves."""
     family = BY_NAME["llava"]
     scene = Scene("llava", "images", [0, 1, 2], ["multimodal", "pooled"], weights)
     seen: list[Weighed] = []
@@ -269,7 +269,9 @@ def test_every_token_is_weighed_once_and_as_the_views_would_have_guessed(
         for slot, view in enumerate(scene.views):
             said = scene.behind_all(view, row, answer).argmax(-1).tolist()
             hits = [entry.hits[slot] for entry in weighed[1:]]
-            expected = [guess == token for guess, token in zip(said, answer[1:], strict=False)]
+            expected = [
+                draft_token == token for draft_token, token in zip(said, answer[1:], strict=False)
+            ]
             assert hits == expected[: len(hits)]
             assert 0 < hits.count(True) < len(hits)
         assert all(sum(entry.weights) == pytest.approx(1) for entry in weighed)

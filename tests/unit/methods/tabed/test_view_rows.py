@@ -139,9 +139,9 @@ class Party:
         for depth, level in enumerate(levels(topology)):
             if level.expanded:
                 nodes = [level.nodes.start + node for node in level.expanded]
-                guesses = tokens[:, nodes]
-                logits = self.packed.expand(guesses, steps + depth, level)
-                expected = [twin.expand(guesses, steps + depth, level) for twin in self.twins]
+                draft_tokens = tokens[:, nodes]
+                logits = self.packed.expand(draft_tokens, steps + depth, level)
+                expected = [twin.expand(draft_tokens, steps + depth, level) for twin in self.twins]
                 for slot, view in enumerate(self.packed.awake):
                     self.compare(view, logits[:, slot], expected[view])
 

@@ -28,7 +28,7 @@ from draftlens.models.attention.similarities import similarity
 from draftlens.models.prompt import Prompt
 from draftlens.prefill.base import FullPrefill, PrefillReading
 from draftlens.pruning.similarity import UVPruner
-from tests.unit.models.attention.test_probe import alone, eager
+from tests.unit.models.attention.test_scores import alone, eager
 
 BY_NAME = {family.name: family for family in FAMILIES}
 LONG = 30.0

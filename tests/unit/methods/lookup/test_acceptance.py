@@ -1,4 +1,4 @@
-"""How many guesses from texts are worth checking."""
+"""How many draft tokens from texts are worth checking."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_nothing_is_checked_where_it_does_not_pay() -> None:
     assert budget_of(FLAT).best([[]], 1, 0)[0] == budget_of(FLAT).best([], 1, 0)[0] == 0
 
 
-def test_guesses_become_fewer_with_failures_and_more_with_successes() -> None:
+def test_draft_tokens_become_fewer_with_failures_and_more_with_successes() -> None:
     """Also while none is checked: the answer shows which would have been right."""
     curve = CostCurve(tuple(range(1, 41)), tuple(1 + 0.12 * width for width in range(40)))
     budget, rates = budget_of(curve), MatchRates()
@@ -128,7 +128,7 @@ def test_guesses_become_fewer_with_failures_and_more_with_successes() -> None:
     for _ in range(12):
         rates.count(
             tree, [candidate_of(3)], [1, 99]
-        )  # one token of a round without guesses, and the next
+        )  # one token of a round without draft tokens, and the next
     assert width() > 0
     for _ in range(6):
         rates.count(tree, [candidate_of(3)], range(1, 21))

@@ -56,8 +56,10 @@ class Table(TreeDrafter):
         return self.logits[tokens]
 
 
-def slow_guess(logits: Tensor, row: int, path: list[int], rule: SamplingRule, rank: int) -> int:
-    """The guess of a rank after a path of tokens, with nothing shared between nodes."""
+def slow_draft_token(
+    logits: Tensor, row: int, path: list[int], rule: SamplingRule, rank: int
+) -> int:
+    """The draft token of a rank after a path of tokens, with nothing shared between nodes."""
     history = torch.tensor([[*PROMPT[row].tolist(), *ANSWERS[row], *path]])
     scores = logits[history[:, -1]]
     for processor in rule.processors:
@@ -69,7 +71,7 @@ def slow_guess(logits: Tensor, row: int, path: list[int], rule: SamplingRule, ra
 @pytest.mark.parametrize("processors", PROCESSORS)
 @pytest.mark.parametrize("name", TREES)
 def test_every_node_has_the_history_of_its_own_path(name: str, processors: str, seed: int) -> None:
-    """Not that of a sibling, which would make the draft guess worse but no answer wrong."""
+    """Not that of a sibling, which would make the draft worse but no answer wrong."""
     topology: Topology = TREES[name]
     logits = torch.randn(VOCAB, VOCAB, generator=torch.Generator().manual_seed(seed))
     rule = SamplingRule(PROCESSORS[processors])
@@ -80,7 +82,7 @@ def test_every_node_has_the_history_of_its_own_path(name: str, processors: str, 
         for node, parent in enumerate(topology.parents):
             path = [] if parent == ROOT else [tokens[row][n] for n in path_to(topology, parent)]
             rank = topology.children[parent].index(node)
-            assert tokens[row][node] == slow_guess(logits, row, path, rule, rank), (row, node)
+            assert tokens[row][node] == slow_draft_token(logits, row, path, rule, rank), (row, node)
 
 
 def test_processors_matter() -> None:

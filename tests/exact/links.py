@@ -1,4 +1,5 @@
-"""Both lanes of parallel decoding in one thread: a script says which of them moves next."""
+"""Target and draft worker of parallel decoding in one thread: a script says which of them moves
+next."""
 
 from __future__ import annotations
 
@@ -27,13 +28,13 @@ from draftlens.models.adapter import Backbone
 
 
 class ScriptedLink:
-    """A link whose lane makes a random number of moves whenever the target looks at it, and whose
+    """A link whose worker makes a random number of moves whenever the target looks at it, and whose
     messages take any time in both directions.
 
     Args:
         backbone: the draft.
         seed: of the script.
-        moves: most moves of the lane between two looks.
+        moves: most moves of the worker between two looks.
     """
 
     cores = 0
@@ -74,7 +75,7 @@ class ScriptedLink:
         return [self.made.popleft() for _ in range(min(count, len(self.made)))]
 
     def move(self) -> bool:
-        """Let the lane handle a message or draft; whether there was anything to do."""
+        """Let the worker handle a message or draft; whether there was anything to do."""
         can_step = self.worker.can_step
         if self.sent and (not can_step or self.rng.random() < 0.5):
             self.worker.handle(self.sent.popleft())
@@ -86,7 +87,7 @@ class ScriptedLink:
 
 
 class PromptLink(ScriptedLink):
-    """A link whose lane follows every message at once and drafts whenever it may: the fastest
+    """A link whose worker follows every message at once and drafts whenever it may: the fastest
     draft that there can be."""
 
     def receive(self, answer: int, timeout: float) -> list[FromDraft]:
@@ -108,8 +109,8 @@ def session_of(
     kind: str = "noisy",
     acceptance: str = "coupled",
 ) -> Session:
-    """A session without requests whose drafter is a lane; `kind` as for `stock.draft`, or `target`
-    for the target itself on its own pruned prompt."""
+    """A session without requests whose drafter is a draft worker; `kind` as for `stock.draft`, or
+    `target` for the target itself on its own pruned prompt."""
     backbone = Backbone.of(target(family))
     if kind == "target":
         assert pruning is not None
@@ -124,25 +125,25 @@ def session_of(
 
 
 def speculated_rows_of(link: ScriptedLink) -> SpeculatedRows:
-    """The lane's rows in its only session."""
+    """The worker's rows in its only session."""
     [session] = link.worker._sessions.values()
     return session._speculated_rows
 
 
 @torch.inference_mode()
 def check_speculated_rows(link: ScriptedLink, family: Family, rows: tuple[int, ...]) -> None:
-    """The lane's cache equals that of a fresh pass over each row's prompt and hypothesis.
+    """The worker's cache equals that of a fresh pass over each row's prompt and speculated tokens.
 
     Args:
-        link: the way to the lane.
+        link: the way to the worker.
         family: of the models; the prompt is its richest one, not pruned.
         rows: of that prompt's batch, by the number in the session.
     """
-    lane = speculated_rows_of(link)
-    cache = lane.draft_rows.cache
+    worker_side = speculated_rows_of(link)
+    cache = worker_side.draft_rows.cache
     assert cache is not None
-    backbone = lane.draft_rows.backbone
-    for index, row in enumerate(lane.rows):
+    backbone = worker_side.draft_rows.backbone
+    for index, row in enumerate(worker_side.rows):
         given = inputs(family, family.richest, (rows[row.number],))
         prompt = backbone.encode(backbone.prepare_prompt(given))
         cached = cache.lengths[index] - prompt.lengths[0]

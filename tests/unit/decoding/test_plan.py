@@ -68,10 +68,10 @@ def test_only_rejection_draws_of_its_own() -> None:
         (SamplingRule(do_sample=True), False),
         (REJECTION, True),
     ):
-        guesses = children(rule, 3, seed=1)
-        assert torch.equal(guesses, children(rule, 3, seed=1))
+        draft_tokens = children(rule, 3, seed=1)
+        assert torch.equal(draft_tokens, children(rule, 3, seed=1))
         targets = rule.ranking(SCORES, seeds, STEPS).topk(3).indices
-        assert torch.equal(guesses, targets) is not is_own
-        assert all(len(set(node)) == 3 for row in guesses.tolist() for node in row)
+        assert torch.equal(draft_tokens, targets) is not is_own
+        assert all(len(set(node)) == 3 for row in draft_tokens.tolist() for node in row)
     own = REJECTION.ranking(SCORES, seeds ^ DRAFT_NOISE, STEPS)
     assert torch.equal(children(REJECTION, 3, seed=1), own.topk(3).indices)

@@ -1,4 +1,5 @@
-"""Answers that are looked up in texts, and what follows there."""
+"""Answers that are looked up in texts, and what follows there. Where an answer goes on in a text
+that it has left, against a full table of edit distances."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from text_tokenizers import all_tokenizers
 
 from draftlens.methods.hsd.drafter import DocumentOptions, document_matcher
-from draftlens.methods.hsd.matcher import DocumentMatcher
+from draftlens.methods.hsd.matcher import BAND, Alignment, DocumentMatcher, difference
 from draftlens.methods.hsd.reference_text import ReferenceDocument, TextReference
 from draftlens.methods.lookup.candidates import Kind
 from draftlens.methods.lookup.ngram_index import Vocabulary
@@ -46,7 +47,7 @@ class Page:
         self.ids += ids
         self.matcher.extend(ids)
 
-    def guesses(self, length: int = 40) -> list[str]:
+    def continuations(self, length: int = 40) -> list[str]:
         """What is proposed, as texts; the end of the answer is `END`."""
         found = []
         for candidate in self.matcher.candidates(4, length):
@@ -62,37 +63,37 @@ class Page:
 
 
 @every_tokenizer
-def test_the_guess_goes_on_where_the_match_ends(name: str) -> None:
+def test_the_draft_token_goes_on_where_the_match_ends(name: str) -> None:
     page = Page(["the foot ball world"], name)
     page.say("the foot")
-    assert page.guesses()[0].startswith(" ball world")
+    assert page.continuations()[0].startswith(" ball world")
     page.say(" ")
-    assert page.guesses()[0].startswith("ball world")
+    assert page.continuations()[0].startswith("ball world")
     page.say("ba")  # inside a word
-    assert page.guesses()[0].startswith("ll world")
+    assert page.continuations()[0].startswith("ll world")
 
 
 @every_tokenizer
 def test_spaces_and_marks_of_the_answer_replace_those_of_the_text(name: str) -> None:
     page = Page(["hello world the foot"], name, heads=False, recovery=False)
     page.say("hello\nworld")
-    assert page.guesses()[0].startswith(" the foot")
+    assert page.continuations()[0].startswith(" the foot")
     page.say(".\n")
-    assert page.guesses()[0].startswith("the foot")
+    assert page.continuations()[0].startswith("the foot")
     page.say("- the")
-    assert page.guesses()[0] == " foot"
+    assert page.continuations()[0] == " foot"
 
 
 def test_a_tail_without_letters_is_looked_up_as_it_is() -> None:
     page = Page(["|a|b|\n|---|---|\n|c|"], heads=False, recovery=False, variants=False)
     page.say("zz\n|---|---|\n")
-    assert page.guesses()[0].startswith("|c|")
+    assert page.continuations()[0].startswith("|c|")
 
 
 def test_case_is_kept() -> None:
     page = Page(["Word one", "word two"], heads=False, recovery=False)
     page.say("the word")
-    assert page.guesses()[0] == " two"
+    assert page.continuations()[0] == " two"
 
 
 @pytest.mark.parametrize("text", ["日本語の本文", "é à ü ö"])
@@ -105,8 +106,8 @@ def test_an_answer_that_ends_inside_a_character(text: str) -> None:
     for said in range(start, len(ids)):
         fresh = Page([f"hello {text}"], heads=False)
         fresh.matcher.extend(ids[:said])
-        guesses = [list(candidate.tokens) for candidate in fresh.matcher.candidates(4, 99)]
-        assert ids[said:] in guesses, said
+        draft_tokens = [list(candidate.tokens) for candidate in fresh.matcher.candidates(4, 99)]
+        assert ids[said:] in draft_tokens, said
     page.matcher.extend([*ids[: start + 1], ids[0]])
     page.matcher.candidates(4, 9)
 
@@ -116,14 +117,14 @@ def test_special_tokens_in_a_text_are_not_proposed() -> None:
     text = f"hello world{tokenizer.eos_token} the foot"
     page = Page([text], heads=False)
     page.say("hello")
-    assert page.guesses()[0] == " world"
+    assert page.continuations()[0] == " world"
     document = ReferenceDocument.of(text, page.codec, VOCABULARY)
     assert BREAK in document.tokens
     page.say(" world")
     for candidate in page.matcher.candidates(4, 40):
         assert tokenizer.eos_token_id not in candidate.tokens
     page.say(" the")
-    assert page.guesses()[0].startswith(" foot")
+    assert page.continuations()[0].startswith(" foot")
 
 
 def test_ids_that_do_not_exist_are_walls() -> None:
@@ -138,7 +139,7 @@ def test_ids_that_do_not_exist_are_walls() -> None:
 
 @repeatable
 @given(st.integers(0, 60), st.integers(1, 12), st.sampled_from(["bpe", "sentencepiece"]))
-def test_a_guess_is_the_text_from_its_place_on(place: int, length: int, name: str) -> None:
+def test_a_draft_token_is_the_text_from_its_place_on(place: int, length: int, name: str) -> None:
     """Whole words and broken ones; the place after it is that of what was taken."""
     text = "the foot ball world, hello. the - foot\nfo ot ball"
     codec = TextCodec(all_tokenizers()[name])
@@ -161,13 +162,13 @@ def followed(*texts: str) -> Page:
     """An answer that has followed the first text for two words."""
     page = Page(texts)
     page.say("the")
-    page.guesses()
+    page.continuations()
     page.say(" green ball")
-    page.guesses()
+    page.continuations()
     return page
 
 
-def test_behind_a_wrong_guess_the_text_goes_on() -> None:
+def test_behind_a_wrong_draft_token_the_text_goes_on() -> None:
     """A word was substituted, inserted or left out; without recovery, n matches are awaited."""
     text = "the green ball rolls over a small hill near the old mill"
     for said, rest in (
@@ -178,52 +179,52 @@ def test_behind_a_wrong_guess_the_text_goes_on() -> None:
     ):
         page = followed(text)
         page.say(said)
-        assert any(continuation.startswith(rest) for continuation in page.guesses()), said
+        assert any(continuation.startswith(rest) for continuation in page.continuations()), said
 
 
 def test_a_trail_that_is_lost_proposes_nothing() -> None:
     page = followed("the green ball rolls over a small hill")
     page.say(" 123456789 123456789 123456789")
     assert page.matcher.position.source is None
-    assert not any("hill" in continuation for continuation in page.guesses())
+    assert not any("hill" in continuation for continuation in page.continuations())
 
 
 def test_regions_follow_each_other() -> None:
     page = Page(["first words", "second words", "third words"])
     page.say("# ")
-    guesses = page.guesses()
-    assert guesses[0].startswith("first words\n\nsecond words")
+    draft_tokens = page.continuations()
+    assert draft_tokens[0].startswith("first words\n\nsecond words")
     page.say("first words")
-    guesses = page.guesses()
-    assert guesses[0].startswith("\n\nsecond words")
-    assert any(continuation.startswith("\nsecond words") for continuation in guesses)
-    assert any(continuation.startswith("\n\nthird words") for continuation in guesses)
-    assert "END" in guesses
+    draft_tokens = page.continuations()
+    assert draft_tokens[0].startswith("\n\nsecond words")
+    assert any(continuation.startswith("\nsecond words") for continuation in draft_tokens)
+    assert any(continuation.startswith("\n\nthird words") for continuation in draft_tokens)
+    assert "END" in draft_tokens
     page.say("\n")
-    assert page.guesses()[0].startswith("\nsecond words")
+    assert page.continuations()[0].startswith("\nsecond words")
     page.say("third")  # out of order
-    assert page.guesses()[0].startswith(" words")
+    assert page.continuations()[0].startswith(" words")
     page.say(" words")
-    assert page.guesses()[0].startswith("\nfirst") is False
-    assert any("second words" in continuation for continuation in page.guesses())
+    assert page.continuations()[0].startswith("\nfirst") is False
+    assert any("second words" in continuation for continuation in page.continuations())
 
 
 def test_what_stood_between_regions_is_expected_again() -> None:
     page = Page(["first words", "second words", "third words"])
     page.say("first words")
-    page.guesses()
+    page.continuations()
     page.say("\n- second words")
-    page.guesses()
+    page.continuations()
     assert page.matcher.queue._left(page.matcher.tail, 0)[0] in ("\n- ", "\n\n")
 
 
 def test_the_end_is_proposed_behind_the_last_region() -> None:
     page = Page(["first words"])
     page.say("first")
-    assert page.guesses()[0] == " wordsEND"
+    assert page.continuations()[0] == " wordsEND"
     without = Page(["first words"], heads=False)
     without.say("first")
-    assert without.guesses()[0] == " words"
+    assert without.continuations()[0] == " words"
 
 
 def test_kinds_of_candidates_are_counted_apart() -> None:
@@ -246,3 +247,65 @@ def test_variants_meet_in_one_tree() -> None:
     assert any(text.startswith(" exam-ple of a well-known foot") for text in texts)
     assert any(text.startswith(" exam-\nple of a well-\nknown foot") for text in texts)
     assert len(tree) < sum(len(candidate.tokens) for candidate in candidates)
+
+
+thorough = settings(derandomize=True, deadline=None, database=None, max_examples=60)
+words = st.text(alphabet="ab .", max_size=BAND - 4)
+
+
+def slow_distance(one: Sequence[str], other: Sequence[str]) -> int:
+    """The edit distance, recursion by recursion made into a table."""
+    table = [[0] * (len(other) + 1) for _ in range(len(one) + 1)]
+    for row in range(len(one) + 1):
+        for column in range(len(other) + 1):
+            if not row or not column:
+                table[row][column] = row + column
+                continue
+            table[row][column] = min(
+                table[row - 1][column] + 1,
+                table[row][column - 1] + 1,
+                table[row - 1][column - 1] + difference(one[row - 1], other[column - 1]),
+            )
+    return table[-1][-1]
+
+
+@thorough
+@given(words, words, st.integers(0, 5))
+def test_distances_equal_the_slow_twin(text: str, said: str, start: int) -> None:
+    start = min(start, len(text))
+    alignment = Alignment(text, start)
+    alignment.extend(said)
+    assert alignment.num_symbols == len(said)
+    expected = {
+        place: slow_distance(text[start:place], said) for place in range(start, len(text) + 1)
+    }
+    found = {place: distance for distance, place in alignment.places()}
+    assert found == expected
+    assert alignment.least == min(expected.values())
+
+
+def test_what_may_have_happened_to_a_token() -> None:
+    """Token ids: substituted, inserted, or tokens are missing."""
+    alignment = Alignment([1, 2, 3, 4, 5, 6], 1)
+    alignment.extend([9])
+    places = alignment.places()
+    assert places[:2] == [(1, 2), (1, 1)]
+    alignment = Alignment([1, 2, 3, 4, 5, 6], 1)
+    alignment.extend([4])
+    assert (2, 4) in alignment.places()  # two are missing
+
+
+def test_a_word_is_not_put_in_place_of_a_space() -> None:
+    assert difference("a", "b") == 1
+    assert difference("a", " ") == difference("-", "x") == 2
+    assert difference(5, 6) == 1
+    assert difference("a", "a") == difference(7, 7) == 0
+
+
+def test_work_for_each_symbol_does_not_grow() -> None:
+    alignment = Alignment("ab" * 500, 0)
+    alignment.extend("ab" * 200)
+    assert len(alignment._distances) <= 2 * BAND + 1
+    assert (0, 400) in alignment.places()
+    alignment.extend("x" * 2000)  # far beyond the end
+    assert alignment.places()

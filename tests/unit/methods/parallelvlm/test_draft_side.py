@@ -1,4 +1,4 @@
-"""The drafting lane by itself: sessions, and hypotheses about answers."""
+"""The draft worker by itself: sessions, and speculated rows."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def backbone() -> Backbone:
     return Backbone.of(draft(FAMILY))
 
 
-class Lane:
+class DraftSide:
     """A worker and what it has sent."""
 
     def __init__(self, backbone: Backbone) -> None:
@@ -64,19 +64,19 @@ class Lane:
         self.worker.handle(Decide(answer, decisions))
 
     def run(self) -> list[DraftToken]:
-        """Guess as far as allowed; returns the guesses of all sessions in order."""
+        """Draft as far as allowed; returns the draft tokens of all sessions in order."""
         while self.worker.can_step:
             self.worker.step()
-        guesses = []
+        draft_tokens = []
         while self.made:
             message = self.made.popleft()
             if isinstance(message, DraftTokens):
-                guesses += message.tokens
-        return guesses
+                draft_tokens += message.tokens
+        return draft_tokens
 
 
-def tokens_of(guesses: Seq[DraftToken], row: int = 0) -> list[int]:
-    return [guess.token for guess in guesses if guess.row == row]
+def tokens_of(draft_tokens: Seq[DraftToken], row: int = 0) -> list[int]:
+    return [draft_token.token for draft_token in draft_tokens if draft_token.row == row]
 
 
 @torch.inference_mode()
@@ -97,15 +97,15 @@ def greedy(backbone: Backbone, row: int, answer: Seq[int], count: int) -> list[i
 
 
 def test_sessions_take_turns(backbone: Backbone) -> None:
-    lane = Lane(backbone)
-    lane.open(1)
-    lane.open(2)
-    assert sum(isinstance(message, Joined) for message in lane.made) == 2
-    lane.made.clear()
-    while lane.worker.can_step:
-        lane.worker.step()
-    assert [message.answer for message in lane.made] == [1, 2] * LIMIT
-    first, second = ([m for m in lane.made if m.answer == number] for number in (1, 2))
+    side = DraftSide(backbone)
+    side.open(1)
+    side.open(2)
+    assert sum(isinstance(message, Joined) for message in side.made) == 2
+    side.made.clear()
+    while side.worker.can_step:
+        side.worker.step()
+    assert [message.answer for message in side.made] == [1, 2] * LIMIT
+    first, second = ([m for m in side.made if m.answer == number] for number in (1, 2))
     for one, other in zip(first, second, strict=True):
         assert isinstance(one, DraftTokens)
         assert isinstance(other, DraftTokens)
@@ -113,22 +113,22 @@ def test_sessions_take_turns(backbone: Backbone) -> None:
 
 
 def test_an_error_ends_its_own_session_only(backbone: Backbone) -> None:
-    lane = Lane(backbone)
-    lane.open(1)
-    lane.open(2, inputs={"attention_mask": torch.ones(1, 4)})
-    failed = lane.made[-1]
+    side = DraftSide(backbone)
+    side.open(1)
+    side.open(2, inputs={"attention_mask": torch.ones(1, 4)})
+    failed = side.made[-1]
     assert isinstance(failed, Failed)
     assert failed.answer == 2
     assert isinstance(failed.error, InputError)
-    lane.decide(2, Decision(0, 0, (40,), 9))  # is ignored
-    lane.worker.handle(Close(2))
-    assert len(tokens_of(lane.run())) == LIMIT
-    lane.worker.handle(Close(1))
-    assert not lane.worker.can_step
-    lane.decide(7, Decision(0, 0, (40,), 9))
-    lane.worker.handle(Leave(7, 0))
-    lane.worker.step()
-    assert not lane.made
+    side.decide(2, Decision(0, 0, (40,), 9))  # is ignored
+    side.worker.handle(Close(2))
+    assert len(tokens_of(side.run())) == LIMIT
+    side.worker.handle(Close(1))
+    assert not side.worker.can_step
+    side.decide(7, Decision(0, 0, (40,), 9))
+    side.worker.handle(Leave(7, 0))
+    side.worker.step()
+    assert not side.made
 
 
 def test_any_error_can_be_sent(backbone: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,110 +136,115 @@ def test_any_error_can_be_sent(backbone: Backbone, monkeypatch: pytest.MonkeyPat
         def __init__(self, one: int, other: int) -> None:
             super().__init__(f"{one} and {other}")
 
-    def fail(hypotheses: SpeculatedRows) -> None:
+    def fail(speculated_rows: SpeculatedRows) -> None:
         raise OddError(1, 2)
 
-    lane = Lane(backbone)
-    lane.open(1)
+    side = DraftSide(backbone)
+    side.open(1)
     monkeypatch.setattr(SpeculatedRows, "step", fail)
-    lane.worker.step()
-    failed = pickle.loads(pickle.dumps(lane.made[-1]))
+    side.worker.step()
+    failed = pickle.loads(pickle.dumps(side.made[-1]))
     assert str(failed.error) == "OddError: 1 and 2"
-    assert not lane.worker.can_step
+    assert not side.worker.can_step
 
 
-def test_guesses_carry_what_they_were_drawn_from(backbone: Backbone) -> None:
+def test_draft_tokens_carry_what_they_were_drawn_from(backbone: Backbone) -> None:
     """In rows with rejection sampling only, and each without the other rows' share."""
-    lane = Lane(backbone)
+    side = DraftSide(backbone)
     given: Any = inputs(FAMILY, FAMILY.richest, (0, 1, 2))
     rule = SamplingRule((hf.TopKLogitsWarper(5),), do_sample=True, acceptance="rejection")
     rows = sequences(given["input_ids"], [[]] * 3, rule)
     rows[1].sampling = SamplingRule()
-    lane.worker.handle(Open(1, lane.vocab_size, None, shows_choices=False))
-    lane.worker.handle(Arrive(1, (0, 1, 2), batch_of(rows), given, 20, LIMIT, waits=False))
-    guesses = lane.run()
-    assert len(guesses) == 3 * LIMIT
-    for guess in guesses:
-        if guess.row == 1:
-            assert guess.probs is None
+    side.worker.handle(Open(1, side.vocab_size, None, shows_choices=False))
+    side.worker.handle(Arrive(1, (0, 1, 2), batch_of(rows), given, 20, LIMIT, waits=False))
+    draft_tokens = side.run()
+    assert len(draft_tokens) == 3 * LIMIT
+    for draft_token in draft_tokens:
+        if draft_token.row == 1:
+            assert draft_token.probs is None
             continue
-        assert guess.probs is not None
-        assert guess.probs.dtype == torch.float32
-        assert guess.probs.untyped_storage().nbytes() == 4 * lane.vocab_size
-        assert int((guess.probs > 0).sum()) == 5
-        assert float(guess.probs.sum()) == pytest.approx(1)
-        assert guess.probs[guess.token] > 0
+        assert draft_token.probs is not None
+        assert draft_token.probs.dtype == torch.float32
+        assert draft_token.probs.untyped_storage().nbytes() == 4 * side.vocab_size
+        assert int((draft_token.probs > 0).sum()) == 5
+        assert float(draft_token.probs.sum()) == pytest.approx(1)
+        assert draft_token.probs[draft_token.token] > 0
 
 
 @pytest.mark.parametrize("agreed", range(LIMIT + 1))
 def test_a_row_rolls_back_to_any_length(backbone: Backbone, agreed: int) -> None:
-    lane = Lane(backbone)
-    lane.open(1)
-    own = tokens_of(lane.run())
+    side = DraftSide(backbone)
+    side.open(1)
+    own = tokens_of(side.run())
     assert own == greedy(backbone, 0, [], LIMIT)
     answer = [*own[:agreed], 45]
     assert agreed == LIMIT or own[agreed] != 45
-    lane.decide(1, Decision(0, 0, tuple(answer), LIMIT + 3))
-    guesses = lane.run()
-    assert {guess.epoch for guess in guesses} == {1}
-    assert [guess.position for guess in guesses] == list(range(agreed + 1, LIMIT + 3))
-    assert tokens_of(guesses) == greedy(backbone, 0, answer, LIMIT + 2 - agreed)
+    side.decide(1, Decision(0, 0, tuple(answer), LIMIT + 3))
+    draft_tokens = side.run()
+    assert {draft_token.epoch for draft_token in draft_tokens} == {1}
+    assert [draft_token.position for draft_token in draft_tokens] == list(
+        range(agreed + 1, LIMIT + 3)
+    )
+    assert tokens_of(draft_tokens) == greedy(backbone, 0, answer, LIMIT + 2 - agreed)
 
 
 def test_a_verdict_that_agrees_changes_nothing(backbone: Backbone) -> None:
-    lane = Lane(backbone)
-    lane.open(1)
-    own = tokens_of(lane.run())
-    [session] = lane.worker._sessions.values()
+    side = DraftSide(backbone)
+    side.open(1)
+    own = tokens_of(side.run())
+    [session] = side.worker._sessions.values()
     cache = session._speculated_rows.draft_rows.cache
     assert cache is not None
     lengths = list(cache.lengths)
-    lane.decide(1, Decision(0, 0, tuple(own[:2]), LIMIT + 2))
-    assert cache.lengths == lengths  # guesses that still stand are not read again
-    guesses = lane.run()
-    assert {guess.epoch for guess in guesses} == {0}
-    assert tokens_of(guesses) == greedy(backbone, 0, own, 2)
+    side.decide(1, Decision(0, 0, tuple(own[:2]), LIMIT + 2))
+    assert cache.lengths == lengths  # draft tokens that still stand are not read again
+    draft_tokens = side.run()
+    assert {draft_token.epoch for draft_token in draft_tokens} == {0}
+    assert tokens_of(draft_tokens) == greedy(backbone, 0, own, 2)
 
 
 def test_a_row_that_lags_goes_on_behind_the_answer(backbone: Backbone) -> None:
-    lane = Lane(backbone)
-    lane.open(1)
+    side = DraftSide(backbone)
+    side.open(1)
     own = greedy(backbone, 0, [], 3)
-    lane.worker.step()  # one guess only, and the answer holds it and two more
-    lane.made.clear()
-    lane.decide(1, Decision(0, 0, tuple(own), 5))
-    guesses = lane.run()
-    assert [(guess.epoch, guess.position) for guess in guesses] == [(1, 3), (1, 4)]
-    assert tokens_of(guesses) == greedy(backbone, 0, own, 2)
+    side.worker.step()  # one draft token only, and the answer holds it and two more
+    side.made.clear()
+    side.decide(1, Decision(0, 0, tuple(own), 5))
+    draft_tokens = side.run()
+    assert [(draft_token.epoch, draft_token.position) for draft_token in draft_tokens] == [
+        (1, 3),
+        (1, 4),
+    ]
+    assert tokens_of(draft_tokens) == greedy(backbone, 0, own, 2)
 
 
 def test_rows_at_their_limit_and_finished_rows_wait(backbone: Backbone) -> None:
-    lane = Lane(backbone)
-    lane.open(1, rows=(0, 1, 2))
-    own = lane.run()
+    side = DraftSide(backbone)
+    side.open(1, rows=(0, 1, 2))
+    own = side.run()
     answers = [tuple(tokens_of(own, row)[:1]) for row in range(3)]
-    lane.decide(
+    side.decide(
         1,
         Decision(0, 0, answers[0], LIMIT),  # may not go on
         Decision(1, 0, answers[1], 2 * LIMIT, finished=True),
         Decision(2, 0, (45,), LIMIT),
     )
-    guesses = lane.run()
-    assert {guess.row for guess in guesses} == {2}
-    assert tokens_of(guesses, 2) == greedy(backbone, 2, [45], LIMIT - 1)
+    draft_tokens = side.run()
+    assert {draft_token.row for draft_token in draft_tokens} == {2}
+    assert tokens_of(draft_tokens, 2) == greedy(backbone, 2, [45], LIMIT - 1)
     # Rows that waited beside the others go on where they were.
-    lane.decide(1, Decision(0, 1, tuple(tokens_of(own, 0)[1:2]), LIMIT + 2))
-    assert tokens_of(lane.run(), 0) == greedy(backbone, 0, tokens_of(own, 0), 2)
+    side.decide(1, Decision(0, 1, tuple(tokens_of(own, 0)[1:2]), LIMIT + 2))
+    assert tokens_of(side.run(), 0) == greedy(backbone, 0, tokens_of(own, 0), 2)
 
 
 def test_a_row_leaves(backbone: Backbone) -> None:
-    lane = Lane(backbone)
-    lane.open(1, rows=(0, 1, 2))
-    own = lane.run()
-    lane.worker.handle(Leave(1, 0))
-    lane.decide(1, Decision(2, 0, (45,), LIMIT), Decision(1, 0, (45,), LIMIT))
-    guesses = lane.run()
+    side = DraftSide(backbone)
+    side.open(1, rows=(0, 1, 2))
+    own = side.run()
+    side.worker.handle(Leave(1, 0))
+    side.decide(1, Decision(2, 0, (45,), LIMIT), Decision(1, 0, (45,), LIMIT))
+    draft_tokens = side.run()
     for row in (1, 2):
         assert tokens_of(own, row) == greedy(backbone, row, [], LIMIT)
-        assert tokens_of(guesses, row) == greedy(backbone, row, [45], LIMIT - 1)
-    assert 0 not in {guess.row for guess in guesses}
+        assert tokens_of(draft_tokens, row) == greedy(backbone, row, [45], LIMIT - 1)
+    assert 0 not in {draft_token.row for draft_token in draft_tokens}

@@ -1,4 +1,4 @@
-"""Which lane a draft has, and how many cores are left to the target."""
+"""Which worker a draft has, and how many cores are left to the target."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_threads_are_lowered_and_restored(
 
 
 @pytest.mark.usefixtures("no_quota")
-def test_threads_are_taken_back_from_a_lane_that_is_not_used(
+def test_threads_are_taken_back_from_a_worker_that_is_not_used(
     threads: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "usable_cores", lambda: 3)  # fewer than torch has threads
@@ -135,7 +135,7 @@ def backbone(**changed: Any) -> Any:
         (backbone(device=torch.device("meta")), 8, "a draft on meta cannot run beside"),
     ],
 )
-def test_where_no_lane_is_possible_the_log_says_why(
+def test_where_no_worker_is_possible_the_log_says_why(
     drafting: Any,
     num_cores: int,
     why: str,
@@ -149,7 +149,7 @@ def test_where_no_lane_is_possible_the_log_says_why(
     assert "the schedule is serial" in caplog.text
 
 
-def test_a_model_that_cannot_be_sent_has_no_lane(
+def test_a_model_that_cannot_be_sent_has_no_worker(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = FAMILY.build()
@@ -208,10 +208,10 @@ def stream_of(method: dict[str, Any]) -> Any:
 
 @pytest.mark.usefixtures("in_threads", "no_quota")
 @pytest.mark.parametrize("calls", [0, 12])
-def test_a_lost_lane_gives_its_core_back(
+def test_a_lost_worker_gives_its_core_back(
     calls: int, threads: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A lane that never could be used, and one that is lost midway."""
+    """A worker that never could be used, and one that is lost midway."""
     monkeypatch.setattr(loop, "usable_cores", lambda: 4)
     monkeypatch.setattr(DraftThread, "cores", 1)
     method = {"method": "speculative", "schedule": "parallel", "num_speculative_tokens": 4}
@@ -272,7 +272,7 @@ def test_a_fork_goes_on_without_the_thread_of_its_parent() -> None:
 
 
 def _wait_until_idle(thread: DraftThread) -> None:
-    """Wait until a lane has written all that it may."""
+    """Wait until a worker has written all that it may."""
     end = time.monotonic() + LONGER_THAN_A_FORK
     while (thread._worker and thread._worker.can_step) or not thread._outbox.empty():
         assert time.monotonic() < end

@@ -25,7 +25,7 @@ RED = Image.new("RGB", (32, 32), (255, 0, 0))
 
 
 class Listener(NoDraft):
-    """Never guesses, but keeps the inputs and extras that it is given."""
+    """Never drafts, but keeps the inputs and extras that it is given."""
 
     def __init__(self) -> None:
         self.inputs: list[Mapping[str, Any]] = []

@@ -9,7 +9,7 @@ import pytest
 
 from recipes.pair import card
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[5]
 
 
 def test_the_card_holds_the_figures_of_the_report() -> None:

@@ -190,7 +190,7 @@ def joined(cache: KVCache, twin: SlowCache, rows: int, tokens: int) -> None:
     lengths = [max(1, tokens - row) for row in range(rows)]
     part.truncate(lengths)
     part_twin.truncate(lengths)
-    # Guesses that the prefill has checked: the second of the last two is accepted.
+    # Draft tokens that the prefill has checked: the second of the last two is accepted.
     slots = [[1] for _ in range(rows)]
     if tokens > rows + 1:
         base = [length - 2 for length in lengths]

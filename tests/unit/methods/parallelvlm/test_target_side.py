@@ -82,12 +82,12 @@ class WrittenLink:
     def join(self, cache_bytes: int = 10) -> None:
         self.inbox.append(Joined(3, 8, 2, cache_bytes, (), (Span("draft", "prefill", 0.0, 0.5),)))
 
-    def guess(self, row: int, position: int, tokens: Seq[int], epoch: int = 0) -> None:
+    def draft(self, row: int, position: int, tokens: Seq[int], epoch: int = 0) -> None:
         """One forward of 10 ms for each token."""
         for index, token in enumerate(tokens, position):
-            guess = DraftToken(row, epoch, index, token)
+            draft_token = DraftToken(row, epoch, index, token)
             span = Span("draft", "draft", float(index), index + 0.01, tokens=1)
-            self.inbox.append(DraftTokens(3, (guess,), 20, span))
+            self.inbox.append(DraftTokens(3, (draft_token,), 20, span))
 
 
 class Serial:
@@ -158,13 +158,13 @@ class Target:
         return self.link.sent[-1]
 
 
-def begun(schedule: Schedule, guesses: Seq[int], num_rows: int = 1) -> Target:
+def begun(schedule: Schedule, draft_tokens: Seq[int], num_rows: int = 1) -> Target:
     """A target whose worker has read the prompts and written some tokens for row 0."""
     link = WrittenLink()
     target = Target(link, schedule, num_rows)
     target.announce()
     link.join()
-    link.guess(0, 0, guesses)
+    link.draft(0, 0, draft_tokens)
     target.begin()
     return target
 
@@ -181,7 +181,7 @@ def test_the_messages_of_an_answer() -> None:
     assert (decision.start, decision.tokens, decision.limit) == (0, (FIRST,), 6)
     assert target.propose() == [[41, 42]]
     assert target.drafter.processes() == (4711,)
-    target.link.guess(0, 3, [43, 44, 45])
+    target.link.draft(0, 3, [43, 44, 45])
     target.gain([41, 42, 43])
     [decision] = target.last_sent.decisions
     assert (decision.start, decision.tokens, decision.limit) == (1, (41, 42, 43), 9)
@@ -247,7 +247,7 @@ def test_a_silent_worker_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     target = begun(Schedule(1), [FIRST])
     now[0] += 1000.0  # a consumer that pauses, or a long pass, is no silence of the worker
     assert target.link is not None
-    target.link.guess(0, 1, [41])
+    target.link.draft(0, 1, [41])
     target.link.slow_waits = 3
     target.gain([41])
     assert target.drafter.ahead.lost is None
@@ -287,14 +287,14 @@ def test_what_is_counted() -> None:
     target = begun(Schedule(4), [FIRST, 41, 42, 43])
     assert target.link is not None
     assert target.propose() == [[41, 42, 43]]
-    target.link.guess(0, 4, [44, 45, 46, 47])
+    target.link.draft(0, 4, [44, 45, 46, 47])
     target.gain([41, 50])  # 42 and all after it are rejected
     stats = target.clock.stats
     assert (stats.corrections, target.drafter.forwards, target.drafter.cache_bytes) == (1, 8, 20)
     assert (stats.visual, stats.kept) == (8, 2)
     assert stats.lanes["draft"] == {"prefill": 0.5, "draft": pytest.approx(0.08)}
     assert target.propose() == [[]]
-    target.link.guess(0, 3, [51, 52, 53, 54], epoch=1)
+    target.link.draft(0, 3, [51, 52, 53, 54], epoch=1)
     target.gain([51])
     assert target.propose() == [[52, 53, 54]]
     stats.emitted = 5
@@ -308,7 +308,7 @@ def test_forwards_whose_tokens_are_all_rejected_are_marked(monkeypatch: pytest.M
     spans: list[Span] = []
     monkeypatch.setattr(target.clock, "add_spans", spans.extend)
     target.propose()
-    target.link.guess(0, 4, [44, 45, 46, 47])
+    target.link.draft(0, 4, [44, 45, 46, 47])
     target.gain([41, 50])
     outcomes = {span.start: span.outcome for span in spans if span.kind == "draft"}
     rejected = [start for start, outcome in outcomes.items() if outcome == DISCARDED]
@@ -329,11 +329,11 @@ def test_tokens_of_an_old_epoch_are_dropped(most: int, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(link, "receive", receive)
     assert target.propose() == [[41]]
-    link.guess(0, 2, [42, 43])
+    link.draft(0, 2, [42, 43])
     target.gain([50])
     assert target.propose() == [[]]
-    link.guess(0, 4, [44])  # written before the worker knew
-    link.guess(0, 2, [51, 52], epoch=1)
+    link.draft(0, 4, [44])  # written before the worker knew
+    link.draft(0, 2, [51, 52], epoch=1)
     target.gain([51])
     assert target.propose() == [[52]]
 
@@ -355,8 +355,8 @@ def test_tokens_that_come_late_are_compared_with_the_answer(
     assert target.propose() == [[]]
     target.gain([41])
     target.link.join()
-    target.link.guess(0, 0, written)
-    target.link.guess(0, 2, corrected, epoch=1)
+    target.link.draft(0, 0, written)
+    target.link.draft(0, 2, corrected, epoch=1)
     target.gain([42])
     assert target.propose() == [[43, 44, 45][: schedule.window]]
     assert target.drafter.ahead.done.corrections == corrections
@@ -368,7 +368,7 @@ def test_a_draft_that_is_stopped_writes_nothing() -> None:
     assert target.link is not None
     schedule.drafts = False
     assert target.propose() == [[]]
-    target.link.guess(0, 4, [44, 45, 46, 47])
+    target.link.draft(0, 4, [44, 45, 46, 47])
     target.gain([41])
     assert target.last_sent.decisions[0].limit == 2
     target.gain([50])  # nothing is waited for
@@ -380,9 +380,9 @@ def test_a_draft_that_is_stopped_writes_nothing() -> None:
 def test_tokens_are_proposed_at_the_end_of_a_round_only() -> None:
     target = begun(Schedule(2), [FIRST, 41])
     assert target.link is not None
-    target.link.guess(0, 2, [42])  # a part of the next window is there early
+    target.link.draft(0, 2, [42])  # a part of the next window is there early
     assert target.propose() == [[41]]
-    target.link.guess(0, 3, [43])
+    target.link.draft(0, 3, [43])
     target.gain([41])
     assert target.propose() == [[42, 43]]
 
@@ -394,18 +394,18 @@ def test_a_row_that_joins_does_not_bring_the_tokens_of_others_forward() -> None:
     [first] = target.rows
     target.rows = sequences(torch.ones(1, 4).long(), [[]])
     target.announce()
-    target.link.guess(0, 2, [42, 43])
+    target.link.draft(0, 2, [42, 43])
     target.link.join()
-    target.link.guess(1, 0, [FIRST, 61])
+    target.link.draft(1, 0, [FIRST, 61])
     target.begin()
     target.rows.insert(0, first)
     assert target.propose() == [[41], [61]]
-    target.link.guess(1, 2, [62, 63])
+    target.link.draft(1, 2, [62, 63])
     target.gain([41, 42], [61, 62])
     assert target.propose() == [[43], [63]]
 
 
-def test_nothing_is_guessed_beyond_the_end_of_an_answer() -> None:
+def test_nothing_is_drafted_beyond_the_end_of_an_answer() -> None:
     for schedule in (Schedule(4), Schedule()):
         link = WrittenLink()
         target = Target(link, schedule)
@@ -413,17 +413,17 @@ def test_nothing_is_guessed_beyond_the_end_of_an_answer() -> None:
         arrival = target.last_sent
         assert arrival.limit == schedule.window
         link.join()
-        link.guess(0, 0, [FIRST, 41, 42, 43])
+        link.draft(0, 0, [FIRST, 41, 42, 43])
         target.begin()
         assert [decision.limit for decision in target.last_sent.decisions] == [6]
 
 
-def test_next_guesses_stand_behind_the_checked_ones() -> None:
-    """With what they were drawn from; the lanes meet before the verdict."""
+def test_next_draft_tokens_stand_behind_the_checked_ones() -> None:
+    """With what they were drawn from; both sides meet before the verdict."""
     link = WrittenLink()
     target = Target(link, Schedule(2), num_rows=2)
 
-    def guess(row: int, position: int, *tokens: int, epoch: int = 0) -> None:
+    def draft(row: int, position: int, *tokens: int, epoch: int = 0) -> None:
         """Row 0 uses rejection sampling, row 1 does not."""
         for index, token in enumerate(tokens, position):
             probs = torch.full((VOCAB,), float(token)) if row == 0 else None
@@ -431,32 +431,34 @@ def test_next_guesses_stand_behind_the_checked_ones() -> None:
             link.inbox.append(DraftTokens(3, (made,), 20, Span("draft", "draft", 0.0, 0.1)))
 
     def following(*counts: int) -> list[tuple[int, float] | None]:
-        """Tokens of the next guesses, with the probability that came with them."""
+        """The next draft tokens, with the probability that came with them."""
         topologies = tuple(chain(count) for count in counts)
         tree = DraftTree(topologies, torch.zeros(2, max(counts)).long())
-        guesses = target.drafter.ahead.next_proposals(tree)
-        assert guesses is not None
-        return [None if made is None else (made.token, float(made.probs[0])) for made in guesses]
+        draft_tokens = target.drafter.ahead.next_proposals(tree)
+        assert draft_tokens is not None
+        return [
+            None if made is None else (made.token, float(made.probs[0])) for made in draft_tokens
+        ]
 
     rule = SamplingRule(do_sample=True, acceptance="rejection")
     target.rows[0].sampling = rule
     target.announce()
     link.join()
-    guess(0, 0, FIRST, 41)
-    guess(1, 0, FIRST, 51)
+    draft(0, 0, FIRST, 41)
+    draft(1, 0, FIRST, 51)
     target.begin()
     tree = target.drafter.propose(batch_of(target.rows), 20)
     assert tree.tokens.tolist() == [[41], [51]]
     assert tree.probs is not None
     assert tree.probs[:, 0, 0].tolist() == [41.0, 0.0]
-    guess(0, 2, 42, 43)
-    guess(1, 2, 52, 53)
+    draft(0, 2, 42, 43)
+    draft(1, 2, 52, 53)
     assert following(1, 1) == [(42, 42.0), None]
     assert following(0, 1) == [(41, 41.0), None]  # of a row that is cut
     target.gain([70], [51, 52])
-    # After a rejection the first token of the new hypothesis is next, and no older one.
-    guess(1, 4, 54, 55)
-    guess(0, 2, 44, 45, epoch=1)
+    # After a rejection the first token of the new branch is next, and no older one.
+    draft(1, 4, 54, 55)
+    draft(0, 2, 44, 45, epoch=1)
     assert following(0, 1) == [(44, 44.0), None]
     target.gain([44], [53, 54])
     link.lost = "killed"
@@ -464,8 +466,8 @@ def test_next_guesses_stand_behind_the_checked_ones() -> None:
     assert target.drafter.propose(batch_of(target.rows), 20).probs is None
 
 
-def test_a_token_that_has_not_come_is_no_next_guess() -> None:
-    """Also if one of a rejected hypothesis had come at its position."""
+def test_a_token_that_has_not_come_is_no_next_draft_token() -> None:
+    """Also if one of a rejected branch had come at its position."""
     [sequence] = sequences(torch.ones(1, 4).long(), [[FIRST]])
     row = Row(0, room=50, limit=9, answer=sequence.history.answer)
 
@@ -492,15 +494,15 @@ def test_rows_that_leave() -> None:
     target.announce()
     link.join()
     for row, token in ((0, 41), (2, 45), (1, 43)):
-        link.guess(row, 0, [FIRST, token])
+        link.draft(row, 0, [FIRST, token])
     target.begin()
     assert target.propose() == [[41], [43], [45]]
     target.drafter.remove(0)
     target.rows = [target.rows[2], target.rows[1]]
     assert target.last_sent == Leave(3, 0)
-    link.guess(0, 2, [42])  # was on its way
-    link.guess(2, 2, [46, 47])
-    link.guess(1, 2, [44, 45])
+    link.draft(0, 2, [42])  # was on its way
+    link.draft(2, 2, [46, 47])
+    link.draft(1, 2, [44, 45])
     assert target.propose() == [[45], [43]]
     target.gain([45], [43])
     assert [decision.row for decision in target.last_sent.decisions] == [2, 1]
@@ -522,12 +524,12 @@ def test_a_session_that_goes_on_after_its_end_opens_another_one(window: int | No
     assert target.last_sent.rows == (0,)
     target.link.join()
     written = list(range(51, 50 + schedule.window))
-    target.link.guess(0, 0, [FIRST, *written])
+    target.link.draft(0, 0, [FIRST, *written])
     target.begin()
     target.rows = [*old, *target.rows]
     assert target.propose() == [[], written]
     more = list(range(50 + schedule.window, 50 + 2 * schedule.window))
-    target.link.guess(0, schedule.window, more)
+    target.link.draft(0, schedule.window, more)
     gained = [*written, more[0]]
     target.gain([42], gained)
     [decision] = target.last_sent.decisions
