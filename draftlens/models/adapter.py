@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from draftlens.core import tree as trees
 from draftlens.core.errors import UnsupportedModelError
@@ -428,6 +428,12 @@ class Backbone:
         states: dict[int, Tensor] = {}
         with self.watching(layers, states.__setitem__):
             yield states
+
+    def stopping_at(
+        self, module: nn.Module, stop: Callable[..., Any]
+    ) -> AbstractContextManager[None]:
+        """Call `stop` before each forward of a module; entered while this thread is `alone`."""
+        return self._lock.hooked(module, stop, after=False)
 
     def alone(self) -> AbstractContextManager[None]:
         """Let no other thread run a pass of the model, since hooks are set on it."""

@@ -5,10 +5,13 @@ Times are scripted: no test looks at a clock.
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import count, pairwise
 from math import inf
+from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,17 +23,23 @@ from draftlens.drafting.adaptive import calibration
 from draftlens.drafting.adaptive.calibration import (
     CONTEXT,
     LONG_CONTEXT,
+    SAMPLED_LAYERS,
+    SLOW_SECONDS,
+    STEP,
+    WIDEST_TREE,
     WIDTHS,
     measure_curve,
 )
 from draftlens.drafting.adaptive.costs import CostCurve
-from draftlens.drafting.adaptive.round_plan import MAX_NODES
 from draftlens.models.adapter import Backbone
 from draftlens.models.support import cache_in
 
-FULL = range(1, MAX_NODES + 2)
+FULL = range(1, WIDEST_TREE + 1)
 BY_NAME = {family.name: family for family in FAMILIES}
 SEVERAL = [BY_NAME[name] for name in ("llava_onevision", "qwen2_5_vl", "qwen3_vl", "smolvlm")]
+SHORT = 0.3
+"""Seconds in which a thread would run one forward of a tiny model if nothing held it up."""
+
 Cost = Callable[[int], float]
 
 
@@ -74,6 +83,7 @@ def measure(
     machine: Machine,
     patch: pytest.MonkeyPatch,
     seconds: float = inf,
+    layers: Callable[[float], Machine] | None = None,
 ) -> CostCurve:
     """`measure_curve` on a machine.
 
@@ -81,11 +91,13 @@ def measure(
         machine: takes the place of whole forwards.
         patch: puts it there.
         seconds: time for the measurement.
+        layers: makes what takes the place of forwards by some layers from the time of a whole
+            forward; None for a model that does not list its layers.
     """
 
     class Scratch:
         def __init__(self, backbone: Any) -> None:
-            pass
+            self.has_layers = layers is not None
 
         def forward_seconds(self, width: int, context: int) -> float:
             return machine(width, context)
@@ -100,6 +112,8 @@ def measure(
 
     patch.setattr(calibration, "_Scratch", Scratch)
     patch.setattr(calibration, "Deadline", Clock)
+    if layers is not None:
+        patch.setattr(calibration, "_LayerTimes", lambda scratch, whole: layers(whole))
     backbone: Any = None
     return measure_curve(backbone, seconds)
 
@@ -118,15 +132,30 @@ def assert_same_cost(curve: CostCurve, cost: Cost) -> None:
         assert curve.cost(width) == pytest.approx(cost(width)), width
 
 
-def test_a_staircase_is_found_to_the_next_measured_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between two of them the cost is taken to be that of the larger one."""
-    machine = Machine(staircase(4, 9, 18))
+def test_a_staircase_is_found_by_bisection(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(staircase(4, 9, 17))
     curve = measure(machine, monkeypatch)
-    assert curve.steps() == [3, 8, 17]
+    assert curve.steps(STEP) == [3, 8, 16]
+    assert_same_cost(curve, machine.cost)
+    assert len(curve.widths) < 20  # not all of the 49 widths
     assert curve.context == CONTEXT
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_staircase_hides_a_step(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(seed)
+    steps = rng.sample(FULL[1:], rng.randrange(1, 6))
+    machine = Machine(staircase(*steps, factor=rng.uniform(STEP + 0.05, 3)))
+    assert_same_cost(measure(machine, monkeypatch), machine.cost)
+
+
+def test_a_cost_that_grows_evenly_is_known_to_the_size_of_a_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = Machine(lambda width: 1.0 + 0.2 * width)
+    curve = measure(machine, monkeypatch)
     for width in FULL:
-        larger = min(measured for measured in WIDTHS if measured >= width)
-        assert curve.cost(width) == pytest.approx(machine.cost(larger))
+        assert machine.cost(width) <= curve.cost(width) <= STEP * machine.cost(width)
 
 
 def test_a_flat_curve_takes_the_first_widths_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,14 +172,14 @@ def test_no_width_costs_more_than_a_larger_one(monkeypatch: pytest.MonkeyPatch) 
     assert curve.cost(4) == pytest.approx(curve.cost(6)) == 1.0
 
 
-@pytest.mark.parametrize("cost", [flat, staircase(4, 9, 18)], ids=["flat", "staircase"])
+@pytest.mark.parametrize("cost", [flat, staircase(4, 9, 17)], ids=["flat", "staircase"])
 def test_one_slow_forward_makes_no_step(cost: Cost, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever it is."""
     quiet = Machine(cost)
     expected = measure(quiet, monkeypatch)
     for slow in range(len(quiet.forwards)):
         curve = measure(Machine(cost, slow=slow), monkeypatch)
-        assert curve.steps() == expected.steps(), slow
+        assert curve.steps(STEP) == expected.steps(STEP), slow
         assert_same_cost(curve, cost)
         assert curve.seconds_per_cached == pytest.approx(0, abs=1e-9)
         assert curve.seconds_per_pair == pytest.approx(0, abs=1e-9)
@@ -161,7 +190,7 @@ def test_the_first_forward_of_each_width_does_not_count(
     first: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither where it is slow nor, which never happens, where it is fast."""
-    machine = Machine(staircase(4, 9, 18), slopes=(1e-6, 1e-7), first=first)
+    machine = Machine(staircase(4, 9, 17), slopes=(1e-6, 1e-7), first=first)
     curve = measure(machine, monkeypatch)
     assert_same_cost(curve, machine.cost)
     assert curve.seconds_per_cached == pytest.approx(1e-6)
@@ -207,7 +236,7 @@ def test_rising_costs_exceed_the_time_by_one_width_at_most(
     seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is not measured yet may take longer than what is."""
-    machine = Machine(staircase(4, 9, 18))
+    machine = Machine(staircase(4, 9, 17))
     curve = measure(machine, monkeypatch, seconds)
     assert machine.spent <= seconds + 2 * machine.cost(max(curve.widths)) + machine.cost(1)
     assert curve.widths[0] == 1
@@ -220,6 +249,59 @@ def test_without_time_for_a_long_context_its_cost_is_taken_to_be_zero(
     curve = measure(machine, monkeypatch, 20.0)
     assert {context for _, context in machine.forwards} == {CONTEXT}
     assert (curve.seconds_per_cached, curve.seconds_per_pair) == (0.0, 0.0)
+
+
+def test_a_slow_model_is_measured_by_some_of_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Machine(lambda width: 2 * SLOW_SECONDS)
+    layers = Machine(staircase(4, 9, 17))
+    curve = measure(whole, monkeypatch, layers=lambda seconds: layers)
+    assert_same_cost(curve, layers.cost)
+    assert len(whole.forwards) <= 2
+    assert set(Counter(layers.forwards).values()) <= {2, 3, 4, 5}  # fewer forwards of each width
+
+
+def test_one_slow_forward_makes_no_step_in_a_slow_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though each width is counted only once at first."""
+    quiet = Machine(flat)
+    measure(Machine(flat), monkeypatch, layers=lambda seconds: quiet)
+    for slow in range(len(quiet.forwards)):
+        noisy = Machine(flat, slow=slow)
+        curve = measure(Machine(flat), monkeypatch, layers=lambda seconds, noisy=noisy: noisy)  # type: ignore[misc]
+        assert curve.steps(STEP) == [], slow
+
+
+def test_a_slow_model_that_does_not_list_its_layers_is_measured_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = Machine(staircase(4, 9, base=2 * SLOW_SECONDS))
+    assert_same_cost(measure(machine, monkeypatch), machine.cost)
+
+
+def test_a_first_forward_that_chooses_kernels_makes_no_model_slow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first forward on a GPU takes long, whatever the model."""
+    machine = Machine(staircase(4, 9, 17), first=1000.0)
+    layers = Machine(flat)
+    assert machine.first * machine.cost(1) > SLOW_SECONDS > 10 * machine.cost(1)
+    curve = measure(machine, monkeypatch, layers=lambda seconds: layers)
+    assert not layers.forwards
+    assert_same_cost(curve, machine.cost)
+
+
+def test_the_rest_of_a_slow_model_is_not_that_of_its_first_forward(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a forward takes beyond the layers is added to every width: if it included the choice of
+    kernels, all widths would seem to cost the same."""
+    wholes = []
+
+    def layers(whole: float) -> Machine:
+        wholes.append(whole)
+        return Machine(flat)
+
+    measure(Machine(lambda width: 2 * SLOW_SECONDS, first=50.0), monkeypatch, layers=layers)
+    assert wholes == [2 * SLOW_SECONDS]
 
 
 def state(model: Any) -> dict[str, Any]:
@@ -261,10 +343,20 @@ def assert_unchanged(before: dict[str, Any], after: dict[str, Any]) -> None:
         assert torch.equal(value, after["weights"][name]), name
 
 
+def without_bisection(patch: pytest.MonkeyPatch) -> None:
+    """Noise of the machine then changes neither the widths nor how long a test takes."""
+    patch.setattr(calibration, "STEP", inf)
+
+
 @pytest.mark.pairwise
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("by_layers", [False, True], ids=["whole", "layers"])
 @pytest.mark.parametrize("family", SEVERAL, ids=str)
-def test_a_measurement_leaves_the_model_as_it_was(family: Family, attention: str) -> None:
+def test_a_measurement_leaves_the_model_as_it_was(
+    family: Family, by_layers: bool, attention: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_bisection(monkeypatch)
+    monkeypatch.setattr(calibration, "SLOW_SECONDS", 0.0 if by_layers else inf)
     model = family.build(num_hidden_layers=3)
     model.set_attn_implementation(attention)
     backbone = Backbone.of(model)
@@ -273,15 +365,22 @@ def test_a_measurement_leaves_the_model_as_it_was(family: Family, attention: str
     curve = measure_curve(backbone, 1000.0)
     assert_unchanged(before, state(model))
     assert torch.equal(answer(model, family), expected)
-    assert curve.widths == tuple(sorted(WIDTHS))
+    most = WIDEST_TREE if by_layers else max(WIDTHS)
+    assert curve.widths == tuple(sorted(width for width in WIDTHS if width <= most))
     assert min(curve.seconds) > 0
     assert curve.seconds == tuple(sorted(curve.seconds))
     assert min(curve.seconds_per_cached, curve.seconds_per_pair) >= 0
     assert CostCurve.from_dict(curve.to_dict()) == curve
 
 
-def test_a_measurement_runs_what_it_measures() -> None:
-    """Forwards of every width over that many cached tokens."""
+@pytest.mark.parametrize("by_layers", [False, True], ids=["whole", "layers"])
+def test_a_measurement_runs_what_it_measures(
+    by_layers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forwards of every width over that many cached tokens; of a slow model, only some layers run
+    for most of them."""
+    without_bisection(monkeypatch)
+    monkeypatch.setattr(calibration, "SLOW_SECONDS", 0.0 if by_layers else inf)
     backbone = Backbone.of(BY_NAME["llava_onevision"].build(num_hidden_layers=7))
     calls: dict[int, list[tuple[int, int]]] = {layer: [] for layer in range(7)}
 
@@ -295,7 +394,110 @@ def test_a_measurement_runs_what_it_measures() -> None:
     for layer, module in enumerate(backbone.decoder.layers):
         module.register_forward_hook(hook(layer), with_kwargs=True)
     measure_curve(backbone, 1000.0)
-    measured = {(width, CONTEXT) for width in WIDTHS}
-    longer = {(1, LONG_CONTEXT), (max(WIDTHS), LONG_CONTEXT)}
+    widths = [width for width in WIDTHS if not by_layers or width <= WIDEST_TREE]
+    measured = {(width, CONTEXT) for width in widths}
+    longer = {(1, LONG_CONTEXT), (max(widths), LONG_CONTEXT)}
     for layer in range(7):
-        assert measured | longer <= set(calls[layer])
+        if not by_layers or layer < SAMPLED_LAYERS:
+            assert measured | longer <= set(calls[layer])
+        else:
+            wholes = [call for call in calls[layer] if call == (1, CONTEXT)]
+            assert wholes == [call for call in calls[layer] if call[1] >= CONTEXT]
+            assert len(wholes) <= 2
+
+
+@pytest.mark.parametrize("context", [CONTEXT, LONG_CONTEXT])
+@pytest.mark.parametrize("width", [1, 6, 49])
+@pytest.mark.parametrize("family", SEVERAL, ids=str)
+def test_a_layer_alone_computes_what_it_computes_in_a_whole_forward(
+    family: Family, width: int, context: int
+) -> None:
+    """So it gets the same mask, positions and cache."""
+    backbone = Backbone.of(family.build())
+    scratch = calibration._Scratch(backbone)
+    with torch.inference_mode():
+        layers = calibration._LayerTimes(scratch, 1.0)
+        outputs: list[Tensor] = []
+
+        def keep(module: Any, args: Any, output: Any) -> None:
+            outputs.append(output[0] if isinstance(output, tuple) else output)
+
+        handle = backbone.decoder.layers[0].register_forward_hook(keep)
+        scratch.forward(width, context)
+        layers(width, context)
+        handle.remove()
+    whole, alone = outputs
+    assert whole.shape[1] == width
+    assert torch.equal(whole, alone)
+
+
+def test_some_layers_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripted: each layer takes 1 second and the head 3, so seven layers and the head take 10; a
+    whole forward over one token takes 12, so that 2 are the rest of every width."""
+    backbone = Backbone.of(BY_NAME["qwen2_5_vl"].build(num_hidden_layers=7))
+    calls = Counter[str]()
+    for layer, module in enumerate(backbone.decoder.layers):
+        module.register_forward_hook(lambda *_, layer=layer: calls.update([f"layer {layer}"]))
+    backbone.head.register_forward_hook(lambda *_: calls.update(["head"]))
+
+    def seconds(self: Any, call: Callable[[], object]) -> float:
+        before = calls.copy()
+        call()
+        new = calls - before
+        return float(sum(3 if name == "head" else 1 for name in new.elements()))
+
+    monkeypatch.setattr(calibration._Scratch, "_seconds", seconds)
+    with torch.inference_mode():
+        layers = calibration._LayerTimes(calibration._Scratch(backbone), 12.0)
+        calls.clear()
+        assert layers(5, CONTEXT) == pytest.approx(12.0)
+    sampled = {f"layer {layer}": 1 for layer in range(SAMPLED_LAYERS)}
+    assert calls == {**sampled, "head": 1}
+
+
+def test_a_slow_model_whose_passes_are_compiled_is_measured_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Compiled passes call none of its layers."""
+    without_bisection(monkeypatch)
+    monkeypatch.setattr(calibration, "SLOW_SECONDS", 0.0)
+    backbone = Backbone(BY_NAME["llava_onevision"].build())
+    logits = torch.zeros(1, 1, backbone.vocab_size)
+    compiled = SimpleNamespace(label="compiled", run=lambda *_: logits)
+    backbone.passes = compiled  # type: ignore[assignment]
+    assert measure_curve(backbone, 0.0).widths == (1,)
+
+
+def test_an_answer_of_another_thread_is_not_disturbed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While single layers are measured there is a hook on the model, so other passes must wait."""
+    without_bisection(monkeypatch)
+    monkeypatch.setattr(calibration, "SLOW_SECONDS", 0.0)
+    backbone = Backbone.of(BY_NAME["llava_onevision"].build())
+    prompt = backbone.text_prompt(torch.tensor([[1, 2, 3]]))
+    outcomes: list[Any] = []
+    threads: list[Thread] = []
+
+    def pass_of_another_thread() -> None:
+        try:
+            outcomes.append(backbone.prefill(prompt, backbone.new_cache(prompt, 1)))
+        except Exception as error:
+            outcomes.append(error)
+
+    forward = calibration._Scratch.forward
+    numbers = count()
+
+    def hooked_forward(self: Any, width: int, context: int) -> Tensor:
+        if next(numbers) == 5:
+            threads.append(Thread(target=pass_of_another_thread, daemon=True))
+            threads[-1].start()
+            threads[-1].join(SHORT)
+        return forward(self, width, context)
+
+    monkeypatch.setattr(calibration._Scratch, "forward", hooked_forward)
+    expected = backbone.prefill(prompt, backbone.new_cache(prompt, 1))
+    measure_curve(backbone, 1000.0)
+    (thread,) = threads
+    thread.join(30)
+    (outcome,) = outcomes
+    assert isinstance(outcome, Tensor), type(outcome)
+    assert torch.equal(outcome, expected)
