@@ -73,6 +73,11 @@ class TableModel:
     def __init__(self, table: Tensor) -> None:
         self.table = table
 
+    @property
+    def model(self) -> TableModel:
+        """The owner of what is kept for a model, such as its passes."""
+        return self
+
     def prepare_prompt(self, inputs: Any) -> Prepared:
         return Prepared(inputs["input_ids"], (), (), None, {})
 
