@@ -109,6 +109,8 @@ def load(
     reads = make_prefill("full" if prefill is None else prefill)
     check_compile(compile)
     prompt_cache = PromptCache.of(prompt_cache)
+    if not isinstance(progress, LoadProgress | None):
+        raise wrong("progress", progress, "a LoadProgress, or None")
     progress = progress or LoadProgress()
     words = {"device": reads.device(device), "dtype": dtype, **options}
     draft_quantization = pop_pass_quantization(words, compile)

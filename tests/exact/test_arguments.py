@@ -470,6 +470,7 @@ LOADING: list[tuple[str, Any]] = [
     ("target", None),
     *(("dtype", value) for value in (5, "float3", [])),
     *(("calibrate", value) for value in ("x", 5, None)),
+    *(("progress", value) for value in ("x", 5, True)),
     *(("prefill", {"name": "ring", "hosts": value}) for value in (0, "2", 1.5, True, HUGE)),
     ("hosts", 2),
     *(("compile", value) for value in (5, "always", None)),
