@@ -84,7 +84,7 @@ def test_its_passes_have_the_tokens_of_stock_generate(family: Family, method: st
 
 @pytest.mark.usefixtures("_has_onnx")
 def test_a_process_drafts_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("draftlens.methods.parallelvlm.placement.usable_cores", lambda: 2)
+    monkeypatch.setattr("draftlens.methods.parallelvlm.drafters.usable_cores", lambda: 2)
     opened: list[Open] = []
     send = DraftProcess.send
 
