@@ -102,10 +102,10 @@ class Processors:
         if count is None or not sizes:
             return 0
         try:
-            told = count(**sizes)
+            counts = count(**sizes)
         except Exception:  # some processors fail for sizes that they refuse later
             return 0
-        return sum(told.num_image_tokens or ()) + sum(told.num_video_tokens or ())
+        return sum(counts.num_image_tokens or ()) + sum(counts.num_video_tokens or ())
 
     def chat_source(self, inputs: Inputs) -> ChatSource | None:
         """The messages that inputs were made of, from which a method can make further inputs of the
