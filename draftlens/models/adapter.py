@@ -260,17 +260,11 @@ class Backbone:
         if logits is not None:
             return logits
         with self.running(attention), self.products.of_prompt(prompt):
-            output = self.decoder(
-                inputs_embeds=prompt.embeds,
-                attention_mask=None,
-                position_ids=prompt.position_ids,
-                use_cache=True,
-                **with_cache(cache),
-                **prompt.extra,
-                **_directed(attention),
+            hidden = self._hidden(
+                prompt.embeds, prompt.position_ids, cache, None, attention, prompt
             )
         cache.truncate(prompt.lengths)
-        return self._logits(_last(output.last_hidden_state, prompt.lengths, num_logits))
+        return self._logits(_last(hidden, prompt.lengths, num_logits))
 
     @torch.inference_mode()
     def read_on(
@@ -289,17 +283,9 @@ class Backbone:
         window = torch.ones(length, length, dtype=torch.bool, device=part.embeds.device).tril()
         mask = trees.attention_mask(cache.lengths, window)
         with self.running(attention), self.products.of_prompt(part):
-            output = self.decoder(
-                inputs_embeds=part.embeds,
-                attention_mask=self._attention_mask(mask),
-                position_ids=part.position_ids,
-                use_cache=True,
-                **with_cache(cache),
-                **part.extra,
-                **_directed(attention),
-            )
+            hidden = self._hidden(part.embeds, part.position_ids, cache, mask, attention, part)
         cache.advance(part.lengths)
-        return self._logits(_last(output.last_hidden_state, part.lengths, 1))
+        return self._logits(_last(hidden, part.lengths, 1))
 
     def _read_by_passes(
         self, part: Prompt, cache: KVCache, attention: AttentionPass | None, num_logits: int
@@ -390,15 +376,8 @@ class Backbone:
         copies_keys = attention is None and mask is not None and tokens.shape[1] > 1
         grouping = self._grouping() if copies_keys else nullcontext()
         with self.products.of_tokens(tokens), grouping:
-            output = self.decoder(
-                inputs_embeds=self.embed(tokens),
-                attention_mask=self._attention_mask(mask),
-                position_ids=position_ids,
-                use_cache=True,
-                **with_cache(cache),
-                **_directed(attention),
-            )
-            return self._logits(output.last_hidden_state)
+            embeds = self.embed(tokens)
+            return self._logits(self._hidden(embeds, position_ids, cache, mask, attention))
 
     @contextmanager
     def watching(
@@ -465,6 +444,29 @@ class Backbone:
         with self._lock.exclusive(), dispatching(self.decoder):
             yield
 
+    def _hidden(
+        self,
+        embeds: Tensor,
+        position_ids: Tensor,
+        cache: KVCache,
+        mask: Tensor | None,
+        attention: AttentionPass | None,
+        prompt: Prompt | None = None,
+    ) -> Tensor:
+        """The last hidden states ``[B, T, D]`` of one call of the language model; `prompt` is what
+        it reads, None for answer tokens."""
+        extra = {} if prompt is None else prompt.extra
+        output = self.decoder(
+            inputs_embeds=embeds,
+            attention_mask=self._attention_mask(mask),
+            position_ids=position_ids,
+            use_cache=True,
+            **with_cache(cache),
+            **extra,
+            **({} if attention is None else {ARGUMENT: attention}),
+        )
+        return output.last_hidden_state  # type: ignore[no-any-return]
+
     def _logits(self, hidden: Tensor) -> Tensor:
         logits: Tensor = self.head(hidden)
         if self.divisor != 1:
@@ -486,7 +488,3 @@ def _last(hidden: Tensor, lengths: Sequence[int], count: int) -> Tensor:
     last = ends - count + torch.arange(count, device=hidden.device)
     rows = torch.arange(len(lengths), device=hidden.device)[:, None]
     return hidden[rows, last]
-
-
-def _directed(attention: AttentionPass | None) -> dict[str, AttentionPass]:
-    return {} if attention is None else {ARGUMENT: attention}
