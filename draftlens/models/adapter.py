@@ -39,12 +39,15 @@ from draftlens.models.prompt import (
 from draftlens.models.prompt_cache import PromptCache
 from draftlens.models.retokenizer import Retokenizer
 from draftlens.models.support import (
+    LogitScale,
     additive,
     changing_frequencies,
     check_attention,
     dynamic_modules,
     execution_device,
     has_groups,
+    kinds_of,
+    logit_scale_of,
     media_ids,
     model_parts,
     no_direct_calls,
@@ -58,6 +61,7 @@ from draftlens.models.support import (
 from draftlens.models.visual_grid import read_layout
 
 _DIRECT_CALLS = Slot[str]("result of no_direct_calls")
+_SCALE = Slot[LogitScale]("result of logit_scale_of")
 
 
 class Backbone:
@@ -74,7 +78,8 @@ class Backbone:
         retokenizer: of a draft whose tokenizer is not that of its target; else None.
         passes: computes decode forwards; the model's modules do unless `compile` sets it.
         products: the libraries that multiply matrices while the modules run.
-        divisor: of the logits after the output head.
+        scale, divisor: of the logits after the output head.
+        kinds: of its layers; None if all attend fully to keys of their own.
         plain_only: why draft tokens cannot be verified, so that the model answers by the steps of
             stock `generate` alone (`models.stock_rows`); empty if they can.
 
@@ -93,8 +98,6 @@ class Backbone:
         self._lock = lock_of(model)
         self.decoder, self.head, self.embed, missing = model_parts(model, self.name)
         self.text_config = model.config.get_text_config(decoder=True)
-        # Granite models divide the logits after their head.
-        self.divisor = float(getattr(self.text_config, "logits_scaling", None) or 1.0)
         self.has_groups = has_groups(self.text_config)
         with self._lock.exclusive():
             self.attention = getattr(self.decoder, "config", model.config)._attn_implementation
@@ -111,8 +114,11 @@ class Backbone:
         )
         self._check_mode()
         self.plain_only = missing or no_rollback(self.name, self.text_config)
+        self.kinds = None if self.plain_only else kinds_of(self.text_config)
         if not self.plain_only:
             with self._lock.exclusive():
+                self.scale = _SCALE.get_or_make(model, lambda: logit_scale_of(self))
+                self.divisor = self.scale.divisor
                 self.plain_only = _DIRECT_CALLS.get_or_make(model, lambda: no_direct_calls(self))
         if self.plain_only:
             from draftlens.models.stock_rows import StockPasses
@@ -226,10 +232,10 @@ class Backbone:
 
             return StockRows(len(prompt.lengths))
         capacity = max(prompt.lengths) + min(room, BLOCK)
-        num_layers = self.text_config.num_hidden_layers
+        kinds, num_layers = self.kinds, self.text_config.num_hidden_layers
         # The layers of a block lie on one device.
         layers_per_block = 1 if self.is_spread else LAYERS_PER_BLOCK
-        return KVCache(num_layers, len(prompt.lengths), capacity, True, layers_per_block)
+        return KVCache(kinds.num_cached if kinds else num_layers, len(prompt.lengths), capacity, True, layers_per_block)
 
     @torch.no_grad()
     def followed_by(self, prompt: Prompt, tokens: Tensor) -> Prompt:
@@ -377,7 +383,8 @@ class Backbone:
         grouping = self._grouping() if copies_keys else nullcontext()
         with self.products.of_tokens(tokens), grouping:
             embeds = self.embed(tokens)
-            return self._logits(self._hidden(embeds, position_ids, cache, mask, attention))
+            hidden = self._hidden(embeds, position_ids, cache, mask, attention, tokens=tokens)
+            return self._logits(hidden)
 
     @contextmanager
     def watching(
@@ -452,13 +459,18 @@ class Backbone:
         mask: Tensor | None,
         attention: AttentionPass | None,
         prompt: Prompt | None = None,
+        tokens: Tensor | None = None,
     ) -> Tensor:
-        """The last hidden states ``[B, T, D]`` of one call of the language model; `prompt` is what
-        it reads, None for answer tokens."""
+        """The last hidden states ``[B, T, D]`` of one call of the language model, which reads
+        `prompt` or answer `tokens`. Without a mask it makes those of a prompt itself."""
         extra = {} if prompt is None else prompt.extra
+        masks: Any = self._attention_mask(mask)
+        if self.kinds is not None and (mask is not None or prompt is None):
+            masks = self.kinds.masks(mask, cache, embeds.device, self._attention_mask)
+            extra = {**extra, **self.kinds.token_inputs(self.decoder, tokens)}
         output = self.decoder(
             inputs_embeds=embeds,
-            attention_mask=self._attention_mask(mask),
+            attention_mask=masks,
             position_ids=position_ids,
             use_cache=True,
             **with_cache(cache),
@@ -468,10 +480,7 @@ class Backbone:
         return output.last_hidden_state  # type: ignore[no-any-return]
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        logits: Tensor = self.head(hidden)
-        if self.divisor != 1:
-            logits = logits / self.divisor
-        return logits.to(self.device)
+        return self.scale(self.head(hidden)).to(self.device)
 
     def _attention_mask(self, mask: Tensor | None) -> Tensor | None:
         if mask is None or self.attention == "sdpa":
@@ -479,7 +488,10 @@ class Backbone:
         return additive(mask, self.model.dtype)
 
     def _language_inputs(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        return capture_arguments(self._lock, self.model, self.decoder, inputs)
+        arguments = capture_arguments(self._lock, self.model, self.decoder, inputs)
+        if self.kinds is None:
+            return arguments
+        return {**self.kinds.token_inputs(self.decoder, arguments.get("input_ids")), **arguments}
 
 
 def _last(hidden: Tensor, lengths: Sequence[int], count: int) -> Tensor:
