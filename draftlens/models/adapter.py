@@ -25,6 +25,7 @@ from draftlens.models.media_features import with_features
 from draftlens.models.model_state import Slot, capture_arguments, layers_of, lock_of, watched_layers
 from draftlens.models.products import ModelProducts
 from draftlens.models.prompt import (
+    NO_ARGUMENTS,
     PixelEncoder,
     Prepared,
     Prompt,
@@ -240,7 +241,8 @@ class Backbone:
     @torch.no_grad()
     def followed_by(self, prompt: Prompt, tokens: Tensor) -> Prompt:
         """The prompt with text tokens, int64 ``[B, T]``, after each row."""
-        return prompt.followed_by(self.embed(tokens))
+        further = self.kinds.token_inputs(self.decoder, tokens) if self.kinds else NO_ARGUMENTS
+        return prompt.followed_by(self.embed(tokens), further)
 
     # Inference mode, which no_grad is not, skips the bookkeeping of views and versions: 15% of a
     # small model's forward. It stays inside this method, so that no inference tensor is left on the

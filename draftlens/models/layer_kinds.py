@@ -20,12 +20,10 @@ from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWin
 from draftlens.core import tree as trees
 from draftlens.core.tree import ROOT, Topology
 from draftlens.models.kv_cache import KVCache
+from draftlens.models.prompt import TOKEN_INPUTS
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 """Kinds of layers as transformers names them in `layer_types` and in mappings of masks."""
-
-TOKEN_INPUTS = "per_layer_inputs"
-"""The argument of a language model that has inputs of each token for each layer."""
 
 LONGEST = 8192
 """Longest window whose mask `misfit` makes, with an entry for each two tokens."""
