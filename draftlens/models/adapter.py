@@ -25,7 +25,6 @@ from draftlens.models.media_features import with_features
 from draftlens.models.model_state import Slot, capture_arguments, layers_of, lock_of, watched_layers
 from draftlens.models.products import ModelProducts
 from draftlens.models.prompt import (
-    NO_ARGUMENTS,
     PixelEncoder,
     Prepared,
     Prompt,
@@ -40,7 +39,6 @@ from draftlens.models.prompt import (
 from draftlens.models.prompt_cache import PromptCache
 from draftlens.models.retokenizer import Retokenizer
 from draftlens.models.support import (
-    LogitScale,
     additive,
     changing_frequencies,
     check_attention,
@@ -62,7 +60,6 @@ from draftlens.models.support import (
 from draftlens.models.visual_grid import read_layout
 
 _DIRECT_CALLS = Slot[str]("result of no_direct_calls")
-_SCALE = Slot[LogitScale]("result of logit_scale_of")
 
 
 class Backbone:
@@ -118,7 +115,7 @@ class Backbone:
         self.kinds = None if self.plain_only else kinds_of(self.text_config)
         if not self.plain_only:
             with self._lock.exclusive():
-                self.scale = _SCALE.get_or_make(model, lambda: logit_scale_of(self))
+                self.scale = logit_scale_of(self)
                 self.divisor = self.scale.divisor
                 self.plain_only = _DIRECT_CALLS.get_or_make(model, lambda: no_direct_calls(self))
         if self.plain_only:
@@ -233,16 +230,17 @@ class Backbone:
 
             return StockRows(len(prompt.lengths))
         capacity = max(prompt.lengths) + min(room, BLOCK)
-        kinds, num_layers = self.kinds, self.text_config.num_hidden_layers
+        num_layers, rows = self.text_config.num_hidden_layers, len(prompt.lengths)
         # The layers of a block lie on one device.
         layers_per_block = 1 if self.is_spread else LAYERS_PER_BLOCK
-        return KVCache(kinds.num_cached if kinds else num_layers, len(prompt.lengths), capacity, True, layers_per_block)
+        if self.kinds is not None:
+            return self.kinds.new_cache(rows, capacity, layers_per_block)
+        return KVCache(num_layers, rows, capacity, True, layers_per_block)
 
     @torch.no_grad()
     def followed_by(self, prompt: Prompt, tokens: Tensor) -> Prompt:
         """The prompt with text tokens, int64 ``[B, T]``, after each row."""
-        further = self.kinds.token_inputs(self.decoder, tokens) if self.kinds else NO_ARGUMENTS
-        return prompt.followed_by(self.embed(tokens), further)
+        return prompt.followed_by(self.embed(tokens), self.token_inputs(tokens))
 
     # Inference mode, which no_grad is not, skips the bookkeeping of views and versions: 15% of a
     # small model's forward. It stays inside this method, so that no inference tensor is left on the
@@ -272,7 +270,7 @@ class Backbone:
                 prompt.embeds, prompt.position_ids, cache, None, attention, prompt
             )
         cache.truncate(prompt.lengths)
-        return self._logits(_last(hidden, prompt.lengths, num_logits))
+        return self._logits(prompt.last(hidden, num_logits))
 
     @torch.inference_mode()
     def read_on(
@@ -293,7 +291,7 @@ class Backbone:
         with self.running(attention), self.products.of_prompt(part):
             hidden = self._hidden(part.embeds, part.position_ids, cache, mask, attention, part)
         cache.advance(part.lengths)
-        return self._logits(_last(hidden, part.lengths, 1))
+        return self._logits(part.last(hidden, 1))
 
     def _read_by_passes(
         self, part: Prompt, cache: KVCache, attention: AttentionPass | None, num_logits: int
@@ -465,18 +463,15 @@ class Backbone:
     ) -> Tensor:
         """The last hidden states ``[B, T, D]`` of one call of the language model, which reads
         `prompt` or answer `tokens`. Without a mask it makes those of a prompt itself."""
-        extra = {} if prompt is None else prompt.extra
-        masks: Any = self._attention_mask(mask)
-        if self.kinds is not None and (mask is not None or prompt is None):
-            masks = self.kinds.masks(mask, cache, embeds.device, self._attention_mask)
-            extra = {**extra, **self.kinds.token_inputs(self.decoder, tokens)}
+        given = {"attention_mask": self.attention_mask(mask), **(prompt.extra if prompt else {})}
+        if self.kinds is not None:
+            given |= self.kinds.arguments(self, cache, mask, tokens, whole=attention is not None)
         output = self.decoder(
             inputs_embeds=embeds,
-            attention_mask=masks,
             position_ids=position_ids,
             use_cache=True,
             **with_cache(cache),
-            **extra,
+            **given,
             **({} if attention is None else {ARGUMENT: attention}),
         )
         return output.last_hidden_state  # type: ignore[no-any-return]
@@ -484,21 +479,16 @@ class Backbone:
     def _logits(self, hidden: Tensor) -> Tensor:
         return self.scale(self.head(hidden)).to(self.device)
 
-    def _attention_mask(self, mask: Tensor | None) -> Tensor | None:
+    def attention_mask(self, mask: Tensor | None) -> Tensor | None:
+        """A boolean mask in the form that the attention of the model takes."""
         if mask is None or self.attention == "sdpa":
             return mask
         return additive(mask, self.model.dtype)
 
     def _language_inputs(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         arguments = capture_arguments(self._lock, self.model, self.decoder, inputs)
-        if self.kinds is None:
-            return arguments
-        return {**self.kinds.token_inputs(self.decoder, arguments.get("input_ids")), **arguments}
+        return {**self.token_inputs(arguments.get("input_ids")), **arguments}
 
-
-def _last(hidden: Tensor, lengths: Sequence[int], count: int) -> Tensor:
-    """The hidden states ``[B, L, D]`` of each row's last `count` tokens."""
-    ends = torch.tensor(lengths, device=hidden.device)[:, None]
-    last = ends - count + torch.arange(count, device=hidden.device)
-    rows = torch.arange(len(lengths), device=hidden.device)[:, None]
-    return hidden[rows, last]
+    def token_inputs(self, tokens: Tensor | None) -> dict[str, Tensor]:
+        """Further arguments of the language model for text tokens ``[..., T]``, if any."""
+        return self.kinds.token_inputs(self.decoder, tokens) if self.kinds else {}

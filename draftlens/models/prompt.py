@@ -216,6 +216,13 @@ class Prompt:
         ``[B, T]``."""
         return self.next_position + steps
 
+    def last(self, hidden: Tensor, count: int) -> Tensor:
+        """The hidden states ``[B, L, D]`` of each row's last `count` tokens."""
+        ends = torch.tensor(self.lengths, device=hidden.device)[:, None]
+        last = ends - count + torch.arange(count, device=hidden.device)
+        rows = torch.arange(len(self.lengths), device=hidden.device)[:, None]
+        return hidden[rows, last]
+
     def followed_by(self, embeds: Tensor, further: Mapping[str, Tensor] = NO_ARGUMENTS) -> Prompt:
         """The prompt with embeddings ``[B, T, D]`` and further arguments of text tokens after each
         row's last token."""

@@ -159,9 +159,7 @@ def prompt_digests(prompt: Prompt, row: int) -> np.ndarray:
     return _table(digests)
 
 
-def answer_digests(
-    embeds: Tensor, positions: Tensor, further: Tensor | None = None
-) -> np.ndarray:
+def answer_digests(embeds: Tensor, positions: Tensor, further: Tensor | None = None) -> np.ndarray:
     """Digests of text tokens with embeddings ``[T, D]``, positions ``[..., T]`` and their inputs
     for each layer, if any, ``[T, layers, D']``."""
     tokens = _tokens(embeds, positions, further)

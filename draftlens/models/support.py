@@ -18,7 +18,7 @@ from draftlens.core import tree as trees
 from draftlens.core.errors import InputError, UnsupportedModelError
 from draftlens.core.options import shown
 from draftlens.core.tree import ROOT, Topology
-from draftlens.models.model_state import lock_of
+from draftlens.models.model_state import Slot, lock_of
 
 if TYPE_CHECKING:
     from draftlens.models.layer_kinds import LayerKinds
@@ -369,21 +369,31 @@ class LogitScale:
         return torch.tanh(logits / self.cap) * self.cap if self.cap else logits
 
 
-@torch.no_grad()
+_SCALE = Slot[LogitScale]("logit scale")
+
+
 def logit_scale_of(backbone: Any) -> LogitScale:
     """What a model does to its logits: some do not what their text configuration says, as the
     vision-language models of Cohere do not."""
     configured = LogitScale.of(backbone.text_config)
     if configured.is_quotient:
         return configured
+    return _SCALE.get_or_make(backbone.model, lambda: _seen_scale(backbone, configured))
+
+
+@torch.no_grad()
+def _seen_scale(backbone: Any, configured: LogitScale) -> LogitScale:
     raw: list[Tensor] = []
 
     def receive(module: Any, args: Any, output: Tensor) -> None:
         raw.append(output)
 
     ids = torch.tensor([[1, 2, 3, 4]], device=backbone.device) % backbone.vocab_size
-    with lock_of(backbone.model).hooked(backbone.head, receive, after=True):
-        logits = backbone.model(input_ids=ids, use_cache=False).logits
+    try:
+        with lock_of(backbone.model).hooked(backbone.head, receive, after=True):
+            logits = backbone.model(input_ids=ids, use_cache=False).logits
+    except _ERRORS:  # which `no_direct_calls` reports
+        return configured
     scales = (configured, LogitScale())
     return min(scales, key=lambda scale: float((scale(raw[-1]) - logits).abs().max()))
 
