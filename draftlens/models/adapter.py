@@ -23,6 +23,7 @@ from draftlens.models.forward_backend import EAGER, EndsChain, Passes
 from draftlens.models.kv_cache import BLOCK, LAYERS_PER_BLOCK, KVCache
 from draftlens.models.media_features import with_features
 from draftlens.models.model_state import Slot, capture_arguments, layers_of, lock_of, watched_layers
+from draftlens.models.outer_model import embedding_of, logit_scale_of
 from draftlens.models.products import ModelProducts
 from draftlens.models.prompt import (
     PixelEncoder,
@@ -46,7 +47,6 @@ from draftlens.models.support import (
     execution_device,
     has_groups,
     kinds_of,
-    logit_scale_of,
     media_ids,
     model_parts,
     no_direct_calls,
@@ -116,7 +116,8 @@ class Backbone:
         if not self.plain_only:
             with self._lock.exclusive():
                 self.scale = logit_scale_of(self)
-                self.divisor = self.scale.divisor
+                self.divisor = self.scale.divisor if self.scale else 1.0
+                self.embed = embedding_of(self)
                 self.plain_only = _DIRECT_CALLS.get_or_make(model, lambda: no_direct_calls(self))
         if self.plain_only:
             from draftlens.models.stock_rows import StockPasses
@@ -477,7 +478,10 @@ class Backbone:
         return output.last_hidden_state  # type: ignore[no-any-return]
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        return self.scale(self.head(hidden)).to(self.device)
+        logits: Tensor = self.head(hidden)
+        if self.scale is not None:
+            logits = self.scale(logits)
+        return logits.to(self.device)
 
     def attention_mask(self, mask: Tensor | None) -> Tensor | None:
         """A boolean mask in the form that the attention of the model takes."""
@@ -491,4 +495,4 @@ class Backbone:
 
     def token_inputs(self, tokens: Tensor | None) -> dict[str, Tensor]:
         """Further arguments of the language model for text tokens ``[..., T]``, if any."""
-        return self.kinds.token_inputs(self.decoder, tokens) if self.kinds else {}
+        return self.kinds.token_inputs(self, tokens) if self.kinds else {}

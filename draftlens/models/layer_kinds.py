@@ -20,6 +20,7 @@ from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWin
 from draftlens.core import tree as trees
 from draftlens.core.tree import ROOT, Topology
 from draftlens.models.kv_cache import KVCache
+from draftlens.models.outer_model import ReplacingEmbedding
 from draftlens.models.prompt import TOKEN_INPUTS
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -84,7 +85,7 @@ class LayerKinds:
         cache.first_seen = 0
         if mask is None and tokens is None:
             return {}
-        further = {} if tokens is None else self.token_inputs(backbone.decoder, tokens)
+        further = {} if tokens is None else backbone.token_inputs(tokens)
         convert = backbone.attention_mask
         sliding = self._sliding(mask, cache, backbone.device, whole)
         if self.are_mixed:
@@ -113,11 +114,14 @@ class LayerKinds:
             sliding = sliding[..., cache.first_seen :].contiguous()
         return sliding
 
-    def token_inputs(self, decoder: Any, tokens: Tensor | None) -> dict[str, Tensor]:
-        """Further arguments of a language model for text tokens ``[B, T]``, if any."""
+    def token_inputs(self, backbone: Any, tokens: Tensor | None) -> dict[str, Tensor]:
+        """Further arguments of a language model for text tokens ``[..., T]``, if any."""
+        decoder = backbone.decoder
         made = getattr(decoder, f"get_{TOKEN_INPUTS}", None)
         if tokens is None or made is None or not decoder.config.hidden_size_per_layer_input:
             return {}
+        if isinstance(backbone.embed, ReplacingEmbedding):
+            tokens = backbone.embed.ids(tokens)
         return {TOKEN_INPUTS: made(tokens)}
 
 
