@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -51,6 +52,7 @@ from draftlens.models.support import (
     no_rollback,
     represents,
     restarted,
+    state_layers,
     unwrapped_model,
     with_cache,
     without_cache,
@@ -77,6 +79,8 @@ class Backbone:
         divisor: of the logits after the output head.
         plain_only: why draft tokens cannot be verified, so that the model answers by the steps of
             stock `generate` alone (`models.stock_rows`); empty if they can.
+        states: the layers that keep states (`models.recurrent`); None for a model without.
+        chains_only: why draft tokens must form chains; empty if they may form trees.
 
     Raises:
         UnsupportedModelError: the model does not fit; the message names what is missing.
@@ -111,6 +115,7 @@ class Backbone:
         )
         self._check_mode()
         self.plain_only = missing or no_rollback(self.name, self.text_config)
+        self.states, self.chains_only = state_layers(self, self.plain_only)
         if not self.plain_only:
             with self._lock.exclusive():
                 self.plain_only = _DIRECT_CALLS.get_or_make(model, lambda: no_direct_calls(self))
@@ -229,7 +234,8 @@ class Backbone:
         num_layers = self.text_config.num_hidden_layers
         # The layers of a block lie on one device.
         layers_per_block = 1 if self.is_spread else LAYERS_PER_BLOCK
-        return KVCache(num_layers, len(prompt.lengths), capacity, True, layers_per_block)
+        make = KVCache if self.states is None else self.states.new_cache
+        return make(num_layers, len(prompt.lengths), capacity, True, layers_per_block)
 
     @torch.no_grad()
     def followed_by(self, prompt: Prompt, tokens: Tensor) -> Prompt:
@@ -456,7 +462,8 @@ class Backbone:
         """The last hidden states ``[B, T, D]`` of one call of the language model; `prompt` is what
         it reads, None for answer tokens."""
         extra = {} if prompt is None else prompt.extra
-        output = self.decoder(
+        call = self.decoder if self.states is None else partial(self.states.run, prompt)
+        output = call(
             inputs_embeds=embeds,
             attention_mask=self._attention_mask(mask),
             position_ids=position_ids,

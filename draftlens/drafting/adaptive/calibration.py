@@ -195,8 +195,7 @@ class _Scratch:
         self.prompt = backbone.text_prompt(
             torch.ones(1, 1, dtype=torch.long, device=backbone.device)
         )
-        layers = backbone.text_config.num_hidden_layers
-        self.cache = KVCache(layers, 1, CONTEXT + max(WIDTHS), grows=True)
+        self._caches: dict[int, KVCache] = {}
 
     @property
     def has_layers(self) -> bool:
@@ -211,12 +210,16 @@ class _Scratch:
 
     def forward(self, width: int, context: int) -> Tensor:
         """One forward of a chain after some cached tokens."""
-        self.cache.truncate([context])
+        if context not in self._caches:
+            self._caches[context] = self.backbone.new_cache(self.prompt, context + max(WIDTHS))
+            self._caches[context].advance(context)
+        cache = self._caches[context]
+        cache.keep([context], [[]])
         device = self.backbone.device
         tokens = torch.ones(1, width, dtype=torch.long, device=device)
         steps = trees.depths(chain(width - 1), device)[None]
         mask = trees.attention_mask([context], trees.ancestors(chain(width - 1), device))
-        return self.backbone.forward(tokens, self.prompt.positions(steps), self.cache, mask)
+        return self.backbone.forward(tokens, self.prompt.positions(steps), cache, mask)
 
     def _seconds(self, call: Callable[[], object]) -> float:
         self._wait()

@@ -84,6 +84,10 @@ def check_directed(backbone: Backbone) -> None:
     softmax of scaled products."""
     if _CHECKED.get(backbone.model):
         return
+    if backbone.chains_only:
+        raise UnsupportedModelError(
+            f"{backbone.chains_only}, so its prompts are not read in blocks: use prefill 'full'"
+        )
     ids = torch.tensor([[1, 2, 3, 4]], device=backbone.device) % backbone.vocab_size
     prompt = backbone.text_prompt(ids)
     stock = backbone.prefill(prompt, backbone.new_cache(prompt, 1))
