@@ -85,7 +85,7 @@ class StockFamily:
         return model
 
 
-OWN_MASK, RECURS = "builds its own attention mask", "LinearAttentionLayer"
+OWN_MASK, RECURS = "builds its own attention mask", ""
 PIXELS = settings(pixel_values=(1, 3, SIDE, SIDE))
 PATCHES = settings(pixel_values=(16, 3 * 2 * 4 * 4))
 GRID = settings(image_grid_thw=torch.tensor([[1, 4, 4]]))
@@ -223,6 +223,31 @@ STOCK_FAMILIES = (
         fixed=settings(
             spatial_shapes=torch.tensor([[4, 4]]), pixel_attention_mask=torch.ones(1, 16).long()
         ),
+    ),
+    StockFamily(
+        "Lfm3Vl",
+        RECURS,
+        text=settings(
+            model_type="lfm3",
+            layer_types=["conv", "full_attention", "conv", "conv"],
+            conv_L_cache=3,
+            rope_parameters={"full_attention": {"rope_type": "default", "rope_theta": 10000.0}},
+        ),
+        config=settings(
+            vision_config=settings(
+                hidden_size=32,
+                intermediate_size=64,
+                num_hidden_layers=2,
+                num_attention_heads=2,
+                num_key_value_heads=2,
+                patch_size=4,
+            ),
+            projector_hidden_size=32,
+            **QWEN_IDS,
+        ),
+        tokens=4,
+        pixels=PATCHES,
+        fixed=GRID,
     ),
     StockFamily(
         "Cohere2Vision",

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -53,6 +54,7 @@ from draftlens.models.support import (
     no_rollback,
     represents,
     restarted,
+    state_layers,
     unwrapped_model,
     with_cache,
     without_cache,
@@ -80,6 +82,8 @@ class Backbone:
         kinds: of its layers; None if all attend fully to keys of their own.
         plain_only: why draft tokens cannot be verified, so that the model answers by the steps of
             stock `generate` alone (`models.stock_rows`); empty if they can.
+        states: the layers that keep states (`models.recurrent`); None for a model without.
+        chains_only: why draft tokens must form chains; empty if they may form trees.
 
     Raises:
         UnsupportedModelError: the model does not fit; the message names what is missing.
@@ -113,6 +117,7 @@ class Backbone:
         self._check_mode()
         self.plain_only = missing or no_rollback(self.name, self.text_config)
         self.kinds = None if self.plain_only else kinds_of(self.text_config)
+        self.states, self.chains_only = state_layers(self, self.plain_only)
         if not self.plain_only:
             with self._lock.exclusive():
                 self.scale = logit_scale_of(self)
@@ -234,9 +239,11 @@ class Backbone:
         num_layers, rows = self.text_config.num_hidden_layers, len(prompt.lengths)
         # The layers of a block lie on one device.
         layers_per_block = 1 if self.is_spread else LAYERS_PER_BLOCK
-        if self.kinds is not None:
-            return self.kinds.new_cache(rows, capacity, layers_per_block)
-        return KVCache(num_layers, rows, capacity, True, layers_per_block)
+        make = KVCache if self.states is None else self.states.new_cache
+        if self.kinds is None:
+            return make(num_layers, rows, capacity, True, layers_per_block)
+        num_layers = self.kinds.num_cached
+        return self.kinds.marked(make(num_layers, rows, capacity, True, layers_per_block))
 
     @torch.no_grad()
     def followed_by(self, prompt: Prompt, tokens: Tensor) -> Prompt:
@@ -467,7 +474,8 @@ class Backbone:
         given = {"attention_mask": self.attention_mask(mask), **(prompt.extra if prompt else {})}
         if self.kinds is not None:
             given |= self.kinds.arguments(self, cache, mask, tokens, whole=attention is not None)
-        output = self.decoder(
+        call = self.decoder if self.states is None else partial(self.states.run, prompt)
+        output = call(
             inputs_embeds=embeds,
             position_ids=position_ids,
             use_cache=True,

@@ -15,13 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import DynamicCache
-from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import DummyLayer, DynamicSlidingWindowLayer, LinearAttentionLayer
 
 from draftlens.core import tree as trees
 from draftlens.core.tree import ROOT, Topology
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.outer_model import ReplacingEmbedding
 from draftlens.models.prompt import TOKEN_INPUTS
+from draftlens.models.support import PLAIN_LAYERS
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 """Kinds of layers as transformers names them in `layer_types` and in mappings of masks."""
@@ -64,9 +65,8 @@ class LayerKinds:
         """Whether some layers slide and some do not, so that a model takes a mapping of masks."""
         return len(set(self.slides)) > 1
 
-    def new_cache(self, rows: int, capacity: int, layers_per_block: int) -> KVCache:
-        """A cache whose sliding layers read no more than their windows need."""
-        cache = KVCache(self.num_cached, rows, capacity, True, layers_per_block)
+    def marked(self, cache: KVCache) -> KVCache:
+        """The cache, whose sliding layers read no more than their windows need."""
         for layer, slides in zip(cache.layers, self.slides, strict=False):
             layer.buffers.slides = slides
         return cache
@@ -141,7 +141,7 @@ def unsupported(name: str, text_config: Any, layers: Sequence[Any]) -> str:
     """Why the layers of a model cannot be rolled back or masked, given the cache layers that stock
     `generate` makes for them; empty if they can."""
     for layer in layers:
-        if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer, DummyLayer):
+        if type(layer) not in (*PLAIN_LAYERS, DynamicSlidingWindowLayer, DummyLayer):
             return (
                 f"{name} keeps a {type(layer).__name__}, which cannot be rolled back when a draft "
                 "token is rejected"
@@ -154,7 +154,13 @@ def unsupported(name: str, text_config: Any, layers: Sequence[Any]) -> str:
     names = _names(text_config)
     if not all(is_kept[: sum(is_kept)]) or (not all(is_kept) and len(names) < len(layers)):
         return f"{name} has layers without keys and values before others that keep them"
-    others = sorted(set(names) - {FULL, SLIDING})
+    others = sorted(
+        {
+            name
+            for name, layer in zip(names, layers, strict=False)
+            if name not in (FULL, SLIDING) and type(layer) is not LinearAttentionLayer
+        }
+    )
     if others:
         return f"{name} has layers with {', '.join(others)}, which cannot be masked"
     return ""

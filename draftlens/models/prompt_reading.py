@@ -53,6 +53,7 @@ class PromptReading:
         is_used = (
             prompt.namespace is not None
             and backbone.prompt_cache is not None
+            and not backbone.chains_only  # it keeps keys and values only
             and _may_be_divided(backbone, prompt)
         )
         self._stores = is_used and stores

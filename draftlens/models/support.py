@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from transformers import DynamicCache, GenerationMixin
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import DynamicLayer, LinearAttentionLayer
 
 from draftlens.core import tree as trees
 from draftlens.core.errors import InputError, UnsupportedModelError
 from draftlens.core.options import shown
-from draftlens.core.tree import ROOT, Topology
+from draftlens.core.tree import ROOT, Topology, chain
+from draftlens.models.model_state import lock_of
 
 if TYPE_CHECKING:
     from draftlens.models.layer_kinds import LayerKinds
@@ -287,26 +288,42 @@ def execution_device(module: Any) -> torch.device:
 
 
 def no_rollback(model_name: str, text_config: Any) -> str:
-    """Why the cache cannot be rolled back, naming the kind of layer: one has linear attention or
-    another recurrent state, or attends to pictures apart from the text. Empty if it can."""
+    """Why the cache cannot be rolled back, naming the kind of layer, or why there is no mask for a
+    layer; empty if it can."""
     if getattr(text_config, "cross_attention_layers", None):
         return f"{model_name} attends to pictures through layers of cross-attention"
     layers = DynamicCache(config=text_config).layers
-    if all(type(layer) is DynamicLayer for layer in layers):
+    if all(type(layer) in PLAIN_LAYERS for layer in layers):
         return ""
     from draftlens.models.layer_kinds import unsupported
 
     return unsupported(model_name, text_config, layers)
 
 
+PLAIN_LAYERS = (DynamicLayer, LinearAttentionLayer)
+"""Layers that attend fully to keys of their own, and those that keep states in place of keys."""
+
+
 def kinds_of(text_config: Any) -> LayerKinds | None:
     """The kinds of a language model's layers that `no_rollback` has nothing against; None if all
-    attend fully to keys of their own."""
-    if all(type(layer) is DynamicLayer for layer in DynamicCache(config=text_config).layers):
+    are `PLAIN_LAYERS`."""
+    if all(type(layer) in PLAIN_LAYERS for layer in DynamicCache(config=text_config).layers):
         return None
     from draftlens.models.layer_kinds import LayerKinds
 
     return LayerKinds.of(text_config)
+
+
+def state_layers(backbone: Any, plain_only: str) -> tuple[Any, str]:
+    """The layers that keep recurrent or convolution states (`models.recurrent`), and why draft
+    tokens must form chains then; None and an empty text without such layers."""
+    kinds = () if plain_only else DynamicCache(config=backbone.text_config).layers
+    if not any(isinstance(kind, LinearAttentionLayer) for kind in kinds):
+        return None, ""
+    from draftlens.models.recurrent import StateLayers
+
+    reason = f"{backbone.name} keeps recurrent states, which follow one chain of tokens"
+    return StateLayers(backbone.decoder, kinds, lock_of(backbone.model)), reason
 
 
 def check_attention(model_name: str, attention: str) -> None:
@@ -344,6 +361,8 @@ def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 def no_direct_calls(backbone: Any) -> str:
     """Why the language model cannot be called directly; empty if it can."""
+    if backbone.states is not None and backbone.states.missing:
+        return f"{backbone.name} keeps states that cannot be rolled back: {backbone.states.missing}"
     try:
         difference = _difference(backbone)
     except torch.OutOfMemoryError:
@@ -388,21 +407,25 @@ def _encode_marked_tokens(backbone: Any) -> None:
 @torch.no_grad()
 def _difference(backbone: Any) -> float | None:
     """Compare the model's own forward on four tokens with `Backbone.forward`, where the last token
-    is one of a tree's two leaves; how far apart they are, None for rounding. No other check finds
+    is one of a tree's two leaves, or follows after a chain was rejected; how far apart they are,
+    None for rounding. No other check finds
     logits scaled after the head, ignored masks and positions that are made elsewhere."""
     ids = torch.tensor([[1, 2, 3, 4]], device=backbone.device) % backbone.vocab_size
     full_mask = torch.ones_like(ids)
     stock = backbone.model(input_ids=ids, attention_mask=full_mask, use_cache=False).logits[:, -1]
     rejected, root, accepted = ids[0, 1:].tolist()
-    fork = Topology((ROOT, ROOT))
+    tree = chain(2) if backbone.chains_only else Topology((ROOT, ROOT))
     relative = 1e-3 if stock.dtype == torch.float32 else 5e-2
     bound = relative * float(stock.abs().max().clamp_min(1e-6))
     prompt = backbone.text_prompt(ids[:, :2])
     cache = backbone.new_cache(prompt, room=4)
     backbone.prefill(prompt, cache)
-    mask = trees.attention_mask([2], trees.ancestors(fork, backbone.device))
+    mask = trees.attention_mask([2], trees.ancestors(tree, backbone.device))
     tokens = torch.tensor([[root, rejected, accepted]], device=backbone.device)
-    positions = prompt.positions(trees.depths(fork, backbone.device)[None])
+    positions = prompt.positions(trees.depths(tree, backbone.device)[None])
     called = backbone.forward(tokens, positions, cache, mask)[:, 2]
+    if backbone.chains_only:  # a leaf of a tree does not see the other one; a chain is rolled back
+        cache.keep([2], [[0]])
+        called = backbone.forward(tokens[:, 2:], positions[..., 1:2], cache, None)[:, 0]
     difference = float((called.to(stock.device) - stock).abs().max())
     return None if difference <= bound else difference

@@ -718,7 +718,7 @@ FAULTS = (
     Fault(
         "parallel: a contradiction does not shorten the draft's cache",
         "draftlens/drafting/draft_rows.py",
-        "min(self.cache.lengths[row], longest)",
+        "min(self.cache.lengths[row], prompt + count)",
         "self.cache.lengths[row]",
         WORKER,
     ),
@@ -1773,8 +1773,8 @@ FAULTS = (
     Fault(
         "retokenized: what the draft holds of another text stays",
         "draftlens/drafting/retokenized.py",
-        "        self.rows.truncate(row, same)\n",
-        "",
+        "self._held[row][self.rows.truncate(row, same) :]",
+        "self._held[row][same:]",
         RETOKENIZED_ROWS,
     ),
     Fault(
