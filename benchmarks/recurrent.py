@@ -6,9 +6,10 @@ Layers of Qwen3.5 with random weights (three with linear attention, then one wit
 and beside them the same model with full attention in every layer.
 
 Numbers: logits of one pass over eight tokens against those of eight passes, after prompts of
-several lengths; then after an answer that was read eight tokens at a time and one at a time. Costs: seconds
-of the processor for passes over several tokens, and for a pass after a rollback, before which the
-layers with states read again what was accepted. Writes OUT.json and OUT.md.
+several lengths; then after an answer that was read eight tokens at a time and one at a time.
+
+Costs: seconds of the processor for passes over several tokens, and for a pass after a rollback,
+before which the layers with states read again what was accepted. Writes OUT.json and OUT.md.
 """
 
 from __future__ import annotations
@@ -162,13 +163,9 @@ def _costs(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
         for _ in range(args.timings + 1):
             for width in WIDTHS:
                 seconds.setdefault(f"pass {width}", []).append(timed.seconds(width, width))
-                after = [
-                    (kept, timed.seconds(width, kept) and timed.seconds(1, 1))
-                    for kept in sorted({1, width // 2, width - 1})
-                    if 0 < kept < width
-                ]
-                for kept, found in after:
-                    seconds.setdefault(f"replay {kept}", []).append(found)
+                for kept in {1, width // 2, width - 1} - {0, width}:
+                    timed.seconds(width, kept)
+                    seconds.setdefault(f"replay {kept}", []).append(timed.seconds(1, 1))
         medians = {name: statistics.median(values[1:]) for name, values in seconds.items()}
         one = medians["pass 1"]
         states = sum(
