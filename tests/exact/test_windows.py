@@ -305,7 +305,7 @@ def test_placeholders_in_an_answer(name: str) -> None:
     window = torch.ones(5, 5, dtype=torch.bool).tril()
     mask = trees.attention_mask([2], window)
     logits = backbone.forward(ids[:, 2:], prompt.positions(torch.arange(5)[None]), cache, mask)
-    assert torch.allclose(logits, expected, atol=1e-5)
+    assert torch.allclose(logits, expected, atol=1e-4)
     assert not torch.equal(backbone.embed(ids), model.get_input_embeddings()(ids))
 
 
