@@ -155,7 +155,7 @@ def test_copied_tokens_do_not_branch(family: StockFamily, method: str) -> None:
     """Where two texts go on differently, the preferred one is proposed."""
     rows = expected(family, False)
     references = [
-        [row, [token if place % 3 else 6 for place, token in enumerate(row)]] for row in rows
+        [row, [token if place % 6 else 6 for place, token in enumerate(row)]] for row in rows
     ]
     result = answer(family, method=method, references=references)
     assert result.tokens == rows
