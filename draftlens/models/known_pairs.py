@@ -60,6 +60,8 @@ def _pair(names: str, size: str, draft: str, *shape: Any) -> KnownPair:
 
 _ONEVISION = "llava-hf/llava-onevision-qwen2-{}-ov-hf"
 _SMOL = "HuggingFaceTB/SmolVLM2-{}-Instruct"
+_GEMMA3 = "google/gemma-3-{}-it"
+_GEMMA4 = "google/gemma-4-{}-it"
 
 PAIRS: tuple[KnownPair, ...] = (
     KnownPair(EMBEDDED, EMBEDDED, Shape("llava_onevision", "qwen2", 128, 20), LOADED),
@@ -83,6 +85,19 @@ PAIRS: tuple[KnownPair, ...] = (
     _pair("OpenGVLab/InternVL3_5-{}-HF", "14B", "1B", "internvl", "qwen3", 5120, 40),
     _pair("OpenGVLab/InternVL3_5-{}-HF", "38B", "2B", "internvl", "qwen3", 5120, 64),
     _pair(_SMOL, "2.2B", "256M-Video", "smolvlm", "llama", 2048, 24),
+    _pair("Qwen/Qwen3.5-{}", "4B", "0.8B", "qwen3_5", "", 2560, 32),
+    _pair("Qwen/Qwen3.5-{}", "9B", "0.8B", "qwen3_5", "", 4096, 32),
+    _pair("Qwen/Qwen3.5-{}", "27B", "0.8B", "qwen3_5", "", 5120, 64),
+    _pair("Qwen/Qwen3.5-{}", "35B-A3B", "0.8B", "qwen3_5_moe", "", 2048, 40),
+    _pair("Qwen/Qwen3.5-{}", "122B-A10B", "2B", "qwen3_5_moe", "", 3072, 48),
+    _pair("Qwen/Qwen3.5-{}", "397B-A17B", "4B", "qwen3_5_moe", "", 4096, 60),
+    _pair(_GEMMA3, "12b", "4b", "gemma3", "", 3840, 48),
+    _pair(_GEMMA3, "27b", "4b", "gemma3", "", 5376, 62),
+    _pair(_GEMMA4, "26B-A4B", "E2B", "gemma4", "", 2816, 30),
+    _pair(_GEMMA4, "31B", "E4B", "gemma4", "", 5376, 60),
+    _pair("LiquidAI/LFM2-VL-{}", "1.6B", "450M", "lfm2_vl", "lfm2", 2048, 16),
+    _pair("LiquidAI/LFM2-VL-{}", "3B", "450M", "lfm2_vl", "lfm2", 2048, 30),
+    _pair("zai-org/GLM-4.6V{}", "", "-Flash", "glm4v_moe", "", 4096, 46),
 )
 
 

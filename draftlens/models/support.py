@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,9 @@ from draftlens.core.errors import InputError, UnsupportedModelError
 from draftlens.core.options import shown
 from draftlens.core.tree import ROOT, Topology, chain
 from draftlens.models.model_state import lock_of
+
+if TYPE_CHECKING:
+    from draftlens.models.layer_kinds import LayerKinds
 
 CACHE_ARGUMENTS = ("cache", "past_key_values")
 """In any version of transformers."""
@@ -214,7 +217,7 @@ ATTENTION = ("sdpa", "eager")
 KINDS_OF_TOKENS = ("token_type_ids", "mm_token_type_ids")
 """Arguments that mark the tokens of pictures in a prompt."""
 
-_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """What models raise on inputs that they do not take."""
 
 MEDIA = ("image", "video", "vision", "audio", "img", "boi", "eoi")
@@ -285,17 +288,30 @@ def execution_device(module: Any) -> torch.device:
 
 
 def no_rollback(model_name: str, text_config: Any) -> str:
-    """Why the cache cannot be rolled back, naming the kind of layer: one has a sliding window, or
-    attends to pictures apart from the text. Empty if it can."""
+    """Why the cache cannot be rolled back, naming the kind of layer, or why there is no mask for a
+    layer; empty if it can."""
     if getattr(text_config, "cross_attention_layers", None):
         return f"{model_name} attends to pictures through layers of cross-attention"
-    for layer in DynamicCache(config=text_config).layers:
-        if type(layer) not in (DynamicLayer, LinearAttentionLayer):
-            return (
-                f"{model_name} keeps a {type(layer).__name__}, which cannot be rolled back when a "
-                "draft token is rejected"
-            )
-    return ""
+    layers = DynamicCache(config=text_config).layers
+    if all(type(layer) in PLAIN_LAYERS for layer in layers):
+        return ""
+    from draftlens.models.layer_kinds import unsupported
+
+    return unsupported(model_name, text_config, layers)
+
+
+PLAIN_LAYERS = (DynamicLayer, LinearAttentionLayer)
+"""Layers that attend fully to keys of their own, and those that keep states in place of keys."""
+
+
+def kinds_of(text_config: Any) -> LayerKinds | None:
+    """The kinds of a language model's layers that `no_rollback` has nothing against; None if all
+    are `PLAIN_LAYERS`."""
+    if all(type(layer) in PLAIN_LAYERS for layer in DynamicCache(config=text_config).layers):
+        return None
+    from draftlens.models.layer_kinds import LayerKinds
+
+    return LayerKinds.of(text_config)
 
 
 def state_layers(backbone: Any, plain_only: str) -> tuple[Any, str]:
@@ -351,7 +367,9 @@ def no_direct_calls(backbone: Any) -> str:
         difference = _difference(backbone)
     except torch.OutOfMemoryError:
         raise
-    except _ERRORS as error:
+    except UnsupportedModelError as error:
+        return str(error)
+    except ERRORS as error:
         cause = " ".join(str(error).split()) or type(error).__name__
         return f"{backbone.name} cannot read a text of four tokens by its language model ({cause})"
     if difference is not None:
@@ -359,13 +377,21 @@ def no_direct_calls(backbone: Any) -> str:
             f"{backbone.name} computes other logits when its language model is called directly "
             f"(they differ by {difference:.3g}), so its answers could not be kept the same"
         )
+    if backbone.kinds is not None and (reason := _layer_misfit(backbone)):
+        return reason
     try:
         _encode_marked_tokens(backbone)
     except UnsupportedModelError as error:
         return str(error)
-    except _ERRORS:  # it takes no such text
+    except ERRORS:  # it takes no such text
         pass
     return ""
+
+
+def _layer_misfit(backbone: Any) -> str:
+    from draftlens.models.layer_kinds import misfit
+
+    return misfit(backbone)
 
 
 def _encode_marked_tokens(backbone: Any) -> None:

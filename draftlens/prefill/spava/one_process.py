@@ -84,6 +84,11 @@ def check_directed(backbone: Backbone) -> None:
     softmax of scaled products."""
     if _CHECKED.get(backbone.model):
         return
+    if backbone.kinds is not None:
+        raise UnsupportedModelError(
+            f"{backbone.name} has layers with sliding windows or shared keys, whose prompts are "
+            "not divided: use prefill 'full'"
+        )
     if backbone.chains_only:
         raise UnsupportedModelError(
             f"{backbone.chains_only}, so its prompts are not read in blocks: use prefill 'full'"

@@ -1,0 +1,197 @@
+"""Models with recurrent states: how exact passes over several tokens are, and their costs.
+
+    python benchmarks/recurrent.py --out benchmarks/results/recurrent
+
+Layers of Qwen3.5 with random weights (three with linear attention, then one with full attention),
+and beside them the same model with full attention in every layer.
+
+Numbers: logits of one pass over eight tokens against those of eight passes, after prompts of
+several lengths; then after an answer that was read eight tokens at a time and one at a time.
+Writes OUT.json and OUT.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from shared import Benchmark, Report, table
+from torch import Tensor
+from transformers import DynamicCache, Qwen3_5ForCausalLM, Qwen3_5TextConfig
+
+WIDTH = 8
+"""Tokens of a pass that is compared with passes of one token."""
+
+SIZES: Mapping[str, Mapping[str, int]] = {
+    "tiny": {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 32,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 16,
+    },
+    "0.8B": {
+        "hidden_size": 1024,
+        "intermediate_size": 3584,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "head_dim": 256,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 16,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+    },
+    "4B": {
+        "hidden_size": 2560,
+        "intermediate_size": 9216,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 32,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+    },
+}
+"""Layers of Qwen3.5 by size, and tiny ones."""
+
+KINDS = {
+    "linear attention": ["linear_attention"] * 3 + ["full_attention"],
+    "full attention": ["full_attention"] * 4,
+}
+
+
+def language_model(size: str, layers: int, kind: str, dtype: torch.dtype) -> Any:
+    """A language model of this size whose answers do not end; `layers` is a multiple of four."""
+    torch.manual_seed(0)
+    config = Qwen3_5TextConfig(
+        **SIZES[size],
+        vocab_size=8192,
+        num_hidden_layers=layers,
+        layer_types=KINDS[kind] * (layers // 4),
+        tie_word_embeddings=False,
+        eos_token_id=None,
+    )
+    return Qwen3_5ForCausalLM(config).eval().to(dtype)
+
+
+@torch.inference_mode()
+def after_prompt(model: Any, length: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Logits ``[WIDTH, V]`` of one pass, and of `WIDTH` passes, after a prompt of random words."""
+    ids = _words(length + WIDTH, seed)
+    cache = DynamicCache(config=model.config)
+    model(input_ids=ids[:, :length], cache=cache, logits_to_keep=1)
+    once = _read(model, ids[:, length:], copy.deepcopy(cache), WIDTH)
+    return once, _read(model, ids[:, length:], cache, 1)
+
+
+@torch.inference_mode()
+def after_answer(model: Any, length: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Logits ``[length, V]`` of words after a prompt of 16, read by passes of `WIDTH` and of one
+    token: what the differences of all passes add up to."""
+    ids = _words(16 + length, seed)
+    found = []
+    for width in (WIDTH, 1):
+        cache = DynamicCache(config=model.config)
+        model(input_ids=ids[:, :16], cache=cache, logits_to_keep=1)
+        found.append(_read(model, ids[:, 16:], cache, width))
+    return found[0], found[1]
+
+
+def _words(count: int, seed: int) -> Tensor:
+    return torch.randint(0, 8192, (1, count), generator=torch.Generator().manual_seed(seed))
+
+
+def _read(model: Any, ids: Tensor, cache: Any, width: int) -> Tensor:
+    parts = [model(input_ids=part, cache=cache).logits[0] for part in ids.split(width, dim=1)]
+    return torch.cat(parts)
+
+
+def _numbers(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    for kind in KINDS:
+        for dtype in ("float32", "bfloat16"):
+            model = language_model(args.size, args.layers, kind, getattr(torch, dtype))
+            for where, read in (("prompt", after_prompt), ("answer", after_answer)):
+                for length in args.lengths if where == "prompt" else args.answers:
+                    pairs = [read(model, length, seed) for seed in range(args.repeats)]
+                    yield {
+                        "kind": kind,
+                        "dtype": dtype,
+                        "after": f"{where} of {length:,}",
+                        **_compared(pairs),
+                    }
+
+
+def _compared(pairs: list[tuple[Tensor, Tensor]]) -> dict[str, Any]:
+    several = torch.cat([first for first, _ in pairs]).float()
+    single = torch.cat([second for _, second in pairs]).float()
+    changed = several.argmax(-1) != single.argmax(-1)
+    best = single.topk(2).values
+    margins = (best[:, 0] - best[:, 1])[changed]
+    return {
+        "positions": len(single),
+        "deviation": float(single.std()),
+        "largest": float((several - single).abs().max()),
+        "changed": int(changed.sum()),
+        "margin": float(margins.max()) if len(margins) else 0.0,
+    }
+
+
+def measure(args: argparse.Namespace) -> Iterator[Report]:
+    """Rows of the page, as they come."""
+    rows: list[dict[str, Any]] = []
+    for row in _numbers(args):
+        rows.append(row)
+        facts = {"size": args.size, "layers": args.layers, "prompts": args.repeats}
+        yield {**facts, "numbers": rows}
+
+
+def page(report: Report) -> list[str]:
+    """The tables."""
+    columns: dict[str, Any] = {
+        "layers": "{kind}",
+        "dtype": "{dtype}",
+        "after": "{after}",
+        "largest difference": "{largest:.1e}",
+        "deviation of the logits": "{deviation:.2f}",
+        "argmax changed": _changes,
+    }
+    return [
+        f"{report['layers']} layers of the width of Qwen3.5-{report['size']}, random weights, "
+        f"{report['prompts']} prompts of random words. A pass over {WIDTH} tokens against {WIDTH} "
+        "passes: after a prompt, the logits of the next "
+        f"{WIDTH} words; after an answer, those of all its words.",
+        table(report["numbers"], columns),
+    ]
+
+
+def _changes(row: Mapping[str, Any]) -> str:
+    share = f"{row['changed']} of {row['positions']:,}"
+    return f"{share} (margin up to {row['margin']:.1e})" if row["changed"] else share
+
+
+BENCHMARK = Benchmark(
+    "recurrent",
+    __doc__,
+    "Models with recurrent states",
+    measure,
+    page,
+    {
+        "--size": {"choices": tuple(SIZES), "default": "0.8B"},
+        "--layers": 8,
+        "--lengths": [100, 1000, 4000],
+        "--answers": [96, 960],
+        "--repeats": 4,
+    },
+)
+
+
+if __name__ == "__main__":
+    BENCHMARK.main()
