@@ -229,9 +229,9 @@ STOCK_FAMILIES = (
         RECURS,
         text=settings(
             model_type="lfm3",
-            layer_types=["conv", "full_attention", "conv", "conv"],
+            layer_types=["conv", "sliding_attention", "conv", "full_attention"],
+            sliding_window=WINDOW,
             conv_L_cache=3,
-            rope_parameters={"full_attention": {"rope_type": "default", "rope_theta": 10000.0}},
         ),
         config=settings(
             vision_config=settings(

@@ -39,13 +39,15 @@ class LayerKinds:
         window: how many tokens a token of a sliding layer attends to, itself included; 0 if no
             layer slides.
         slides: by layer, whether it does.
-        num_cached: the number of its first layers that keep keys and values. The others read what
-            these have stored in the same pass.
+        num_cached: the number of its first layers that keep keys and values, or states. The others
+            read what these have stored in the same pass.
+        with_states: by layer, the name of its kind if it keeps states, which take no mask.
     """
 
     window: int
     slides: tuple[bool, ...]
     num_cached: int
+    with_states: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, text_config: Any) -> LayerKinds:
@@ -58,7 +60,11 @@ class LayerKinds:
             names[index] == SLIDING if type(layer) is DummyLayer else layer in windows
             for index, layer in enumerate(layers)
         )
-        return cls(max(windows.values(), default=0), slides, len(kept))
+        with_states = tuple(
+            names[index] if type(layer) is LinearAttentionLayer else ""
+            for index, layer in enumerate(layers)
+        )
+        return cls(max(windows.values(), default=0), slides, len(kept), with_states)
 
     @property
     def are_mixed(self) -> bool:
@@ -90,6 +96,7 @@ class LayerKinds:
         sliding = self._sliding(mask, cache, backbone.device, whole)
         if self.are_mixed:
             masks: Any = {FULL: convert(mask), SLIDING: convert(sliding)}
+            masks |= dict.fromkeys(filter(None, self.with_states))
         else:
             masks = convert(sliding)
         return {**further, "attention_mask": masks}
@@ -239,8 +246,9 @@ def _masks_by_layer(
         backbone.kinds = kinds
     if len(got) != len(layers):
         return None
-    meant = [within_window(mask, 2) if slides else mask for slides in kinds.slides]
-    return [got[index] for index in range(len(layers))], meant
+    masked = [index for index, name in enumerate(kinds.with_states) if not name]
+    meant = [within_window(mask, 2) if kinds.slides[index] else mask for index in masked]
+    return [got[index] for index in masked], meant
 
 
 def _is_same(mask: Any, meant: Tensor) -> bool:

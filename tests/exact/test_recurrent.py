@@ -150,6 +150,39 @@ def test_copied_tokens(family: StockFamily, method: str) -> None:
 
 
 @every_family
+@pytest.mark.parametrize("method", ["hsd", "lookup"])
+def test_copied_tokens_do_not_branch(family: StockFamily, method: str) -> None:
+    """Where two texts go on differently, the preferred one is proposed."""
+    rows = expected(family, False)
+    references = [
+        [row, [token if place % 6 else 6 for place, token in enumerate(row)]] for row in rows
+    ]
+    result = answer(family, method=method, references=references)
+    assert result.tokens == rows
+    options = {"method": method, "num_speculative_tokens": 4, "max_branches": 3}
+    result = answer(family, method=options, references=references)
+    assert result.tokens == rows
+    assert result.stats.accepted
+
+
+def test_a_draft_that_runs_ahead_forgets_what_is_decided() -> None:
+    """It keeps the states before the tokens that may still be rejected."""
+    family = RECURRENT[0]
+    models = Models(Backbone.of(model_of(family)), Backbone.of(draft_of(family)))
+    assert models.draft is not None
+    link = ScriptedLink(models.draft, seed=5)
+    session = session_ahead(models, link)
+    given = prompts(family, LENGTHS)
+    prepared = session.target.prepare(given, max_new_tokens=80)
+    session.add(prepared, [1, 2, 3], given)
+    most = 0
+    for _ in decode_ahead(session):
+        caches = [each._speculated_rows.draft_rows.cache for each in link.worker._sessions.values()]
+        most = max([most, *(len(cache._passes) for cache in caches if cache is not None)])
+    assert 3 < most < 24
+
+
+@every_family
 def test_ends_inside_accepted_tokens(family: StockFamily) -> None:
     """Rows end at different times by one of several ids, and leave."""
     model, rows = model_of(family), expected(family, False)
@@ -204,12 +237,12 @@ def test_rejection_sampling_of_each_row_alone(family: StockFamily) -> None:
         assert alone.tokens == [together.tokens[row]]
 
 
-def session_ahead(models: Models) -> Session:
+def session_ahead(models: Models, link: ScriptedLink | None = None) -> Session:
     """Whose draft moves ahead of the target by a script."""
     assert models.draft is not None
     vocab_size, schedule = models.target.vocab_size, Schedule(3)
     serial = ModelDrafter(DraftPromptBuilder(models.draft), chain(schedule.longest), vocab_size)
-    link = ScriptedLink(models.draft, seed=3)
+    link = link or ScriptedLink(models.draft, seed=3)
     drafter = ParallelDrafter(link, OwnPrompt(None), schedule, vocab_size, serial)
     return Session(models.target, Plan(drafter), Clock(Stats()))
 
@@ -265,7 +298,7 @@ def test_trees_are_refused(family: StockFamily) -> None:
 def test_several_views_and_blocks_are_refused(family: StockFamily) -> None:
     with pytest.raises(draftlens.UnsupportedModelError, match="several views"):
         answer(family, bool(family.tokens), draft=draft_of(family), method="tabed")
-    with pytest.raises(draftlens.UnsupportedModelError, match="not read in blocks"):
+    with pytest.raises(draftlens.UnsupportedModelError, match=r"not (read in blocks|divided)"):
         answer(family, prefill="spava")
 
 

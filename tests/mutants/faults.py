@@ -45,6 +45,7 @@ GROWTH = ("tests/unit/drafting/test_model_drafter_growth.py",)
 DRAFTER = ("tests/unit/drafting/test_model_drafter.py",)
 ROWS = ("tests/unit/drafting/test_draft_rows.py",)
 CACHE = ("tests/unit/models/test_kv_cache.py",)
+STATES = ("tests/unit/models/test_recurrent.py",)
 PROMPT = ("tests/unit/models/test_prompt.py",)
 PRUNED = ("tests/unit/drafting/test_pruning.py",)
 SIMILARITY_ROWS = _only("tests/unit/models/attention/test_similarities.py", "rows_of_all_kinds")
@@ -2365,5 +2366,96 @@ FAULTS = (
         "return torch.tanh(logits / self.cap) * self.cap if self.cap else logits",
         "return logits",
         _only("tests/exact/test_windows.py", "sampled and (Gemma3n or Muse)"),
+    ),
+    Fault(
+        "states: those before a pass are not restored",
+        "draftlens/models/recurrent.py",
+        "layer.put(rows, values, len(self.lengths))",
+        "layer.put(rows, rows_of(layer.values, rows), len(self.lengths))",
+        STATES,
+    ),
+    Fault(
+        "states: tokens of padding stay in them",
+        "draftlens/models/recurrent.py",
+        "self._settle([start + count for start",
+        "self._read = list([start + count for start",
+        STATES,
+    ),
+    Fault(
+        "states: an accepted token is not read again",
+        "draftlens/models/recurrent.py",
+        "inputs[index_of(places, inputs), :count]",
+        "inputs[index_of(places, inputs), : max(count - 1, 1)]",
+        STATES,
+    ),
+    Fault(
+        "states: the last row does not take the place of one that leaves",
+        "draftlens/models/recurrent.py",
+        "layer.values = rows_of(layer.values, rows)",
+        "layer.values = rows_of(layer.values, range(len(rows)))",
+        STATES,
+    ),
+    Fault(
+        "states: one token changes those that are kept",
+        "draftlens/models/layer_states.py",
+        "None if states is None else states.clone()",
+        "states",
+        STATES,
+    ),
+    Fault(
+        "states: rows that join have none",
+        "draftlens/models/recurrent.py",
+        "layer.append(rows.layers[index].values, before, count)",
+        "layer.append(layer.values and (None,) * len(layer.values), before, count)",
+        STATES,
+    ),
+    Fault(
+        "states: a row is restored from the pass before",
+        "draftlens/models/recurrent.py",
+        "for number in reversed(range(len(self._passes))):",
+        "for number in range(len(self._passes)):",
+        STATES,
+    ),
+    Fault(
+        "states: those before a whole round are dropped",
+        "draftlens/models/recurrent.py",
+        "return self._read[row] <= floor or any(before <= floor for before in later)",
+        "return True",
+        STATES,
+    ),
+    Fault(
+        "states: a pass that is cut short stays",
+        "draftlens/models/recurrent.py",
+        "                layer.values = values[index]\n",
+        "                layer.values = layer.values\n",
+        STATES,
+    ),
+    Fault(
+        "states: the automatic choice grows trees",
+        "draftlens/drafting/adaptive/controller.py",
+        "TREES[:1] if self.chains_only else TREES",
+        "TREES",
+        ("tests/unit/drafting/adaptive/test_controller.py",),
+    ),
+    Fault(
+        "states: copied tokens branch",
+        "draftlens/methods/lookup/config.py",
+        "1 if target.chains_only else self.max_branches",
+        "self.max_branches",
+        _only("tests/exact/test_recurrent.py", "not_branch and Lfm2"),
+    ),
+    Fault(
+        "states: tokens of documents branch",
+        "draftlens/methods/hsd/config.py",
+        "1 if target.chains_only else self.max_branches",
+        "self.max_branches",
+        _only("tests/exact/test_recurrent.py", "not_branch and Lfm2"),
+    ),
+    Fault(
+        "states: a draft that runs ahead keeps all that it ever read",
+        "draftlens/methods/parallelvlm/speculated_rows.py",
+        "self.draft_rows.truncate(index, same, settled)",
+        "self.draft_rows.truncate(index, same, 0)",
+        _only("tests/exact/test_recurrent.py", "runs_ahead"),
     ),
 )
