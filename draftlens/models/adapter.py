@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from draftlens.core import tree as trees
 from draftlens.core.errors import UnsupportedModelError
 from draftlens.models.attention.dispatch import ARGUMENT, AttentionPass, dispatching
 from draftlens.models.forward_backend import EAGER, EndsChain, Passes
@@ -25,6 +24,7 @@ from draftlens.models.media_features import with_features
 from draftlens.models.model_state import Slot, capture_arguments, layers_of, lock_of, watched_layers
 from draftlens.models.products import ModelProducts
 from draftlens.models.prompt import (
+    Mask,
     PixelEncoder,
     Prepared,
     Prompt,
@@ -40,6 +40,7 @@ from draftlens.models.prompt_cache import PromptCache
 from draftlens.models.retokenizer import Retokenizer
 from draftlens.models.support import (
     additive,
+    attends_both_ways,
     changing_frequencies,
     check_attention,
     dynamic_modules,
@@ -110,6 +111,7 @@ class Backbone:
             self.text_config.vocab_size
         )
         self._check_mode()
+        self.attends_both_ways = attends_both_ways(self.decoder)
         self.plain_only = missing or no_rollback(self.name, self.text_config)
         if not self.plain_only:
             with self._lock.exclusive():
@@ -205,8 +207,7 @@ class Backbone:
             inputs = self.model.prepare_inputs_for_generation(
                 prepared.input_ids, is_first_iteration=True, **kwargs
             )
-            arguments = self._language_inputs(without_cache(inputs))
-            prompt = build_prompt(self.name, arguments, self.embed, visual)
+            prompt = self._prompt_of(without_cache(inputs), visual, kwargs.get("attention_mask"))
         layout = read_layout(self.model, prepared.model_kwargs, visual, videos & ~pictures)
         return replace(prompt, layout=layout)
 
@@ -216,7 +217,7 @@ class Backbone:
         inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         no_pixels = torch.zeros_like(ids, dtype=torch.bool)
         with self._lock.exclusive():
-            return build_prompt(self.name, self._language_inputs(inputs), self.embed, no_pixels)
+            return self._prompt_of(inputs, no_pixels)
 
     def new_cache(self, prompt: Prompt, room: int) -> KVCache:
         """An empty cache for the prompt and `room` further tokens of each row, of which at most
@@ -261,7 +262,7 @@ class Backbone:
             return logits
         with self.running(attention), self.products.of_prompt(prompt):
             hidden = self._hidden(
-                prompt.embeds, prompt.position_ids, cache, None, attention, prompt
+                prompt.embeds, prompt.position_ids, cache, prompt.mask(), attention, prompt
             )
         cache.truncate(prompt.lengths)
         return self._logits(_last(hidden, prompt.lengths, num_logits))
@@ -279,9 +280,7 @@ class Backbone:
         logits = self._read_by_passes(part, cache, attention, 1)
         if logits is not None:
             return logits
-        length = part.embeds.shape[1]
-        window = torch.ones(length, length, dtype=torch.bool, device=part.embeds.device).tril()
-        mask = trees.attention_mask(cache.lengths, window)
+        mask = part.mask(cache.lengths)
         with self.running(attention), self.products.of_prompt(part):
             hidden = self._hidden(part.embeds, part.position_ids, cache, mask, attention, part)
         cache.advance(part.lengths)
@@ -449,7 +448,7 @@ class Backbone:
         embeds: Tensor,
         position_ids: Tensor,
         cache: KVCache,
-        mask: Tensor | None,
+        mask: Mask,
         attention: AttentionPass | None,
         prompt: Prompt | None = None,
     ) -> Tensor:
@@ -473,13 +472,19 @@ class Backbone:
             logits = logits / self.divisor
         return logits.to(self.device)
 
-    def _attention_mask(self, mask: Tensor | None) -> Tensor | None:
+    def _attention_mask(self, mask: Mask) -> Mask:
         if mask is None or self.attention == "sdpa":
             return mask
+        if isinstance(mask, Mapping):
+            return {kind: self._attention_mask(of_kind) for kind, of_kind in mask.items()}
         return additive(mask, self.model.dtype)
 
-    def _language_inputs(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        return capture_arguments(self._lock, self.model, self.decoder, inputs)
+    def _prompt_of(
+        self, inputs: Mapping[str, Any], visual: Tensor, mask: Tensor | None = None
+    ) -> Prompt:
+        arguments = capture_arguments(self._lock, self.model, self.decoder, inputs)
+        both_ways = self.attends_both_ways
+        return build_prompt(self.name, arguments, self.embed, visual, mask, both_ways)
 
 
 def _last(hidden: Tensor, lengths: Sequence[int], count: int) -> Tensor:

@@ -325,6 +325,11 @@ def represents(config: Any, kind: str, input_ids: Tensor) -> Tensor:
     )
 
 
+def attends_both_ways(decoder: nn.Module) -> bool:
+    """Whether the tokens of a language model attend to all others where it gets no mask."""
+    return any(getattr(module, "is_causal", None) is False for module in decoder.modules())
+
+
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """A boolean mask in the additive form of eager attention."""
     bias = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
@@ -358,10 +363,14 @@ def _encode_marked_tokens(backbone: Any) -> None:
     """Encode a text with the kinds of its tokens, as a processor gives them: some models make
     masks of them (`UnsupportedModelError`)."""
     ids = torch.tensor([[1, 2, 3, 4]], device=backbone.device) % backbone.vocab_size
+    backbone.encode(_marked(backbone, ids))
+
+
+def _marked(backbone: Any, ids: Tensor) -> Any:
     names = inspect.signature(backbone.model.forward).parameters
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     inputs |= {name: torch.zeros_like(ids) for name in KINDS_OF_TOKENS if name in names}
-    backbone.encode(backbone.prepare_prompt(inputs))
+    return backbone.prepare_prompt(inputs)
 
 
 @torch.no_grad()
@@ -370,13 +379,16 @@ def _difference(backbone: Any) -> float | None:
     is one of a tree's two leaves; how far apart they are, None for rounding. No other check finds
     logits scaled after the head, ignored masks and positions that are made elsewhere."""
     ids = torch.tensor([[1, 2, 3, 4]], device=backbone.device) % backbone.vocab_size
-    full_mask = torch.ones_like(ids)
-    stock = backbone.model(input_ids=ids, attention_mask=full_mask, use_cache=False).logits[:, -1]
+    if backbone.attends_both_ways:
+        stock, prompt = _by_steps(backbone, ids)
+    else:
+        full = torch.ones_like(ids)
+        stock = backbone.model(input_ids=ids, attention_mask=full, use_cache=False).logits[:, -1]
+        prompt = backbone.text_prompt(ids[:, :2])
     rejected, root, accepted = ids[0, 1:].tolist()
     fork = Topology((ROOT, ROOT))
     relative = 1e-3 if stock.dtype == torch.float32 else 5e-2
     bound = relative * float(stock.abs().max().clamp_min(1e-6))
-    prompt = backbone.text_prompt(ids[:, :2])
     cache = backbone.new_cache(prompt, room=4)
     backbone.prefill(prompt, cache)
     mask = trees.attention_mask([2], trees.ancestors(fork, backbone.device))
@@ -385,3 +397,18 @@ def _difference(backbone: Any) -> float | None:
     called = backbone.forward(tokens, positions, cache, mask)[:, 2]
     difference = float((called.to(stock.device) - stock).abs().max())
     return None if difference <= bound else difference
+
+
+def _by_steps(backbone: Any, ids: Tensor) -> tuple[Tensor, Any]:
+    """The logits ``[B, V]`` after the last of the tokens ``[B, L]`` as the loop of `generate` finds
+    them, token by token after a prompt of two: in one pass the prompt would see the others, too.
+    And the prompt."""
+    from draftlens.models.stock_rows import Loop
+
+    prepared = _marked(backbone, ids[:, :2])
+    prompt = backbone.encode(prepared)
+    loop = Loop(prepared.model, prepared.input_ids, dict(prepared.model_kwargs))
+    logits = loop.read()
+    for token in ids[:, 2:].unbind(1):
+        logits = loop.advance(range(len(ids)), token[:, None])
+    return logits[:, -1], prompt
