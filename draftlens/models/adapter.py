@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from draftlens.core import tree as trees
 from draftlens.core.errors import UnsupportedModelError
 from draftlens.models.attention.dispatch import ARGUMENT, AttentionPass, dispatching
 from draftlens.models.forward_backend import EAGER, EndsChain, Passes
@@ -24,10 +25,11 @@ from draftlens.models.media_features import with_features
 from draftlens.models.model_state import Slot, capture_arguments, layers_of, lock_of, watched_layers
 from draftlens.models.products import ModelProducts
 from draftlens.models.prompt import (
-    Mask,
+    NO_ARGUMENTS,
     PixelEncoder,
     Prepared,
     Prompt,
+    blocks,
     build_prompt,
     capture_call,
     checked_inputs,
@@ -39,6 +41,7 @@ from draftlens.models.prompt import (
 from draftlens.models.prompt_cache import PromptCache
 from draftlens.models.retokenizer import Retokenizer
 from draftlens.models.support import (
+    LogitScale,
     additive,
     attends_both_ways,
     changing_frequencies,
@@ -46,6 +49,8 @@ from draftlens.models.support import (
     dynamic_modules,
     execution_device,
     has_groups,
+    kinds_of,
+    logit_scale_of,
     media_ids,
     model_parts,
     no_direct_calls,
@@ -59,6 +64,7 @@ from draftlens.models.support import (
 from draftlens.models.visual_grid import read_layout
 
 _DIRECT_CALLS = Slot[str]("result of no_direct_calls")
+_SCALE = Slot[LogitScale]("result of logit_scale_of")
 
 
 class Backbone:
@@ -75,7 +81,9 @@ class Backbone:
         retokenizer: of a draft whose tokenizer is not that of its target; else None.
         passes: computes decode forwards; the model's modules do unless `compile` sets it.
         products: the libraries that multiply matrices while the modules run.
-        divisor: of the logits after the output head.
+        scale, divisor: of the logits after the output head.
+        both_ways: whether tokens attend to all others where the language model gets no mask.
+        kinds: of its layers; None if all attend fully to keys of their own.
         plain_only: why draft tokens cannot be verified, so that the model answers by the steps of
             stock `generate` alone (`models.stock_rows`); empty if they can.
 
@@ -94,8 +102,6 @@ class Backbone:
         self._lock = lock_of(model)
         self.decoder, self.head, self.embed, missing = model_parts(model, self.name)
         self.text_config = model.config.get_text_config(decoder=True)
-        # Granite models divide the logits after their head.
-        self.divisor = float(getattr(self.text_config, "logits_scaling", None) or 1.0)
         self.has_groups = has_groups(self.text_config)
         with self._lock.exclusive():
             self.attention = getattr(self.decoder, "config", model.config)._attn_implementation
@@ -111,10 +117,13 @@ class Backbone:
             self.text_config.vocab_size
         )
         self._check_mode()
-        self.attends_both_ways = attends_both_ways(self.decoder)
+        self.both_ways = attends_both_ways(self.decoder)
         self.plain_only = missing or no_rollback(self.name, self.text_config)
+        self.kinds = None if self.plain_only else kinds_of(self.text_config)
         if not self.plain_only:
             with self._lock.exclusive():
+                self.scale = _SCALE.get_or_make(model, lambda: logit_scale_of(self))
+                self.divisor = self.scale.divisor
                 self.plain_only = _DIRECT_CALLS.get_or_make(model, lambda: no_direct_calls(self))
         if self.plain_only:
             from draftlens.models.stock_rows import StockPasses
@@ -207,7 +216,7 @@ class Backbone:
             inputs = self.model.prepare_inputs_for_generation(
                 prepared.input_ids, is_first_iteration=True, **kwargs
             )
-            prompt = self._prompt_of(without_cache(inputs), visual, kwargs.get("attention_mask"))
+            prompt = self._built(without_cache(inputs), visual, kwargs.get("attention_mask"))
         layout = read_layout(self.model, prepared.model_kwargs, visual, videos & ~pictures)
         return replace(prompt, layout=layout)
 
@@ -215,9 +224,8 @@ class Backbone:
     def text_prompt(self, ids: Tensor) -> Prompt:
         """A prompt of text only, from its token ids ``[B, L]``."""
         inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-        no_pixels = torch.zeros_like(ids, dtype=torch.bool)
         with self._lock.exclusive():
-            return self._prompt_of(inputs, no_pixels)
+            return self._built(inputs, torch.zeros_like(ids, dtype=torch.bool), None)
 
     def new_cache(self, prompt: Prompt, room: int) -> KVCache:
         """An empty cache for the prompt and `room` further tokens of each row, of which at most
@@ -227,7 +235,7 @@ class Backbone:
 
             return StockRows(len(prompt.lengths))
         capacity = max(prompt.lengths) + min(room, BLOCK)
-        num_layers = self.text_config.num_hidden_layers
+        num_layers = self.kinds.num_cached if self.kinds else self.text_config.num_hidden_layers
         # The layers of a block lie on one device.
         layers_per_block = 1 if self.is_spread else LAYERS_PER_BLOCK
         return KVCache(num_layers, len(prompt.lengths), capacity, True, layers_per_block)
@@ -235,7 +243,8 @@ class Backbone:
     @torch.no_grad()
     def followed_by(self, prompt: Prompt, tokens: Tensor) -> Prompt:
         """The prompt with text tokens, int64 ``[B, T]``, after each row."""
-        return prompt.followed_by(self.embed(tokens))
+        further = self.kinds.token_inputs(self.decoder, tokens) if self.kinds else NO_ARGUMENTS
+        return prompt.followed_by(self.embed(tokens), further)
 
     # Inference mode, which no_grad is not, skips the bookkeeping of views and versions: 15% of a
     # small model's forward. It stays inside this method, so that no inference tensor is left on the
@@ -262,10 +271,10 @@ class Backbone:
             return logits
         with self.running(attention), self.products.of_prompt(prompt):
             hidden = self._hidden(
-                prompt.embeds, prompt.position_ids, cache, prompt.mask(), attention, prompt
+                prompt.embeds, prompt.position_ids, cache, None, attention, prompt
             )
         cache.truncate(prompt.lengths)
-        return self._logits(_last(hidden, prompt.lengths, num_logits))
+        return self._logits(prompt.last(hidden, num_logits))
 
     @torch.inference_mode()
     def read_on(
@@ -280,11 +289,13 @@ class Backbone:
         logits = self._read_by_passes(part, cache, attention, 1)
         if logits is not None:
             return logits
-        mask = part.mask(cache.lengths)
+        length = part.embeds.shape[1]
+        window = torch.ones(length, length, dtype=torch.bool, device=part.embeds.device).tril()
+        mask = trees.attention_mask(cache.lengths, window)
         with self.running(attention), self.products.of_prompt(part):
             hidden = self._hidden(part.embeds, part.position_ids, cache, mask, attention, part)
         cache.advance(part.lengths)
-        return self._logits(_last(hidden, part.lengths, 1))
+        return self._logits(part.last(hidden, 1))
 
     def _read_by_passes(
         self, part: Prompt, cache: KVCache, attention: AttentionPass | None, num_logits: int
@@ -376,7 +387,8 @@ class Backbone:
         grouping = self._grouping() if copies_keys else nullcontext()
         with self.products.of_tokens(tokens), grouping:
             embeds = self.embed(tokens)
-            return self._logits(self._hidden(embeds, position_ids, cache, mask, attention))
+            hidden = self._hidden(embeds, position_ids, cache, mask, attention, tokens=tokens)
+            return self._logits(hidden)
 
     @contextmanager
     def watching(
@@ -448,16 +460,23 @@ class Backbone:
         embeds: Tensor,
         position_ids: Tensor,
         cache: KVCache,
-        mask: Mask,
+        mask: Tensor | None,
         attention: AttentionPass | None,
         prompt: Prompt | None = None,
+        tokens: Tensor | None = None,
     ) -> Tensor:
-        """The last hidden states ``[B, T, D]`` of one call of the language model; `prompt` is what
-        it reads, None for answer tokens."""
+        """The last hidden states ``[B, T, D]`` of one call of the language model, which reads
+        `prompt` or answer `tokens`. Without a mask it makes those of a prompt itself."""
         extra = {} if prompt is None else prompt.extra
+        masks: Any = self._attention_mask(mask)
+        if prompt is not None and prompt.ahead is not None:
+            masks = blocks().masks(prompt.ahead, cache, self.kinds, self._attention_mask)
+        elif self.kinds is not None and (mask is not None or prompt is None):
+            masks = self.kinds.masks(mask, cache, embeds.device, self._attention_mask)
+            extra = {**extra, **self.kinds.token_inputs(self.decoder, tokens)}
         output = self.decoder(
             inputs_embeds=embeds,
-            attention_mask=self._attention_mask(mask),
+            attention_mask=masks,
             position_ids=position_ids,
             use_cache=True,
             **with_cache(cache),
@@ -467,29 +486,16 @@ class Backbone:
         return output.last_hidden_state  # type: ignore[no-any-return]
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        logits: Tensor = self.head(hidden)
-        if self.divisor != 1:
-            logits = logits / self.divisor
-        return logits.to(self.device)
+        return self.scale(self.head(hidden)).to(self.device)
 
-    def _attention_mask(self, mask: Mask) -> Mask:
+    def _attention_mask(self, mask: Tensor | None) -> Tensor | None:
         if mask is None or self.attention == "sdpa":
             return mask
-        if isinstance(mask, Mapping):
-            return {kind: self._attention_mask(of_kind) for kind, of_kind in mask.items()}
         return additive(mask, self.model.dtype)
 
-    def _prompt_of(
-        self, inputs: Mapping[str, Any], visual: Tensor, mask: Tensor | None = None
-    ) -> Prompt:
+    def _built(self, inputs: Mapping[str, Any], visual: Tensor, mask: Tensor | None) -> Prompt:
         arguments = capture_arguments(self._lock, self.model, self.decoder, inputs)
-        both_ways = self.attends_both_ways
-        return build_prompt(self.name, arguments, self.embed, visual, mask, both_ways)
-
-
-def _last(hidden: Tensor, lengths: Sequence[int], count: int) -> Tensor:
-    """The hidden states ``[B, L, D]`` of each row's last `count` tokens."""
-    ends = torch.tensor(lengths, device=hidden.device)[:, None]
-    last = ends - count + torch.arange(count, device=hidden.device)
-    rows = torch.arange(len(lengths), device=hidden.device)[:, None]
-    return hidden[rows, last]
+        if self.kinds is not None:
+            ids = arguments.get("input_ids")
+            arguments = {**self.kinds.token_inputs(self.decoder, ids), **arguments}
+        return build_prompt(self.name, arguments, self.embed, visual, mask, self.both_ways)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -13,7 +14,6 @@ from torch import Tensor
 from transformers import GenerationConfig, StopStringCriteria
 from transformers.generation.configuration_utils import GenerationMode
 
-from draftlens.core import tree as trees
 from draftlens.core.errors import ConfigError, InputError, UnsupportedModelError
 from draftlens.core.text import tokenizer_of
 from draftlens.models.support import (
@@ -39,11 +39,19 @@ PASSED_SEPARATELY = (
 ASSISTED = ("prompt_lookup_num_tokens", "assistant_early_exit")
 """Options of a GenerationConfig that request stock assisted generation."""
 
+TOKEN_INPUTS = "per_layer_inputs"
+"""Inputs ``[B, L, layers, D]`` of each token for each layer, of Gemma 3n and 4. `LayerKinds` makes
+those of text."""
+
 PROMPT_ONLY = (
     *("visual_pos_masks", "deepstack_visual_embeds"),
     *("vision_mask", "deepstack_features"),  # of Granite 4 Vision
+    TOKEN_INPUTS,
 )
 """Further tensors of a language model that concern the prompt's own tokens only."""
+
+
+NO_ARGUMENTS: Mapping[str, Tensor] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -54,9 +62,6 @@ class Encoded:
     inputs: dict[str, Any]
     notes: tuple[str, ...] = ()
 
-
-Mask = Tensor | Mapping[str, Any] | None
-"""Of all layers, or by kind of layer."""
 
 PixelEncoder = Callable[[Any, Mapping[str, Any]], Encoded]
 """Encodes pixels among the arguments of a model's `generate`."""
@@ -209,24 +214,21 @@ class Prompt:
         outline.__dict__["cells"] = self.cells
         return outline
 
+    def last(self, hidden: Tensor, count: int) -> Tensor:
+        """The hidden states ``[B, count, D]`` of each row's last tokens, of those of all its tokens
+        ``[B, L, D]``."""
+        ends = torch.tensor(self.lengths, device=hidden.device)[:, None]
+        last = ends - count + torch.arange(count, device=hidden.device)
+        return hidden[torch.arange(len(hidden), device=hidden.device)[:, None], last]
+
     def positions(self, steps: Tensor) -> Tensor:
         """Positions int64 ``[..., B, T]`` of answer tokens; `steps` are their indices
         ``[B, T]``."""
         return self.next_position + steps
 
-    def mask(self, prefix: Sequence[int] | None = None) -> Mask:
-        """Which tokens each token attends to, after `prefix` tokens of each row that were read
-        before it; None for causal attention to all."""
-        if self.ahead is not None:
-            return _blocks().masks(self.ahead, prefix or [0] * len(self.lengths))  # type: ignore[no-any-return]
-        if prefix is None:
-            return None
-        length = self.embeds.shape[1]
-        window = torch.ones(length, length, dtype=torch.bool, device=self.embeds.device).tril()
-        return trees.attention_mask(prefix, window)
-
-    def followed_by(self, embeds: Tensor) -> Prompt:
-        """The prompt with embeddings ``[B, T, D]`` after each row's last token."""
+    def followed_by(self, embeds: Tensor, further: Mapping[str, Tensor] = NO_ARGUMENTS) -> Prompt:
+        """The prompt with embeddings ``[B, T, D]`` and further arguments of text tokens after each
+        row's last token."""
         num_rows, num_tokens = embeds.shape[:2]
         steps = torch.arange(num_tokens, device=self.next_position.device).expand(num_rows, -1)
         slots = torch.tensor(self.lengths)[:, None] + torch.arange(num_tokens)
@@ -242,7 +244,9 @@ class Prompt:
 
         extra = dict(self.extra)
         for name, value in self.extra.items():
-            if _per_token(value, self.visual.shape):  # masks of tokens that represent pixels
+            if name in further:
+                extra[name] = extended(value, further[name])
+            elif _per_token(name, value, self.visual.shape):  # which tokens represent pixels
                 new = value.new_zeros(num_rows, num_tokens, *value.shape[2:])
                 extra[name] = extended(value, new)
         return replace(
@@ -253,7 +257,7 @@ class Prompt:
             next_position=self.next_position + num_tokens,
             visual=extended(self.visual, self.visual.new_zeros(num_rows, num_tokens)),
             extra=extra,
-            ahead=None if self.ahead is None else _blocks().extended(self.ahead, num_tokens),
+            ahead=None if self.ahead is None else blocks().extended(self.ahead, num_tokens),
         )
 
 
@@ -383,7 +387,7 @@ def build_prompt(
             )
         own, mask = mask, given
         real = (embeds.new_ones(num_rows, length) if mask is None else mask) != 0
-        ahead = _blocks().read_ahead(name, own, real, both_ways)
+        ahead = blocks().read_ahead(name, own, real, both_ways)
     positions = _position_ids(kwargs, mask, length, embeds.device)
     positions = positions.expand(*positions.shape[:-2], num_rows, length)
     extra = _further_arguments(name, kwargs)
@@ -395,13 +399,13 @@ def build_prompt(
         positions = positions.gather(-1, order.expand_as(positions))
         visual = visual.gather(1, order)
         extra = _gather_tokens(extra, order, mask.shape)
-        ahead = None if ahead is None else _blocks().reordered(ahead, order)
+        ahead = None if ahead is None else blocks().reordered(ahead, order)
     last = torch.tensor(lengths, device=positions.device)[:, None] - 1
     next_position = positions.gather(-1, last.expand(*positions.shape[:-1], 1)) + 1
     return Prompt(embeds, positions, lengths, next_position, visual, extra, ahead=ahead)
 
 
-def _blocks() -> Any:
+def blocks() -> Any:
     """The module of what few models need."""
     from draftlens.models import prompt_blocks
 
@@ -441,8 +445,9 @@ def _gather_tokens(values: Mapping[str, Any], order: Tensor, shape: torch.Size) 
     """The same values, tensors of one entry per token reordered by ``[B, L]``."""
     gathered = dict(values)
     for key, value in values.items():
-        if _per_token(value, shape):
-            gathered[key] = value.gather(1, order.view(*shape, *value.shape[2:]))
+        if _per_token(key, value, shape):
+            index = order.view(*shape, *[1] * (value.ndim - 2)).expand(*shape, *value.shape[2:])
+            gathered[key] = value.gather(1, index)
     return gathered
 
 
@@ -454,6 +459,7 @@ def _holds_tensors(value: Any) -> bool:
     return isinstance(value, Tensor)
 
 
-def _per_token(value: Any, shape: torch.Size) -> bool:
-    """Whether a value is a tensor ``[B, L]`` or ``[B, L, 1]``."""
-    return isinstance(value, Tensor) and value.shape in (shape, (*shape, 1))
+def _per_token(name: str, value: Any, shape: torch.Size) -> bool:
+    """Whether a value is a tensor ``[B, L]`` or ``[B, L, 1]``, or else is known to be of tokens."""
+    is_known = name == TOKEN_INPUTS
+    return isinstance(value, Tensor) and (is_known or value.shape in (shape, (*shape, 1)))

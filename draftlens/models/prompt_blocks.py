@@ -9,7 +9,7 @@ and values of a prompt are final at the ends of blocks only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -18,6 +18,8 @@ from torch import Tensor, nn
 
 from draftlens.core import tree as trees
 from draftlens.core.errors import UnsupportedModelError
+from draftlens.models.kv_cache import KVCache
+from draftlens.models.layer_kinds import LayerKinds
 from draftlens.models.prompt import Prompt
 
 Ahead = Mapping[str, Tensor]
@@ -75,16 +77,35 @@ def extended(ahead: Ahead, count: int) -> dict[str, Tensor]:
     return {kind: nn.functional.pad(seen, (0, count, 0, count)) for kind, seen in ahead.items()}
 
 
-def masks(ahead: Ahead, prefix: Sequence[int]) -> Any:
-    """Masks of tokens after `prefix` tokens of each row (`core.tree.attention_mask`), by kind of
-    layer where they differ."""
-    by_kind = {kind: _mask(seen, prefix) for kind, seen in ahead.items()}
-    return by_kind.get("", by_kind)
-
-
-def _mask(seen: Tensor, prefix: Sequence[int]) -> Tensor | None:
+def masks(
+    ahead: Ahead,
+    cache: KVCache,
+    kinds: LayerKinds | None,
+    convert: Callable[[Tensor | None], Tensor | None],
+) -> Any:
+    """Masks of the tokens of a prompt, or of a part of one, that follow those of a cache: one in
+    the form that `convert` gives it, or a mapping of them by kind of layer."""
+    seen = next(iter(ahead.values()))
     # A token attends to itself, also at padding: its softmax would have no entry otherwise.
-    return trees.attention_mask(prefix, seen | torch.ones_like(seen[0]).tril())
+    causal = trees.attention_mask(cache.lengths, torch.ones_like(seen[0]).tril())
+    made = causal if kinds is None else kinds.masks(causal, cache, seen.device, lambda mask: mask)
+    if not isinstance(made, Mapping):
+        return convert(_with_later(made, ahead, "", cache.lengths))
+    return {
+        kind: convert(_with_later(mask, ahead, kind, cache.lengths)) for kind, mask in made.items()
+    }
+
+
+def _with_later(
+    mask: Tensor | None, ahead: Ahead, kind: str, prefix: Sequence[int]
+) -> Tensor | None:
+    later = ahead.get(kind, ahead.get(""))
+    if mask is None or later is None:
+        return mask
+    mask = mask.clone()
+    for row, start in enumerate(prefix):
+        mask[row, 0, :, start : start + later.shape[1]] |= later[row]
+    return mask
 
 
 def block_ends(prompt: Prompt, row: int) -> Tensor:

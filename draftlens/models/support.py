@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,10 @@ from draftlens.core import tree as trees
 from draftlens.core.errors import InputError, UnsupportedModelError
 from draftlens.core.options import shown
 from draftlens.core.tree import ROOT, Topology
+from draftlens.models.model_state import lock_of
+
+if TYPE_CHECKING:
+    from draftlens.models.layer_kinds import LayerKinds
 
 CACHE_ARGUMENTS = ("cache", "past_key_values")
 """In any version of transformers."""
@@ -284,18 +288,26 @@ def execution_device(module: Any) -> torch.device:
 
 
 def no_rollback(model_name: str, text_config: Any) -> str:
-    """Why the cache cannot be rolled back, naming the kind of layer: one has a sliding window,
-    linear attention or another recurrent state, or attends to pictures apart from the text. Empty
-    if it can."""
+    """Why the cache cannot be rolled back, naming the kind of layer: one has linear attention or
+    another recurrent state, or attends to pictures apart from the text. Empty if it can."""
     if getattr(text_config, "cross_attention_layers", None):
         return f"{model_name} attends to pictures through layers of cross-attention"
-    for layer in DynamicCache(config=text_config).layers:
-        if type(layer) is not DynamicLayer:
-            return (
-                f"{model_name} keeps a {type(layer).__name__}, which cannot be rolled back when a "
-                "draft token is rejected"
-            )
-    return ""
+    layers = DynamicCache(config=text_config).layers
+    if all(type(layer) is DynamicLayer for layer in layers):
+        return ""
+    from draftlens.models.layer_kinds import unsupported
+
+    return unsupported(model_name, text_config, layers)
+
+
+def kinds_of(text_config: Any) -> LayerKinds | None:
+    """The kinds of a language model's layers that `no_rollback` has nothing against; None if all
+    attend fully to keys of their own."""
+    if all(type(layer) is DynamicLayer for layer in DynamicCache(config=text_config).layers):
+        return None
+    from draftlens.models.layer_kinds import LayerKinds
+
+    return LayerKinds.of(text_config)
 
 
 def check_attention(model_name: str, attention: str) -> None:
@@ -330,6 +342,57 @@ def attends_both_ways(decoder: nn.Module) -> bool:
     return any(getattr(module, "is_causal", None) is False for module in decoder.modules())
 
 
+@dataclass(frozen=True)
+class LogitScale:
+    """What a model does to logits after its output head: a product, as Cohere and Muse do, a
+    quotient, as Granite does, and a soft cap, as Gemma does (0: none)."""
+
+    factor: float = 1.0
+    divisor: float = 1.0
+    cap: float = 0.0
+
+    @classmethod
+    def of(cls, text_config: Any) -> LogitScale:
+        """As the configuration has it."""
+
+        def value(name: str, default: float) -> float:
+            return float(getattr(text_config, name, None) or default)
+
+        factor = value("logit_scale", 1.0) * value("output_multiplier", 1.0)
+        return cls(factor, value("logits_scaling", 1.0), value("final_logit_softcapping", 0.0))
+
+    @property
+    def is_quotient(self) -> bool:
+        """Whether it is a quotient or nothing at all."""
+        return self.factor == 1 and not self.cap
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        if self.factor != 1:
+            logits = logits * self.factor
+        if self.divisor != 1:
+            logits = logits / self.divisor
+        return torch.tanh(logits / self.cap) * self.cap if self.cap else logits
+
+
+@torch.no_grad()
+def logit_scale_of(backbone: Any) -> LogitScale:
+    """What a model does to its logits: some do not what their text configuration says, as the
+    vision-language models of Cohere do not."""
+    configured = LogitScale.of(backbone.text_config)
+    if configured.is_quotient:
+        return configured
+    raw: list[Tensor] = []
+
+    def receive(module: Any, args: Any, output: Tensor) -> None:
+        raw.append(output)
+
+    ids = torch.tensor([[1, 2, 3, 4]], device=backbone.device) % backbone.vocab_size
+    with lock_of(backbone.model).hooked(backbone.head, receive, after=True):
+        logits = backbone.model(input_ids=ids, use_cache=False).logits
+    scales = (configured, LogitScale())
+    return min(scales, key=lambda scale: float((scale(raw[-1]) - logits).abs().max()))
+
+
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """A boolean mask in the additive form of eager attention."""
     bias = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
@@ -342,6 +405,8 @@ def no_direct_calls(backbone: Any) -> str:
         difference = _difference(backbone)
     except torch.OutOfMemoryError:
         raise
+    except UnsupportedModelError as error:
+        return str(error)
     except _ERRORS as error:
         cause = " ".join(str(error).split()) or type(error).__name__
         return f"{backbone.name} cannot read a text of four tokens by its language model ({cause})"
@@ -350,6 +415,8 @@ def no_direct_calls(backbone: Any) -> str:
             f"{backbone.name} computes other logits when its language model is called directly "
             f"(they differ by {difference:.3g}), so its answers could not be kept the same"
         )
+    if backbone.kinds is not None and (reason := _layer_misfit(backbone)):
+        return reason
     try:
         _encode_marked_tokens(backbone)
     except UnsupportedModelError as error:
@@ -357,6 +424,12 @@ def no_direct_calls(backbone: Any) -> str:
     except _ERRORS:  # it takes no such text
         pass
     return ""
+
+
+def _layer_misfit(backbone: Any) -> str:
+    from draftlens.models.layer_kinds import misfit
+
+    return misfit(backbone)
 
 
 def _encode_marked_tokens(backbone: Any) -> None:
@@ -379,7 +452,7 @@ def _difference(backbone: Any) -> float | None:
     is one of a tree's two leaves; how far apart they are, None for rounding. No other check finds
     logits scaled after the head, ignored masks and positions that are made elsewhere."""
     ids = torch.tensor([[1, 2, 3, 4]], device=backbone.device) % backbone.vocab_size
-    if backbone.attends_both_ways:
+    if backbone.both_ways:
         stock, prompt = _by_steps(backbone, ids)
     else:
         full = torch.ones_like(ids)

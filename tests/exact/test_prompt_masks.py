@@ -30,7 +30,7 @@ from draftlens.models.prompt_reading import PromptReading
 
 NEW = 20
 LENGTHS = (19, 12)
-NAMES = ("PaliGemma", "Molmo2")
+NAMES = ("PaliGemma", "Molmo2", "Gemma3", "Gemma4")
 FAMILIES = [family for family in STOCK_FAMILIES if family.name in NAMES]
 BY_NAME = {family.name: family for family in FAMILIES}
 
@@ -40,8 +40,10 @@ METHODS: dict[str, dict[str, Any]] = {
     "eagle": {"method": "speculative", "tree": "eagle"},
     "specvlm": {"method": "specvlm", "prune_ratio": 0.5, "num_speculative_tokens": 4},
     "gather": {
-        **{"method": "specvlm", "draft": "self"},
-        **{"prune_ratio": 0.5, "num_speculative_tokens": 3},
+        "method": "specvlm",
+        "draft": "self",
+        "prune_ratio": 0.5,
+        "num_speculative_tokens": 3,
     },
     "tabed": {"method": "tabed", "views": ("multimodal", "pooled"), "num_speculative_tokens": 3},
 }

@@ -57,19 +57,27 @@ class AttentionProbe:
         **kwargs: Any,
     ) -> Any:
         scaling = kwargs.get("scaling")
-        self.add(query, key, query.shape[-1] ** -0.5 if scaling is None else scaling)
+        self.add(query, key, query.shape[-1] ** -0.5 if scaling is None else scaling, mask)
         return sdpa_attention_forward(module, query, key, value, mask, **kwargs)
 
-    def add(self, query: Tensor, key: Tensor, scaling: float) -> None:
+    def add(self, query: Tensor, key: Tensor, scaling: float, mask: Tensor | None = None) -> None:
         """Add one layer's scores: query ``[B, H, T, D]`` of the tokens that the pass reads, key
-        ``[B, H', K, D]`` of all tokens so far, H' dividing H."""
+        ``[B, H', K, D]`` of all tokens so far, H' dividing H, mask as for `sdpa`, None for a causal
+        one."""
         scores = torch.zeros(self.visual.shape, dtype=torch.float32, device=self.visual.device)
         for row, readers in enumerate(self.readers):
             if len(readers):
                 readers = readers.to(query.device)
-                row_query = query[row][:, readers - self.starts[row]]
+                queries = readers - self.starts[row]
+                row_query = query[row][:, queries]
+                if mask is None:
+                    places = torch.arange(key.shape[2], device=query.device)
+                    hidden = places > readers[:, None]
+                else:
+                    hidden = mask[min(row, len(mask) - 1), 0, queries, : key.shape[2]]
+                    hidden = ~hidden if mask.dtype == torch.bool else hidden < 0
                 # A pass over rows of different lengths has keys after the end of this one.
-                row_scores = _row_scores(row_query, key[row], readers, scaling)[: scores.shape[1]]
+                row_scores = _row_scores(row_query, key[row], hidden, scaling)[: scores.shape[1]]
                 scores[row, : len(row_scores)] = row_scores.to(scores.device)
         scores *= self.visual
         if self._num_added < len(self.by_layer):
@@ -86,24 +94,25 @@ class AttentionProbe:
         return scores
 
 
-def _row_scores(queries: Tensor, key: Tensor, readers: Tensor, scaling: float) -> Tensor:
+def _row_scores(queries: Tensor, key: Tensor, hidden: Tensor, scaling: float) -> Tensor:
     """Scores of one layer and row, float32 ``[K]``, in parts that bound the memory: queries
-    ``[H, R, D]`` of the R readers, keys ``[H', K, D]``, places of the readers int64 ``[R]``."""
+    ``[H, R, D]`` of the R readers, keys ``[H', K, D]``, which of these each reader does not attend
+    to, bool ``[R, K]``."""
     heads, _, width = queries.shape
     length = key.shape[1]
     total = torch.zeros(length, dtype=torch.float32, device=queries.device)
-    last_visible = readers.repeat(heads // key.shape[0])  # [S], for each reader and head of a group
-    queries = queries.reshape(key.shape[0], len(last_visible), width)
-    position = torch.arange(length, device=queries.device)
-    heads_per_part = max(1, BLOCK // (len(last_visible) * length))
+    group = heads // key.shape[0]
+    queries = queries.reshape(key.shape[0], group * len(hidden), width)
+    reader = torch.arange(len(hidden), device=queries.device).repeat(group)
+    heads_per_part = max(1, BLOCK // (len(reader) * length))
     queries_per_part = max(1, BLOCK // length)
     for head in range(0, key.shape[0], heads_per_part):
         keys = key[head : head + heads_per_part].transpose(1, 2)
-        for begin in range(0, len(last_visible), queries_per_part):
+        for begin in range(0, len(reader), queries_per_part):
             part = slice(begin, begin + queries_per_part)
             # In float32 from the start: unscaled products exceed the largest float16.
             products = queries[head : head + heads_per_part, part].float() @ keys.float()
-            hidden = position > last_visible[part, None]
-            weights = (products * scaling).masked_fill_(hidden, -torch.inf).softmax(-1)
+            weights = (products * scaling).masked_fill_(hidden[reader[part]], -torch.inf)
+            weights = weights.softmax(-1)
             total += weights.sum((0, 1))
     return total

@@ -180,7 +180,6 @@ def test_causal_masks_leave_a_prompt_plain(mask: Any) -> None:
     prompt = build_prompt("Some", kwargs, embed, torch.zeros(1, 3, dtype=torch.bool))
     assert prompt.ahead is None
     assert prompt.is_plain
-    assert prompt.mask() is None
 
 
 @pytest.mark.parametrize("value", [torch.ones(1, 3), [torch.ones(2)], (None, [torch.ones(2)])])
