@@ -12,6 +12,8 @@ import torch
 import transformers as hf
 from families import MROPE, QWEN_VISION, SIDE, SIGLIP, TEXT, VISION, settings
 
+from draftlens.models.support import media_ids
+
 PICTURE = 201
 """The id of a picture's tokens."""
 
@@ -81,7 +83,11 @@ class StockFamily:
             )
         model = kind(config).eval()
         with torch.no_grad():
-            model.get_output_embeddings().weight[[0, PICTURE]] = 0  # no answer holds these
+            for name, parameter in model.named_parameters():
+                if name.endswith("mm_input_projection_weight"):  # of Gemma 3, zeros until loaded
+                    torch.nn.init.normal_(parameter, std=0.2)
+            unsaid = [0, PICTURE, *(id for id in media_ids(config) if id < TEXT["vocab_size"])]
+            model.get_output_embeddings().weight[unsaid] = 0
         model.generation_config.pad_token_id = 0
         model.generation_config.eos_token_id = None
         return model
