@@ -23,9 +23,9 @@ from draftlens.models.forward_backend import EAGER, EndsChain, Passes
 from draftlens.models.kv_cache import BLOCK, LAYERS_PER_BLOCK, KVCache
 from draftlens.models.media_features import with_features
 from draftlens.models.model_state import Slot, capture_arguments, layers_of, lock_of, watched_layers
+from draftlens.models.outer_model import embedding_of, logit_scale_of
 from draftlens.models.products import ModelProducts
 from draftlens.models.prompt import (
-    NO_ARGUMENTS,
     PixelEncoder,
     Prepared,
     Prompt,
@@ -41,7 +41,6 @@ from draftlens.models.prompt import (
 from draftlens.models.prompt_cache import PromptCache
 from draftlens.models.retokenizer import Retokenizer
 from draftlens.models.support import (
-    LogitScale,
     additive,
     attends_both_ways,
     changing_frequencies,
@@ -50,7 +49,6 @@ from draftlens.models.support import (
     execution_device,
     has_groups,
     kinds_of,
-    logit_scale_of,
     media_ids,
     model_parts,
     no_direct_calls,
@@ -64,7 +62,6 @@ from draftlens.models.support import (
 from draftlens.models.visual_grid import read_layout
 
 _DIRECT_CALLS = Slot[str]("result of no_direct_calls")
-_SCALE = Slot[LogitScale]("result of logit_scale_of")
 
 
 class Backbone:
@@ -107,9 +104,8 @@ class Backbone:
             self.attention = getattr(self.decoder, "config", model.config)._attn_implementation
         check_attention(self.name, self.attention)
         # Passes of frequencies that are set anew in each of them must not run side by side.
-        self._shares_passes = self.attention == "sdpa" and not changing_frequencies(
-            self.text_config
-        )
+        changing = changing_frequencies(self.text_config)
+        self._shares_passes = self.attention == "sdpa" and not changing
         self._dynamic = dynamic_modules(self.decoder)
         self.device = execution_device(self.embed)
         self.products = ModelProducts(model, self.decoder, self.head, self.device)
@@ -122,8 +118,9 @@ class Backbone:
         self.kinds = None if self.plain_only else kinds_of(self.text_config)
         if not self.plain_only:
             with self._lock.exclusive():
-                self.scale = _SCALE.get_or_make(model, lambda: logit_scale_of(self))
-                self.divisor = self.scale.divisor
+                self.scale = logit_scale_of(self)
+                self.divisor = self.scale.divisor if self.scale else 1.0
+                self.embed = embedding_of(self)
                 self.plain_only = _DIRECT_CALLS.get_or_make(model, lambda: no_direct_calls(self))
         if self.plain_only:
             from draftlens.models.stock_rows import StockPasses
@@ -235,16 +232,17 @@ class Backbone:
 
             return StockRows(len(prompt.lengths))
         capacity = max(prompt.lengths) + min(room, BLOCK)
-        num_layers = self.kinds.num_cached if self.kinds else self.text_config.num_hidden_layers
+        num_layers, rows = self.text_config.num_hidden_layers, len(prompt.lengths)
         # The layers of a block lie on one device.
         layers_per_block = 1 if self.is_spread else LAYERS_PER_BLOCK
-        return KVCache(num_layers, len(prompt.lengths), capacity, True, layers_per_block)
+        if self.kinds is not None:
+            return self.kinds.new_cache(rows, capacity, layers_per_block)
+        return KVCache(num_layers, rows, capacity, True, layers_per_block)
 
     @torch.no_grad()
     def followed_by(self, prompt: Prompt, tokens: Tensor) -> Prompt:
         """The prompt with text tokens, int64 ``[B, T]``, after each row."""
-        further = self.kinds.token_inputs(self.decoder, tokens) if self.kinds else NO_ARGUMENTS
-        return prompt.followed_by(self.embed(tokens), further)
+        return prompt.followed_by(self.embed(tokens), self.token_inputs(tokens))
 
     # Inference mode, which no_grad is not, skips the bookkeeping of views and versions: 15% of a
     # small model's forward. It stays inside this method, so that no inference tensor is left on the
@@ -270,9 +268,8 @@ class Backbone:
         if logits is not None:
             return logits
         with self.running(attention), self.products.of_prompt(prompt):
-            hidden = self._hidden(
-                prompt.embeds, prompt.position_ids, cache, None, attention, prompt
-            )
+            embeds, positions = prompt.embeds, prompt.position_ids
+            hidden = self._hidden(embeds, positions, cache, None, attention, prompt)
         cache.truncate(prompt.lengths)
         return self._logits(prompt.last(hidden, num_logits))
 
@@ -387,7 +384,7 @@ class Backbone:
         grouping = self._grouping() if copies_keys else nullcontext()
         with self.products.of_tokens(tokens), grouping:
             embeds = self.embed(tokens)
-            hidden = self._hidden(embeds, position_ids, cache, mask, attention, tokens=tokens)
+            hidden = self._hidden(embeds, position_ids, cache, mask, attention, None, tokens)
             return self._logits(hidden)
 
     @contextmanager
@@ -441,9 +438,8 @@ class Backbone:
         return self._lock.shared() if self._shares_passes else self._lock.exclusive()
 
     def _grouping(self) -> AbstractContextManager[None]:
-        if self.has_groups and self.attention == "sdpa":
-            return dispatching(self.decoder)
-        return nullcontext()
+        is_grouped = self.has_groups and self.attention == "sdpa"
+        return dispatching(self.decoder) if is_grouped else nullcontext()
 
     def running(self, attention: AttentionPass | None) -> AbstractContextManager[None]:
         """Entered around one pass; `attention` computes the attention of its layers."""
@@ -467,35 +463,38 @@ class Backbone:
     ) -> Tensor:
         """The last hidden states ``[B, T, D]`` of one call of the language model, which reads
         `prompt` or answer `tokens`. Without a mask it makes those of a prompt itself."""
-        extra = {} if prompt is None else prompt.extra
-        masks: Any = self._attention_mask(mask)
+        given = {"attention_mask": self.attention_mask(mask), **(prompt.extra if prompt else {})}
         if prompt is not None and prompt.ahead is not None:
-            masks = blocks().masks(prompt.ahead, cache, self.kinds, self._attention_mask)
-        elif self.kinds is not None and (mask is not None or prompt is None):
-            masks = self.kinds.masks(mask, cache, embeds.device, self._attention_mask)
-            extra = {**extra, **self.kinds.token_inputs(self.decoder, tokens)}
+            given["attention_mask"] = blocks().masks(prompt.ahead, cache, self)
+        elif self.kinds is not None:
+            given |= self.kinds.arguments(self, cache, mask, tokens, whole=attention is not None)
         output = self.decoder(
             inputs_embeds=embeds,
-            attention_mask=masks,
             position_ids=position_ids,
             use_cache=True,
             **with_cache(cache),
-            **extra,
+            **given,
             **({} if attention is None else {ARGUMENT: attention}),
         )
         return output.last_hidden_state  # type: ignore[no-any-return]
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        return self.scale(self.head(hidden)).to(self.device)
+        logits: Tensor = self.head(hidden)
+        if self.scale is not None:
+            logits = self.scale(logits)
+        return logits.to(self.device)
 
-    def _attention_mask(self, mask: Tensor | None) -> Tensor | None:
+    def attention_mask(self, mask: Tensor | None) -> Tensor | None:
+        """A boolean mask in the form that the attention of the model takes."""
         if mask is None or self.attention == "sdpa":
             return mask
         return additive(mask, self.model.dtype)
 
     def _built(self, inputs: Mapping[str, Any], visual: Tensor, mask: Tensor | None) -> Prompt:
-        arguments = capture_arguments(self._lock, self.model, self.decoder, inputs)
-        if self.kinds is not None:
-            ids = arguments.get("input_ids")
-            arguments = {**self.kinds.token_inputs(self.decoder, ids), **arguments}
+        given = capture_arguments(self._lock, self.model, self.decoder, inputs)
+        arguments = {**self.token_inputs(given.get("input_ids")), **given}
         return build_prompt(self.name, arguments, self.embed, visual, mask, self.both_ways)
+
+    def token_inputs(self, tokens: Tensor | None) -> dict[str, Tensor]:
+        """Further arguments of the language model for text tokens ``[..., T]``, if any."""
+        return self.kinds.token_inputs(self, tokens) if self.kinds else {}

@@ -7,7 +7,7 @@ takes a mask for each kind of layer as a mapping; a single one would silently ho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +20,7 @@ from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWin
 from draftlens.core import tree as trees
 from draftlens.core.tree import ROOT, Topology
 from draftlens.models.kv_cache import KVCache
+from draftlens.models.outer_model import ReplacingEmbedding
 from draftlens.models.prompt import TOKEN_INPUTS
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -63,34 +64,72 @@ class LayerKinds:
         """Whether some layers slide and some do not, so that a model takes a mapping of masks."""
         return len(set(self.slides)) > 1
 
-    def masks(
-        self,
-        mask: Tensor | None,
-        cache: KVCache,
-        device: torch.device,
-        convert: Callable[[Tensor | None], Tensor | None],
-    ) -> Any:
-        """What to give a model for the boolean mask of a pass that appends to a cache (`None`: each
-        row's only token attends to everything): a mask in the form that `convert` gives it, or a
-        mapping of them."""
-        if not self.window:
-            return convert(mask)
-        if mask is None and max(cache.lengths) < self.window:
-            sliding = None
-        elif mask is None:
-            width = max(cache.lengths) + 1
-            sliding = torch.ones(len(cache.lengths), 1, 1, width, dtype=torch.bool, device=device)
-            sliding[..., : -self.window] = False
-        else:
-            sliding = within_window(mask, self.window)
-        sliding = convert(sliding)
-        return {FULL: convert(mask), SLIDING: sliding} if self.are_mixed else sliding
+    def new_cache(self, rows: int, capacity: int, layers_per_block: int) -> KVCache:
+        """A cache whose sliding layers read no more than their windows need."""
+        cache = KVCache(self.num_cached, rows, capacity, True, layers_per_block)
+        for layer, slides in zip(cache.layers, self.slides, strict=False):
+            layer.buffers.slides = slides
+        return cache
 
-    def token_inputs(self, decoder: Any, tokens: Tensor | None) -> dict[str, Any]:
-        """Further arguments of a language model for text tokens ``[B, T]``."""
+    def arguments(
+        self, backbone: Any, cache: KVCache, mask: Tensor | None, tokens: Tensor | None, whole: bool
+    ) -> dict[str, Any]:
+        """Arguments of a language model for a pass that appends to a cache.
+
+        Args:
+            mask: bool ``[B, 1, T, K]``; None if each row's only token attends to everything, or for
+                a prompt, whose masks the model makes.
+            tokens: of an answer, int64 ``[B, T]``; None for a prompt.
+            whole: whether the pass reads all slots of all layers.
+        """
+        cache.first_seen = 0
+        if mask is None and tokens is None:
+            return {}
+        further = {} if tokens is None else backbone.token_inputs(tokens)
+        convert = backbone.attention_mask
+        masks = self.masks(mask, cache, backbone.device, whole)
+        if isinstance(masks, Mapping):
+            masks = {kind: convert(of_kind) for kind, of_kind in masks.items()}
+        else:
+            masks = convert(masks)
+        return {**further, "attention_mask": masks}
+
+    def masks(
+        self, mask: Tensor | None, cache: KVCache, device: torch.device, whole: bool = True
+    ) -> Any:
+        """Boolean masks of a pass for each kind of layer, or the only one; arguments are as for
+        `arguments`."""
+        sliding = self._sliding(mask, cache, device, whole)
+        return {FULL: mask, SLIDING: sliding} if self.are_mixed else sliding
+
+    def _sliding(
+        self, mask: Tensor | None, cache: KVCache, device: torch.device, whole: bool
+    ) -> Tensor | None:
+        """The mask of sliding layers; leaves to `cache` which slots they read."""
+        cache.first_seen, longest = 0, max(cache.lengths)
+        may_cut = not whole and bool(self.window) and longest >= 2 * self.window
+        if not self.window or (longest < self.window and mask is None):
+            return mask
+        if mask is None and may_cut and self.are_mixed:
+            cache.first_seen = longest + 1 - self.window
+            return None
+        if mask is None:  # a single one that is missing is made by the model, for all slots
+            shape = (len(cache.lengths), 1, 1, longest + 1)
+            mask = torch.ones(shape, dtype=torch.bool, device=device)
+        sliding = within_window(mask, self.window)
+        if may_cut:
+            cache.first_seen = int(sliding.flatten(0, 2).any(0).to(torch.uint8).argmax())
+            sliding = sliding[..., cache.first_seen :].contiguous()
+        return sliding
+
+    def token_inputs(self, backbone: Any, tokens: Tensor | None) -> dict[str, Tensor]:
+        """Further arguments of a language model for text tokens ``[..., T]``, if any."""
+        decoder = backbone.decoder
         made = getattr(decoder, f"get_{TOKEN_INPUTS}", None)
         if tokens is None or made is None or not decoder.config.hidden_size_per_layer_input:
             return {}
+        if isinstance(backbone.embed, ReplacingEmbedding):
+            tokens = backbone.embed.ids(tokens)
         return {TOKEN_INPUTS: made(tokens)}
 
 

@@ -214,17 +214,17 @@ class Prompt:
         outline.__dict__["cells"] = self.cells
         return outline
 
-    def last(self, hidden: Tensor, count: int) -> Tensor:
-        """The hidden states ``[B, count, D]`` of each row's last tokens, of those of all its tokens
-        ``[B, L, D]``."""
-        ends = torch.tensor(self.lengths, device=hidden.device)[:, None]
-        last = ends - count + torch.arange(count, device=hidden.device)
-        return hidden[torch.arange(len(hidden), device=hidden.device)[:, None], last]
-
     def positions(self, steps: Tensor) -> Tensor:
         """Positions int64 ``[..., B, T]`` of answer tokens; `steps` are their indices
         ``[B, T]``."""
         return self.next_position + steps
+
+    def last(self, hidden: Tensor, count: int) -> Tensor:
+        """The hidden states ``[B, L, D]`` of each row's last `count` tokens."""
+        ends = torch.tensor(self.lengths, device=hidden.device)[:, None]
+        last = ends - count + torch.arange(count, device=hidden.device)
+        rows = torch.arange(len(self.lengths), device=hidden.device)[:, None]
+        return hidden[rows, last]
 
     def followed_by(self, embeds: Tensor, further: Mapping[str, Tensor] = NO_ARGUMENTS) -> Prompt:
         """The prompt with embeddings ``[B, T, D]`` and further arguments of text tokens after each

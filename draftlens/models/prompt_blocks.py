@@ -9,7 +9,7 @@ and values of a prompt are final at the ends of blocks only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from draftlens.core import tree as trees
 from draftlens.core.errors import UnsupportedModelError
 from draftlens.models.kv_cache import KVCache
-from draftlens.models.layer_kinds import LayerKinds
 from draftlens.models.prompt import Prompt
 
 Ahead = Mapping[str, Tensor]
@@ -77,18 +76,15 @@ def extended(ahead: Ahead, count: int) -> dict[str, Tensor]:
     return {kind: nn.functional.pad(seen, (0, count, 0, count)) for kind, seen in ahead.items()}
 
 
-def masks(
-    ahead: Ahead,
-    cache: KVCache,
-    kinds: LayerKinds | None,
-    convert: Callable[[Tensor | None], Tensor | None],
-) -> Any:
-    """Masks of the tokens of a prompt, or of a part of one, that follow those of a cache: one in
-    the form that `convert` gives it, or a mapping of them by kind of layer."""
+def masks(ahead: Ahead, cache: KVCache, backbone: Any) -> Any:
+    """Masks of the tokens of a prompt, or of a part of one, that follow those of a cache, in the
+    form that the attention of the model takes: one, or a mapping of them by kind of layer."""
     seen = next(iter(ahead.values()))
     # A token attends to itself, also at padding: its softmax would have no entry otherwise.
-    causal = trees.attention_mask(cache.lengths, torch.ones_like(seen[0]).tril())
-    made = causal if kinds is None else kinds.masks(causal, cache, seen.device, lambda mask: mask)
+    made = trees.attention_mask(cache.lengths, torch.ones_like(seen[0]).tril())
+    if backbone.kinds is not None:
+        made = backbone.kinds.masks(made, cache, seen.device)
+    convert = backbone.attention_mask
     if not isinstance(made, Mapping):
         return convert(_with_later(made, ahead, "", cache.lengths))
     return {

@@ -168,6 +168,6 @@ def store_answer(
     ids = torch.tensor(tokens, device=backbone.device).clamp_max(backbone.vocab_size - 1)
     positions = next_position + torch.arange(len(tokens), device=next_position.device)
     with torch.inference_mode():
-        further = backbone.kinds.token_inputs(backbone.decoder, ids) if backbone.kinds else {}
-        digests = answer_digests(backbone.embed(ids), positions, further.get(TOKEN_INPUTS))
+        further = backbone.token_inputs(ids).get(TOKEN_INPUTS)
+        digests = answer_digests(backbone.embed(ids), positions, further)
     backbone.prompt_cache.store(backbone.model, cached.followed_by(digests), cache, row)

@@ -18,7 +18,6 @@ from draftlens.core import tree as trees
 from draftlens.core.errors import InputError, UnsupportedModelError
 from draftlens.core.options import shown
 from draftlens.core.tree import ROOT, Topology
-from draftlens.models.model_state import lock_of
 
 if TYPE_CHECKING:
     from draftlens.models.layer_kinds import LayerKinds
@@ -217,7 +216,7 @@ ATTENTION = ("sdpa", "eager")
 KINDS_OF_TOKENS = ("token_type_ids", "mm_token_type_ids")
 """Arguments that mark the tokens of pictures in a prompt."""
 
-_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """What models raise on inputs that they do not take."""
 
 MEDIA = ("image", "video", "vision", "audio", "img", "boi", "eoi")
@@ -342,57 +341,6 @@ def attends_both_ways(decoder: nn.Module) -> bool:
     return any(getattr(module, "is_causal", None) is False for module in decoder.modules())
 
 
-@dataclass(frozen=True)
-class LogitScale:
-    """What a model does to logits after its output head: a product, as Cohere and Muse do, a
-    quotient, as Granite does, and a soft cap, as Gemma does (0: none)."""
-
-    factor: float = 1.0
-    divisor: float = 1.0
-    cap: float = 0.0
-
-    @classmethod
-    def of(cls, text_config: Any) -> LogitScale:
-        """As the configuration has it."""
-
-        def value(name: str, default: float) -> float:
-            return float(getattr(text_config, name, None) or default)
-
-        factor = value("logit_scale", 1.0) * value("output_multiplier", 1.0)
-        return cls(factor, value("logits_scaling", 1.0), value("final_logit_softcapping", 0.0))
-
-    @property
-    def is_quotient(self) -> bool:
-        """Whether it is a quotient or nothing at all."""
-        return self.factor == 1 and not self.cap
-
-    def __call__(self, logits: Tensor) -> Tensor:
-        if self.factor != 1:
-            logits = logits * self.factor
-        if self.divisor != 1:
-            logits = logits / self.divisor
-        return torch.tanh(logits / self.cap) * self.cap if self.cap else logits
-
-
-@torch.no_grad()
-def logit_scale_of(backbone: Any) -> LogitScale:
-    """What a model does to its logits: some do not what their text configuration says, as the
-    vision-language models of Cohere do not."""
-    configured = LogitScale.of(backbone.text_config)
-    if configured.is_quotient:
-        return configured
-    raw: list[Tensor] = []
-
-    def receive(module: Any, args: Any, output: Tensor) -> None:
-        raw.append(output)
-
-    ids = torch.tensor([[1, 2, 3, 4]], device=backbone.device) % backbone.vocab_size
-    with lock_of(backbone.model).hooked(backbone.head, receive, after=True):
-        logits = backbone.model(input_ids=ids, use_cache=False).logits
-    scales = (configured, LogitScale())
-    return min(scales, key=lambda scale: float((scale(raw[-1]) - logits).abs().max()))
-
-
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """A boolean mask in the additive form of eager attention."""
     bias = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
@@ -407,7 +355,7 @@ def no_direct_calls(backbone: Any) -> str:
         raise
     except UnsupportedModelError as error:
         return str(error)
-    except _ERRORS as error:
+    except ERRORS as error:
         cause = " ".join(str(error).split()) or type(error).__name__
         return f"{backbone.name} cannot read a text of four tokens by its language model ({cause})"
     if difference is not None:
@@ -421,7 +369,7 @@ def no_direct_calls(backbone: Any) -> str:
         _encode_marked_tokens(backbone)
     except UnsupportedModelError as error:
         return str(error)
-    except _ERRORS:  # it takes no such text
+    except ERRORS:  # it takes no such text
         pass
     return ""
 

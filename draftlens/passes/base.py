@@ -14,6 +14,7 @@ from draftlens.core.options import Registry, shown
 from draftlens.models.adapter import Backbone
 from draftlens.models.forward_backend import EAGER, Passes
 from draftlens.models.model_state import Slot
+from draftlens.models.outer_model import ReplacingEmbedding
 
 Compile = bool | str
 """The option `compile`: what computes decode forwards. False: the model's modules; a name of
@@ -291,8 +292,10 @@ def _beyond(engine: PassEngine, backbone: Backbone) -> str:
         return ""
     if backbone.kinds is not None:
         return "some of its layers have sliding windows or share keys"
-    if not backbone.scale.is_quotient:
+    if backbone.scale is not None and not backbone.scale.is_quotient:
         return "its logits are scaled or capped after the output head"
+    if isinstance(backbone.embed, ReplacingEmbedding):
+        return "it reads placeholders of media in answers as other tokens"
     return ""
 
 

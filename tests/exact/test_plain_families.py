@@ -11,7 +11,7 @@ import torch
 import transformers as hf
 from families import VOCAB, settings
 from stock import stock
-from stock_families import STOCK_FAMILIES, StockFamily, model_of, prompts
+from stock_families import PLAIN, StockFamily, model_of, prompts
 from torch import Tensor
 from transformers import LogitsProcessor, TopKLogitsWarper
 
@@ -24,7 +24,6 @@ from draftlens.models.adapter import Backbone
 
 NEW = 20
 SAMPLED = {"do_sample": True, "top_k": 40, "max_new_tokens": NEW}
-PLAIN = [family for family in STOCK_FAMILIES if family.cause]
 every_family = pytest.mark.parametrize("family", PLAIN, ids=str)
 every_input = pytest.mark.parametrize(
     ("family", "pictures"),

@@ -482,7 +482,7 @@ FAULTS = (
     ),
     Fault(
         "a prefill with several logits returns those of the last token alone",
-        "draftlens/models/adapter.py",
+        "draftlens/models/prompt.py",
         "last = ends - count + torch",
         "last = ends - 1 + 0 * torch",
         LOSSY_STEPS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -43,6 +44,11 @@ def prompt_of(mask: Any) -> Prompt:
     return build_prompt("Some", kwargs, embed, GROUPS >= 0, REAL.long())
 
 
+def adapter_with(kinds: LayerKinds) -> Any:
+    """What is asked of the adapter."""
+    return SimpleNamespace(kinds=kinds, attention_mask=lambda mask: mask)
+
+
 def additive(mask: Tensor) -> Tensor:
     return torch.zeros(mask.shape).masked_fill(~mask, torch.finfo(torch.float32).min)
 
@@ -61,11 +67,11 @@ def test_the_order_of_both_axes_follows_the_rows(convert: Any) -> None:
 
 def test_masks_of_a_whole_prompt_are_the_models() -> None:
     """Left-aligned; what is padded sees itself."""
-    kinds = LayerKinds(3, (True, False), 2)
+    backbone = adapter_with(LayerKinds(3, (True, False), 2))
     given = {"full_attention": stock_mask(), "sliding_attention": stock_mask(3)}
     prompt = prompt_of(given)
     assert prompt.ahead is not None
-    masks = prompt_blocks.masks(prompt.ahead, KVCache(2, 2, 8), kinds, lambda mask: mask)
+    masks = prompt_blocks.masks(prompt.ahead, KVCache(2, 2, 8), backbone)
     for kind, mask in masks.items():
         assert torch.equal(mask[0], given[kind][0])
         assert torch.equal(mask[1, :, :6, :6], given[kind][1, :, 2:, 2:])
@@ -74,16 +80,16 @@ def test_masks_of_a_whole_prompt_are_the_models() -> None:
 
 
 def test_masks_of_a_part_are_rows_of_the_whole() -> None:
-    kinds = LayerKinds(3, (True, False), 2)
+    backbone = adapter_with(LayerKinds(3, (True, False), 2))
     prompt = prompt_of({"full_attention": stock_mask(), "sliding_attention": stock_mask(3)})
     assert prompt.ahead is not None
     cache = KVCache(2, 2, 8)
-    whole = prompt_blocks.masks(prompt.ahead, cache, kinds, lambda mask: mask)
+    whole = prompt_blocks.masks(prompt.ahead, cache, backbone)
     starts, ends = [3, 4], [7, 6]
     part = gather(prompt, [torch.arange(*span) for span in zip(starts, ends, strict=True)])
     assert part.ahead is not None
     cache.lengths = starts
-    masks = prompt_blocks.masks(part.ahead, cache, kinds, lambda mask: mask)
+    masks = prompt_blocks.masks(part.ahead, cache, backbone)
     for kind, mask in masks.items():
         for row, (start, end) in enumerate(zip(starts, ends, strict=True)):
             expected = whole[kind][row, :, start:end, :end]
