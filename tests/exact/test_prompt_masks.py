@@ -5,15 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 from functools import cache
 from itertools import islice
 from typing import Any
 
 import pytest
 import torch
+import transformers as hf
 from conversations import answer, answer_of_stock
 from stock import noisy, stock
-from stock_families import STOCK_FAMILIES, StockFamily, model_of, prompts
+from stock_families import FOUR, PICTURE, STOCK_FAMILIES, StockFamily, model_of, prompts
 from test_plain_families import Noise
 from transformers import TopKLogitsWarper
 
@@ -31,7 +33,7 @@ from draftlens.models.prompt_reading import PromptReading
 NEW = 20
 LENGTHS = (19, 12)
 NAMES = ("PaliGemma", "Molmo2", "Gemma3", "Gemma4")
-FAMILIES = [family for family in STOCK_FAMILIES if family.name in NAMES]
+FAMILIES = [family for family in STOCK_FAMILIES if str(family) in NAMES]
 BY_NAME = {family.name: family for family in FAMILIES}
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -269,3 +271,40 @@ def test_a_prompt_cache_shares_what_sees_the_same(family: StockFamily, name: str
     starts = {"PaliGemma": [0, 0], "Molmo2": [2, 2]}  # all pictures of Molmo2 are one block
     assert cached[2:4] == starts.get(family.name, [5 + family.tokens, 2 + family.tokens])
     assert cached[4] == (0 if family.name == "PaliGemma" else whole)
+
+
+def chameleon() -> Any:
+    """A tiny model whose pictures are ids of its vocabulary."""
+    codes = {f"IMGIMG{chr(ord('A') + number)}Z": 160 + number for number in range(8)}
+    vision = {
+        "embed_dim": 8,
+        "num_embeddings": 8,
+        "latent_channels": 8,
+        "resolution": 16,
+        "base_channels": 32,
+        "channel_multiplier": [1, 2],
+        "num_res_blocks": 1,
+    }
+    torch.manual_seed(0)
+    config = hf.ChameleonConfig(
+        **{**FOUR, "eos_token_id": None, "head_dim": None},
+        vq_config=vision,
+        vocabulary_map={"<image>": PICTURE, **codes},
+    )
+    model = hf.ChameleonForConditionalGeneration(config).eval()
+    model.generation_config.update(pad_token_id=0, eos_token_id=None)
+    with torch.no_grad():
+        head = model.get_output_embeddings().weight
+        head[[0, PICTURE]] = 0
+        head[160:168] *= 4  # what it would say if it might
+    return model
+
+
+@pytest.mark.parametrize("pictures", [0, 1])
+def test_forbidden_ids_are_named_where_nothing_is_drafted(pictures: int) -> None:
+    model = chameleon()
+    family = replace(FAMILIES[0], tokens=64, types=None, pixels={"pixel_values": (1, 3, 16, 16)})
+    given = prompts(family, LENGTHS, pictures)
+    result = draftlens.generate(model, given, max_new_tokens=NEW)
+    assert result.tokens == stock(model, given, max_new_tokens=NEW)
+    assert "forbids some ids after its output head" in result.notes[0]

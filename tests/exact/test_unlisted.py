@@ -188,3 +188,6 @@ def test_llama_4_is_refused_with_a_remedy() -> None:
         ) as error:
             draftlens.generate(refused, {"input_ids": torch.tensor([[5, 6]])}, max_new_tokens=3)
         assert "within chunks of a prompt" in str(error.value)
+        assert "reads no text without pictures by Llama 4" in str(error.value)
+    with pytest.raises(AttributeError, match="image_outputs"):  # as the sentence has it
+        model.generate(torch.tensor([[5, 6]]), max_new_tokens=3)
