@@ -397,7 +397,7 @@ WINDOWED = (
     StockFamily(
         "MuseSpark",
         "",
-        text={**SLIDING, **FEW_EXPERTS, "moe_hidden_size": 32},
+        text={**SLIDING, **FEW_EXPERTS, "moe_hidden_size": 32, "output_multiplier": 0.7},
         config=settings(
             **MUSE,
             audio_token_id=203,

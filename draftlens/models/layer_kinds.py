@@ -107,9 +107,10 @@ class LayerKinds:
     ) -> Tensor | None:
         """The mask of sliding layers; leaves to `cache` which slots they read."""
         cache.first_seen, longest = 0, max(cache.lengths)
-        may_cut = not whole and bool(self.window) and longest >= 2 * self.window
         if not self.window or (longest < self.window and mask is None):
             return mask
+        is_marked = cache.layers[self.slides.index(True)].buffers.slides
+        may_cut = is_marked and not whole and longest >= 2 * self.window
         if mask is None and may_cut and self.are_mixed:
             cache.first_seen = longest + 1 - self.window
             return None

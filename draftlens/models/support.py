@@ -348,8 +348,12 @@ def represents(config: Any, kind: str, input_ids: Tensor) -> Tensor:
 
 
 def attends_both_ways(decoder: nn.Module) -> bool:
-    """Whether the tokens of a language model attend to all others where it gets no mask."""
-    return any(getattr(module, "is_causal", None) is False for module in decoder.modules())
+    """Whether the tokens of a language model attend to all others where it gets no mask. Attention
+    with an index of a layer is that of a language model, not of an encoder inside of it."""
+    return any(
+        getattr(module, "is_causal", None) is False and hasattr(module, "layer_idx")
+        for module in decoder.modules()
+    )
 
 
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
