@@ -87,7 +87,7 @@ class PromptReading:
     def _read_part(self, most: int) -> None:
         lengths = self._prompt.lengths
         starts = list(self._cache.lengths)
-        ends = [min(start + most, length) for start, length in zip(starts, lengths, strict=True)]
+        ends = _ends_of_part(self._prompt, starts, most)
         # A row that is read whole reads its last token again, to slots that are dropped.
         firsts = [min(start, length - 1) for start, length in zip(starts, lengths, strict=True)]
         indices = [
@@ -102,6 +102,14 @@ class PromptReading:
         for row, (end, length) in enumerate(zip(ends, lengths, strict=True)):
             if end == length and self._logits[row] is None:
                 self._logits[row] = logits[row : row + 1]
+
+
+def _ends_of_part(prompt: Prompt, starts: Sequence[int], most: int) -> list[int]:
+    if prompt.ahead is None:
+        return [min(start + most, end) for start, end in zip(starts, prompt.lengths, strict=True)]
+    from draftlens.models.prompt_blocks import end_of_part
+
+    return [end_of_part(prompt, row, start, most) for row, start in enumerate(starts)]
 
 
 def _may_be_divided(backbone: Backbone, prompt: Prompt) -> bool:

@@ -51,6 +51,9 @@ PRUNED = ("tests/unit/drafting/test_pruning.py",)
 SIMILARITY_ROWS = _only("tests/unit/models/attention/test_similarities.py", "rows_of_all_kinds")
 SIMILARITY_SUM = _only("tests/unit/models/attention/test_similarities.py", "telescopes")
 SIMILARITY_EARLY = _only("tests/unit/models/attention/test_similarities.py", "early")
+PROMPT_BLOCKS = ("tests/unit/models/test_prompt_blocks.py",)
+BLOCK_ANSWERS = _only("tests/exact/test_prompt_masks.py", "stock_generate or without_the_kinds")
+SHARED_BLOCKS = _only("tests/exact/test_prompt_masks.py", "cache_shares")
 GATHER = ("tests/unit/models/test_prompt_subset.py",)
 LOSSY_MASKS = _only("tests/exact/test_lossy_peers.py", "masks_hid_them and qwen3 and FastV")
 LOSSY_RECALL = _only("tests/exact/test_lossy_peers.py", "come_back and onevision")
@@ -481,7 +484,7 @@ FAULTS = (
     ),
     Fault(
         "a prefill with several logits returns those of the last token alone",
-        "draftlens/models/adapter.py",
+        "draftlens/models/prompt.py",
         "last = ends - count + torch",
         "last = ends - 1 + 0 * torch",
         LOSSY_STEPS,
@@ -1491,6 +1494,69 @@ FAULTS = (
         "length = prompt.lengths[row]",
         "length = prompt.embeds.shape[1]",
         DIGESTS,
+    ),
+    Fault(
+        "prompt masks: not reordered on the axis of keys",
+        "draftlens/models/prompt_blocks.py",
+        "seen[rows, order[:, :, None], order[:, None]]",
+        "seen[rows, order[:, :, None], torch.arange(order.shape[1])[None, None]]",
+        PROMPT_BLOCKS,
+    ),
+    Fault(
+        "prompt masks: not reordered on the axis of queries",
+        "draftlens/models/prompt_blocks.py",
+        "seen[rows, order[:, :, None], order[:, None]]",
+        "seen[rows, torch.arange(order.shape[1])[None, :, None], order[:, None]]",
+        PROMPT_BLOCKS,
+    ),
+    Fault(
+        "prompt masks: later tokens are counted from the beginning of a part's row",
+        "draftlens/models/prompt_blocks.py",
+        "start : start + later.shape[1]",
+        ": later.shape[1]",
+        PROMPT_BLOCKS,
+    ),
+    Fault(
+        "prompt masks: one mask for all kinds of layers",
+        "draftlens/models/prompt_blocks.py",
+        'ahead.get(kind, ahead.get(""))',
+        "next(iter(ahead.values()))",
+        BLOCK_ANSWERS,
+    ),
+    Fault(
+        "prompt masks: where tokens attend both ways, none is made for padded rows",
+        "draftlens/models/prompt_blocks.py",
+        "    if both_ways or any(",
+        "    if any(",
+        BLOCK_ANSWERS,
+    ),
+    Fault(
+        "prompt parts: a part splits a block",
+        "draftlens/models/prompt_blocks.py",
+        "return first if first > end else int(ends[ends <= end].max())",
+        "return end",
+        PROMPT_BLOCKS,
+    ),
+    Fault(
+        "prompt parts: a part ends inside its second block",
+        "draftlens/models/prompt_blocks.py",
+        "int(ends[ends <= end].max())",
+        "end",
+        PROMPT_BLOCKS,
+    ),
+    Fault(
+        "prompt cache: a prefix is shared that ends inside a block",
+        "draftlens/models/prompt_blocks.py",
+        "        if len(block) > 1:\n",
+        "        if False:\n",
+        SHARED_BLOCKS,
+    ),
+    Fault(
+        "direct calls: a prompt that attends both ways is compared with one that sees more",
+        "draftlens/models/support.py",
+        "    if backbone.both_ways:\n",
+        "    if False:\n",
+        BLOCK_ANSWERS,
     ),
     Fault(
         "prompt cache: a prompt begins inside a picture",
