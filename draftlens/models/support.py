@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from transformers import DynamicCache, GenerationMixin
+from transformers import DynamicCache, GenerationMixin, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 from draftlens.core import tree as trees
@@ -232,9 +232,16 @@ def model_parts(model: Any, name: str) -> tuple[Any, Any, Any, str]:
             f"{name} attends within chunks of a prompt, which draftlens does not support: load a "
             "model with full attention in every layer, such as Qwen3-VL"
         )
-    decoder = model.get_decoder()
-    head = model.get_output_embeddings()
-    embed = model.get_input_embeddings()
+    if isinstance(model, PreTrainedModel) and not isinstance(model, GenerationMixin):
+        raise UnsupportedModelError(f"{name} does not generate token by token")
+    try:
+        decoder = model.get_decoder()
+        head, embed = model.get_output_embeddings(), model.get_input_embeddings()
+    except NotImplementedError as error:  # a whole of several models
+        raise UnsupportedModelError(
+            f"{name} has no embeddings of its own: give the model inside that writes the text, "
+            "which is its `thinker` in Qwen-Omni"
+        ) from error
     reason = ""
     if decoder is None or decoder is model or head is None or embed is None:
         reason = f"{name} does not show its language model, embeddings and output head"
