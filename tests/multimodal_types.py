@@ -145,17 +145,23 @@ def _changed(settings: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def configuration(name: str) -> Any:
+def configuration(name: str, changes: Mapping[str, Any] | None = None) -> Any:
     own, kind = EXEMPT.get(name, Exempt("")), CONFIG_MAPPING[name]
-    config = kind(**_changed(shrunk(kind(**own.given).to_dict()), own.changes))
+    small = _changed(shrunk(kind(**own.given).to_dict()), own.changes)
+    config = kind(**_changed(small, changes or {}))
     return config.get_text_config(decoder=True) if own.language else config
 
 
-def build(name: str) -> Any:
-    """The model of a type with random weights, of which padding and media are never the answer."""
+def build(name: str, changes: Mapping[str, Any] | None = None, silent: Sequence[int] = ()) -> Any:
+    """The model of a type with random weights.
+
+    Args:
+        changes: fields of its configuration.
+        silent: ids that no answer holds; those of padding and media by default.
+    """
     own = EXEMPT.get(name, Exempt(""))
     torch.manual_seed(own.seed)
-    model: Any = getattr(hf, own.language or types()[name])(configuration(name)).eval()
+    model: Any = getattr(hf, own.language or types()[name])(configuration(name, changes)).eval()
     for weight in model.parameters():
         if weight.ndim > 1:
             torch.nn.init.normal_(weight, std=0.2)
@@ -166,7 +172,7 @@ def build(name: str) -> Any:
         if head.weight is getattr(embed, "weight", None):
             head.weight = torch.nn.Parameter(head.weight.detach().clone())
         with torch.no_grad():
-            head.weight[[0, *MEDIA.values()]] = 0
+            head.weight[list(silent) or [0, *MEDIA.values()]] = 0
     if hasattr(model, "generation_config"):
         model.generation_config.update(pad_token_id=0, eos_token_id=None)
     return model
@@ -193,10 +199,10 @@ def prompts(
         rows.append(torch.cat([padding, words[:2], picture, words[2:]]))
     ids = torch.stack(rows)
     given = {"input_ids": ids, "attention_mask": (ids != 0).long()}
-    for name in ("token_type_ids", "mm_token_type_ids"):
-        if name in inspect.signature(model.forward).parameters:
-            given[name] = (ids == MEDIA["image"]).long()
     takes = inspect.signature(model.forward).parameters
+    for name in ("token_type_ids", "mm_token_type_ids", "moe_mm_token_type_ids"):
+        if name in takes:
+            given[name] = (ids == MEDIA["image"]).long()
     if pictures and "image_embeds_position_mask" in takes:
         given["image_embeds_position_mask"] = (ids == MEDIA["image"]).long()
     if pictures and "image_attention_mask" in takes:

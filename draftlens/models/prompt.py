@@ -41,6 +41,7 @@ ASSISTED = ("prompt_lookup_num_tokens", "assistant_early_exit")
 PROMPT_ONLY = (
     *("visual_pos_masks", "deepstack_visual_embeds"),
     *("vision_mask", "deepstack_features"),  # of Granite 4 Vision
+    "moe_mm_token_type_ids",  # of ERNIE 4.5 VL
 )
 """Further tensors of a language model that concern the prompt's own tokens only."""
 

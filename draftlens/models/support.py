@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from transformers import DynamicCache, GenerationMixin, PreTrainedModel
+from transformers import DynamicCache, GenerationMixin
 from transformers.cache_utils import DynamicLayer
 
 from draftlens.core import tree as trees
@@ -21,6 +21,9 @@ from draftlens.core.tree import ROOT, Topology
 
 CACHE_ARGUMENTS = ("cache", "past_key_values")
 """In any version of transformers."""
+
+GENERATES = "prepare_inputs_for_generation"
+"""What models have that generate token by token."""
 
 _PREPARING = inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
 
@@ -224,7 +227,7 @@ def model_parts(model: Any, name: str) -> tuple[Any, Any, Any, str]:
     """The language model, output head and input embeddings, the whole model in place of one that it
     does not show, and why these cannot be called directly; empty if they can. Raises
     `UnsupportedModelError` for a model without `generate` or with an encoder."""
-    if getattr(model.config, "is_encoder_decoder", False) or not hasattr(model, "generate"):
+    if getattr(model.config, "is_encoder_decoder", False) or not hasattr(model, GENERATES):
         raise UnsupportedModelError(f"{name} is no decoder-only model with generate()")
     layers = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ()
     if "chunked_attention" in layers:  # Llama 4
@@ -232,16 +235,12 @@ def model_parts(model: Any, name: str) -> tuple[Any, Any, Any, str]:
             f"{name} attends within chunks of a prompt, which draftlens does not support: load a "
             "model with full attention in every layer, such as Qwen3-VL"
         )
-    if isinstance(model, PreTrainedModel) and not isinstance(model, GenerationMixin):
-        raise UnsupportedModelError(f"{name} does not generate token by token")
     try:
         decoder = model.get_decoder()
         head, embed = model.get_output_embeddings(), model.get_input_embeddings()
-    except NotImplementedError as error:  # a whole of several models
-        raise UnsupportedModelError(
-            f"{name} has no embeddings of its own: give the model inside that writes the text, "
-            "which is its `thinker` in Qwen-Omni"
-        ) from error
+    except NotImplementedError as error:  # Qwen-Omni with its talker
+        cause = f"{name} shows no embeddings: give the model in it that writes, such as `thinker`"
+        raise UnsupportedModelError(cause) from error
     reason = ""
     if decoder is None or decoder is model or head is None or embed is None:
         reason = f"{name} does not show its language model, embeddings and output head"
