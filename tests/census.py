@@ -1,13 +1,15 @@
 """Whether draftlens answers every multimodal type of the installed transformers as stock `generate`
 does, by tiny random models.
 
-`python tests/census.py --write` writes `tests/census.json`; with names of types it writes only
-theirs. `tests/exact/test_census.py` compares the file with what it sees.
+`PYTHONPATH=.:tests python -W ignore tests/census.py --write` writes `tests/census.json` and the
+tables of `docs/models.md`; with names of types only their verdicts change.
+`tests/exact/test_census.py` compares the file with what it sees.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -38,7 +40,7 @@ from draftlens.request import Request
 from draftlens.streaming import Stream
 
 FILE = Path(__file__).with_suffix(".json")
-COMMAND = "python tests/census.py --write"
+COMMAND = "PYTHONPATH=.:tests python -W ignore tests/census.py --write"
 
 QUESTION = (21, 9, 33, 5)
 """Tokens of a second turn."""
@@ -75,11 +77,16 @@ class FaultError(Exception):
 
 def written() -> dict[str, Verdict]:
     """The verdicts of the file."""
-    found = json.loads(FILE.read_text()) if FILE.exists() else {}
     return {
         name: Verdict(**{**seen, "inputs": tuple(seen["inputs"])})
-        for name, seen in found.get("types", {}).items()
+        for name, seen in json.loads(FILE.read_text())["types"].items()
     }
+
+
+def version() -> str:
+    """The version of transformers that the file is of."""
+    number: str = json.loads(FILE.read_text())["transformers"]
+    return number
 
 
 def write(verdicts: Mapping[str, Verdict]) -> None:
@@ -110,7 +117,7 @@ def tried(name: str) -> Verdict:
         raise FaultError(f"{name}: the adapter raises {_sentence(error)}") from error
     drafts = "chains" if getattr(backbone, "chains_only", "") else "trees"
     verdict.drafts = "nothing" if backbone.plain_only else drafts
-    verdict.cause = str(backbone.plain_only)
+    verdict.cause = re.sub(r" \(they differ by \S+\)", "", str(backbone.plain_only))
     raised = _answers_texts(name, backbone, verdict)
     seen = pictured(name, model)
     if seen is not None:
@@ -243,7 +250,10 @@ def main(arguments: list[str]) -> None:
         except FaultError as fault:
             print("FAULT", fault)
     if "--write" in arguments:
+        import families_page
+
         write({**written(), **verdicts})
+        families_page.main()
 
 
 if __name__ == "__main__":
