@@ -47,6 +47,7 @@ PROMPT_ONLY = (
     *("visual_pos_masks", "deepstack_visual_embeds"),
     *("vision_mask", "deepstack_features"),  # of Granite 4 Vision
     TOKEN_INPUTS,
+    "moe_mm_token_type_ids",  # of ERNIE 4.5 VL
 )
 """Further tensors of a language model that concern the prompt's own tokens only."""
 

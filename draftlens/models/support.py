@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 CACHE_ARGUMENTS = ("cache", "past_key_values")
 """In any version of transformers."""
 
+GENERATES = "prepare_inputs_for_generation"
+"""What models have that generate token by token."""
+
 _PREPARING = inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
 
 CACHE_ARGUMENT = "cache" if "cache" in _PREPARING else "past_key_values"
@@ -228,7 +231,7 @@ def model_parts(model: Any, name: str) -> tuple[Any, Any, Any, str]:
     """The language model, output head and input embeddings, the whole model in place of one that it
     does not show, and why these cannot be called directly; empty if they can. Raises
     `UnsupportedModelError` for a model without `generate` or with an encoder."""
-    if getattr(model.config, "is_encoder_decoder", False) or not hasattr(model, "generate"):
+    if getattr(model.config, "is_encoder_decoder", False) or not hasattr(model, GENERATES):
         raise UnsupportedModelError(f"{name} is no decoder-only model with generate()")
     layers = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ()
     if "chunked_attention" in layers:  # Llama 4
@@ -237,9 +240,12 @@ def model_parts(model: Any, name: str) -> tuple[Any, Any, Any, str]:
             "stock generate of transformers 5.24 reads no text without pictures by Llama 4): load "
             "a model with full attention in every layer, such as Qwen3-VL"
         )
-    decoder = model.get_decoder()
-    head = model.get_output_embeddings()
-    embed = model.get_input_embeddings()
+    try:
+        decoder = model.get_decoder()
+        head, embed = model.get_output_embeddings(), model.get_input_embeddings()
+    except NotImplementedError as error:  # Qwen-Omni with its talker
+        cause = f"{name} shows no embeddings: give the model in it that writes, such as `thinker`"
+        raise UnsupportedModelError(cause) from error
     reason = ""
     if decoder is None or decoder is model or head is None or embed is None:
         reason = f"{name} does not show its language model, embeddings and output head"
