@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from draftlens.core import tree as trees
 from draftlens.core.errors import UnsupportedModelError
+from draftlens.models import support
 from draftlens.models.attention.dispatch import ARGUMENT, AttentionPass, dispatching
 from draftlens.models.forward_backend import EAGER, EndsChain, Passes
 from draftlens.models.kv_cache import BLOCK, LAYERS_PER_BLOCK, KVCache
@@ -41,26 +42,6 @@ from draftlens.models.prompt import (
 )
 from draftlens.models.prompt_cache import PromptCache
 from draftlens.models.retokenizer import Retokenizer
-from draftlens.models.support import (
-    additive,
-    attends_both_ways,
-    changing_frequencies,
-    check_attention,
-    dynamic_modules,
-    execution_device,
-    has_groups,
-    kinds_of,
-    media_ids,
-    model_parts,
-    no_direct_calls,
-    no_rollback,
-    represents,
-    restarted,
-    state_layers,
-    unwrapped_model,
-    with_cache,
-    without_cache,
-)
 from draftlens.models.visual_grid import read_layout
 
 _DIRECT_CALLS = Slot[str]("result of no_direct_calls")
@@ -93,7 +74,7 @@ class Backbone:
     """
 
     def __init__(self, model: Any) -> None:
-        model = unwrapped_model(model)
+        model = support.unwrapped_model(model)
         self.model = model
         self.name = type(model).__name__
         self.encode_pixels: PixelEncoder = unencoded
@@ -101,32 +82,34 @@ class Backbone:
         self.retokenizer: Retokenizer | None = None
         self.passes: Passes = EAGER
         self._lock = lock_of(model)
-        self.decoder, self.head, self.embed, missing = model_parts(model, self.name)
+        self.decoder, self.head, self.embed, missing = support.model_parts(model, self.name)
         self.text_config = model.config.get_text_config(decoder=True)
-        self.has_groups = has_groups(self.text_config)
+        self.has_groups = support.has_groups(self.text_config)
         with self._lock.exclusive():
             self.attention = getattr(self.decoder, "config", model.config)._attn_implementation
-        check_attention(self.name, self.attention)
+        support.check_attention(self.name, self.attention)
         # Passes of frequencies that are set anew in each of them must not run side by side.
-        changing = changing_frequencies(self.text_config)
+        changing = support.changing_frequencies(self.text_config)
         self._shares_passes = self.attention == "sdpa" and not changing
-        self._dynamic = dynamic_modules(self.decoder)
-        self.device = execution_device(self.embed)
+        self._dynamic = support.dynamic_modules(self.decoder)
+        self.device = support.execution_device(self.embed)
         self.products = ModelProducts(model, self.decoder, self.head, self.device)
         self.vocab_size: int = getattr(self.head, "out_features", None) or (
             self.text_config.vocab_size
         )
         self._check_mode()
-        self.both_ways = attends_both_ways(self.decoder)
-        self.plain_only = missing or no_rollback(self.name, self.text_config)
-        self.kinds = None if self.plain_only else kinds_of(self.text_config)
-        self.states, self.chains_only = state_layers(self, self.plain_only)
+        self.both_ways = support.attends_both_ways(self.decoder)
+        self.plain_only = missing or support.no_rollback(self.name, self.text_config)
+        self.kinds = None if self.plain_only else support.kinds_of(self.text_config)
+        self.states, self.chains_only = support.state_layers(self, self.plain_only)
         if not self.plain_only:
             with self._lock.exclusive():
                 self.scale = logit_scale_of(self)
                 self.divisor = self.scale.divisor if self.scale else 1.0
                 self.embed = embedding_of(self)
-                self.plain_only = _DIRECT_CALLS.get_or_make(model, lambda: no_direct_calls(self))
+                self.plain_only = _DIRECT_CALLS.get_or_make(
+                    model, lambda: support.no_direct_calls(self)
+                )
         if self.plain_only:
             from draftlens.models.stock_rows import StockPasses
 
@@ -143,7 +126,7 @@ class Backbone:
 
     @property
     def pixel_ids(self) -> frozenset[int]:
-        return media_ids(self.model.config)
+        return support.media_ids(self.model.config)
 
     @property
     def is_spread(self) -> bool:
@@ -205,10 +188,10 @@ class Backbone:
     @torch.no_grad()
     def encode(self, prepared: Prepared) -> Prompt:
         """Run everything before the language model and return the arguments of its call."""
-        kwargs = without_cache(prepared.model_kwargs)
+        kwargs = support.without_cache(prepared.model_kwargs)
         kwargs.pop("logits_to_keep", None)
-        pictures = represents(self.model.config, "image", prepared.input_ids)
-        videos = represents(self.model.config, "video", prepared.input_ids)
+        pictures = support.represents(self.model.config, "image", prepared.input_ids)
+        videos = support.represents(self.model.config, "video", prepared.input_ids)
         visual = pictures | videos
         if self.plain_only:
             from draftlens.models.stock_rows import stock_prompt
@@ -218,7 +201,9 @@ class Backbone:
             inputs = self.model.prepare_inputs_for_generation(
                 prepared.input_ids, is_first_iteration=True, **kwargs
             )
-            prompt = self._built(without_cache(inputs), visual, kwargs.get("attention_mask"))
+            prompt = self._built(
+                support.without_cache(inputs), visual, kwargs.get("attention_mask")
+            )
         layout = read_layout(self.model, prepared.model_kwargs, visual, videos & ~pictures)
         return replace(prompt, layout=layout)
 
@@ -451,7 +436,7 @@ class Backbone:
     def running(self, attention: AttentionPass | None) -> AbstractContextManager[None]:
         """Entered around one pass; `attention` computes the attention of its layers."""
         passing = self._passing() if attention is None else self._dispatching()
-        return restarted(self._dynamic, passing) if self._dynamic else passing
+        return support.restarted(self._dynamic, passing) if self._dynamic else passing
 
     @contextmanager
     def _dispatching(self) -> Iterator[None]:
@@ -480,7 +465,7 @@ class Backbone:
             inputs_embeds=embeds,
             position_ids=position_ids,
             use_cache=True,
-            **with_cache(cache),
+            **support.with_cache(cache),
             **given,
             **({} if attention is None else {ARGUMENT: attention}),
         )
@@ -496,7 +481,7 @@ class Backbone:
         """A boolean mask in the form that the attention of the model takes."""
         if mask is None or self.attention == "sdpa":
             return mask
-        return additive(mask, self.model.dtype)
+        return support.additive(mask, self.model.dtype)
 
     def _built(self, inputs: Mapping[str, Any], visual: Tensor, mask: Tensor | None) -> Prompt:
         given = capture_arguments(self._lock, self.model, self.decoder, inputs)
