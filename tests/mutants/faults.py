@@ -2352,4 +2352,25 @@ FAULTS = (
         "self.draft_rows.truncate(index, same, 0)",
         _only("tests/exact/test_recurrent.py", "runs_ahead"),
     ),
+    Fault(
+        "states: a prompt goes on from the end of a segment that it shares in part",
+        "draftlens/models/prompt_cache.py",
+        "shared == len(segment) and bool(segment.end)",
+        "bool(segment.end)",
+        _only("tests/exact/test_recurrent.py", "turns and None and Lfm2"),
+    ),
+    Fault(
+        "states: those of a stored prompt go to the first row",
+        "draftlens/models/recurrent.py",
+        "layer.put([row], tuple(values), len(self.lengths))",
+        "layer.put([0], tuple(values), len(self.lengths))",
+        _only("tests/exact/test_recurrent.py", "turns and None and MiniCPM"),
+    ),
+    Fault(
+        "states: the end of a stored prompt is a token late",
+        "draftlens/models/prompt_reading.py",
+        "starts[row] < end == length - self._least:",
+        "starts[row] < end == length:",
+        _only("tests/exact/test_recurrent.py", "turns and None and Lfm2"),
+    ),
 )
