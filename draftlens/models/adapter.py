@@ -30,6 +30,7 @@ from draftlens.models.prompt import (
     PixelEncoder,
     Prepared,
     Prompt,
+    blocks,
     build_prompt,
     capture_call,
     checked_inputs,
@@ -42,6 +43,7 @@ from draftlens.models.prompt_cache import PromptCache
 from draftlens.models.retokenizer import Retokenizer
 from draftlens.models.support import (
     additive,
+    attends_both_ways,
     changing_frequencies,
     check_attention,
     dynamic_modules,
@@ -79,6 +81,7 @@ class Backbone:
         passes: computes decode forwards; the model's modules do unless `compile` sets it.
         products: the libraries that multiply matrices while the modules run.
         scale, divisor: of the logits after the output head.
+        both_ways: whether tokens attend to all others where the language model gets no mask.
         kinds: of its layers; None if all attend fully to keys of their own.
         plain_only: why draft tokens cannot be verified, so that the model answers by the steps of
             stock `generate` alone (`models.stock_rows`); empty if they can.
@@ -105,9 +108,8 @@ class Backbone:
             self.attention = getattr(self.decoder, "config", model.config)._attn_implementation
         check_attention(self.name, self.attention)
         # Passes of frequencies that are set anew in each of them must not run side by side.
-        self._shares_passes = self.attention == "sdpa" and not changing_frequencies(
-            self.text_config
-        )
+        changing = changing_frequencies(self.text_config)
+        self._shares_passes = self.attention == "sdpa" and not changing
         self._dynamic = dynamic_modules(self.decoder)
         self.device = execution_device(self.embed)
         self.products = ModelProducts(model, self.decoder, self.head, self.device)
@@ -115,6 +117,7 @@ class Backbone:
             self.text_config.vocab_size
         )
         self._check_mode()
+        self.both_ways = attends_both_ways(self.decoder)
         self.plain_only = missing or no_rollback(self.name, self.text_config)
         self.kinds = None if self.plain_only else kinds_of(self.text_config)
         self.states, self.chains_only = state_layers(self, self.plain_only)
@@ -215,8 +218,7 @@ class Backbone:
             inputs = self.model.prepare_inputs_for_generation(
                 prepared.input_ids, is_first_iteration=True, **kwargs
             )
-            arguments = self._language_inputs(without_cache(inputs))
-            prompt = build_prompt(self.name, arguments, self.embed, visual)
+            prompt = self._built(without_cache(inputs), visual, kwargs.get("attention_mask"))
         layout = read_layout(self.model, prepared.model_kwargs, visual, videos & ~pictures)
         return replace(prompt, layout=layout)
 
@@ -224,9 +226,8 @@ class Backbone:
     def text_prompt(self, ids: Tensor) -> Prompt:
         """A prompt of text only, from its token ids ``[B, L]``."""
         inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-        no_pixels = torch.zeros_like(ids, dtype=torch.bool)
         with self._lock.exclusive():
-            return build_prompt(self.name, self._language_inputs(inputs), self.embed, no_pixels)
+            return self._built(inputs, torch.zeros_like(ids, dtype=torch.bool), None)
 
     def new_cache(self, prompt: Prompt, room: int) -> KVCache:
         """An empty cache for the prompt and `room` further tokens of each row, of which at most
@@ -274,9 +275,8 @@ class Backbone:
         if logits is not None:
             return logits
         with self.running(attention), self.products.of_prompt(prompt):
-            hidden = self._hidden(
-                prompt.embeds, prompt.position_ids, cache, None, attention, prompt
-            )
+            embeds, positions = prompt.embeds, prompt.position_ids
+            hidden = self._hidden(embeds, positions, cache, None, attention, prompt)
         cache.truncate(prompt.lengths)
         return self._logits(prompt.last(hidden, num_logits))
 
@@ -391,7 +391,7 @@ class Backbone:
         grouping = self._grouping() if copies_keys else nullcontext()
         with self.products.of_tokens(tokens), grouping:
             embeds = self.embed(tokens)
-            hidden = self._hidden(embeds, position_ids, cache, mask, attention, tokens=tokens)
+            hidden = self._hidden(embeds, position_ids, cache, mask, attention, None, tokens)
             return self._logits(hidden)
 
     @contextmanager
@@ -445,9 +445,8 @@ class Backbone:
         return self._lock.shared() if self._shares_passes else self._lock.exclusive()
 
     def _grouping(self) -> AbstractContextManager[None]:
-        if self.has_groups and self.attention == "sdpa":
-            return dispatching(self.decoder)
-        return nullcontext()
+        is_grouped = self.has_groups and self.attention == "sdpa"
+        return dispatching(self.decoder) if is_grouped else nullcontext()
 
     def running(self, attention: AttentionPass | None) -> AbstractContextManager[None]:
         """Entered around one pass; `attention` computes the attention of its layers."""
@@ -472,7 +471,9 @@ class Backbone:
         """The last hidden states ``[B, T, D]`` of one call of the language model, which reads
         `prompt` or answer `tokens`. Without a mask it makes those of a prompt itself."""
         given = {"attention_mask": self.attention_mask(mask), **(prompt.extra if prompt else {})}
-        if self.kinds is not None:
+        if prompt is not None and prompt.ahead is not None:
+            given["attention_mask"] = blocks().masks(prompt.ahead, cache, self)
+        elif self.kinds is not None:
             given |= self.kinds.arguments(self, cache, mask, tokens, whole=attention is not None)
         call = self.decoder if self.states is None else partial(self.states.run, prompt)
         output = call(
@@ -497,9 +498,10 @@ class Backbone:
             return mask
         return additive(mask, self.model.dtype)
 
-    def _language_inputs(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        arguments = capture_arguments(self._lock, self.model, self.decoder, inputs)
-        return {**self.token_inputs(arguments.get("input_ids")), **arguments}
+    def _built(self, inputs: Mapping[str, Any], visual: Tensor, mask: Tensor | None) -> Prompt:
+        given = capture_arguments(self._lock, self.model, self.decoder, inputs)
+        arguments = {**self.token_inputs(given.get("input_ids")), **given}
+        return build_prompt(self.name, arguments, self.embed, visual, mask, self.both_ways)
 
     def token_inputs(self, tokens: Tensor | None) -> dict[str, Tensor]:
         """Further arguments of the language model for text tokens ``[..., T]``, if any."""

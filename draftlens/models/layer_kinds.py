@@ -93,22 +93,31 @@ class LayerKinds:
             return {}
         further = {} if tokens is None else backbone.token_inputs(tokens)
         convert = backbone.attention_mask
-        sliding = self._sliding(mask, cache, backbone.device, whole)
-        if self.are_mixed:
-            masks: Any = {FULL: convert(mask), SLIDING: convert(sliding)}
+        masks = self.masks(mask, cache, backbone.device, whole)
+        if isinstance(masks, Mapping):
+            masks = {kind: convert(of_kind) for kind, of_kind in masks.items()}
             masks |= dict.fromkeys(filter(None, self.with_states))
         else:
-            masks = convert(sliding)
+            masks = convert(masks)
         return {**further, "attention_mask": masks}
+
+    def masks(
+        self, mask: Tensor | None, cache: KVCache, device: torch.device, whole: bool = True
+    ) -> Any:
+        """Boolean masks of a pass for each kind of layer, or the only one; arguments are as for
+        `arguments`."""
+        sliding = self._sliding(mask, cache, device, whole)
+        return {FULL: mask, SLIDING: sliding} if self.are_mixed else sliding
 
     def _sliding(
         self, mask: Tensor | None, cache: KVCache, device: torch.device, whole: bool
     ) -> Tensor | None:
         """The mask of sliding layers; leaves to `cache` which slots they read."""
-        longest = max(cache.lengths)
-        may_cut = not whole and bool(self.window) and longest >= 2 * self.window
+        cache.first_seen, longest = 0, max(cache.lengths)
         if not self.window or (longest < self.window and mask is None):
             return mask
+        is_marked = cache.layers[self.slides.index(True)].buffers.slides
+        may_cut = is_marked and not whole and longest >= 2 * self.window
         if mask is None and may_cut and self.are_mixed:
             cache.first_seen = longest + 1 - self.window
             return None

@@ -168,6 +168,10 @@ def prompt_digests(prompt: Prompt, row: int) -> np.ndarray:
                 digest.update(value[place].tobytes())
             place += 1
         digests.append(digest.digest())
+    if prompt.ahead is not None:
+        from draftlens.models.prompt_blocks import with_blocks
+
+        digests = with_blocks(prompt, row, digests)
     return _table(digests)
 
 

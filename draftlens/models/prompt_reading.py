@@ -90,7 +90,7 @@ class PromptReading:
         lengths = self._prompt.lengths
         starts = list(self._cache.lengths)
         stops = [self._stop(*limits) for limits in zip(starts, lengths, strict=True)]
-        ends = [min(start + most, stop) for start, stop in zip(starts, stops, strict=True)]
+        ends = list(map(min, _ends_of_part(self._prompt, starts, most), stops))
         # A row that is read whole reads its last token again, to slots that are dropped.
         firsts = [min(start, length - 1) for start, length in zip(starts, lengths, strict=True)]
         indices = [
@@ -118,6 +118,14 @@ class PromptReading:
         tokens, which are read again when the prompt comes again."""
         end = length - self._least
         return end if self._stores_ends and start < end else length
+
+
+def _ends_of_part(prompt: Prompt, starts: Sequence[int], most: int) -> list[int]:
+    if prompt.ahead is None:
+        return [min(start + most, end) for start, end in zip(starts, prompt.lengths, strict=True)]
+    from draftlens.models.prompt_blocks import end_of_part
+
+    return [end_of_part(prompt, row, start, most) for row, start in enumerate(starts)]
 
 
 def _may_be_divided(backbone: Backbone, prompt: Prompt) -> bool:

@@ -51,6 +51,9 @@ PRUNED = ("tests/unit/drafting/test_pruning.py",)
 SIMILARITY_ROWS = _only("tests/unit/models/attention/test_similarities.py", "rows_of_all_kinds")
 SIMILARITY_SUM = _only("tests/unit/models/attention/test_similarities.py", "telescopes")
 SIMILARITY_EARLY = _only("tests/unit/models/attention/test_similarities.py", "early")
+PROMPT_BLOCKS = ("tests/unit/models/test_prompt_blocks.py",)
+BLOCK_ANSWERS = _only("tests/exact/test_prompt_masks.py", "stock_generate or without_the_kinds")
+SHARED_BLOCKS = _only("tests/exact/test_prompt_masks.py", "cache_shares")
 GATHER = ("tests/unit/models/test_prompt_subset.py",)
 LOSSY_MASKS = _only("tests/exact/test_lossy_peers.py", "masks_hid_them and qwen3 and FastV")
 LOSSY_RECALL = _only("tests/exact/test_lossy_peers.py", "come_back and onevision")
@@ -77,6 +80,7 @@ REFERENCES = ("tests/exact/test_references.py",)
 ROTARY = ("tests/exact/test_rope.py",)
 COMPILED = ("tests/exact/test_compiled.py",)
 PRODUCTS = ("tests/unit/models/test_products.py",)
+WINDOWS = ("tests/unit/models/test_layer_kinds.py",)
 GROUPED = ("tests/unit/models/attention/test_gqa.py",)
 READ_BY_OPENVINO = ("tests/exact/test_openvino.py", "-k", "prompts")
 MIXED = ("tests/exact/test_mixed.py",)
@@ -480,7 +484,7 @@ FAULTS = (
     ),
     Fault(
         "a prefill with several logits returns those of the last token alone",
-        "draftlens/models/adapter.py",
+        "draftlens/models/prompt.py",
         "last = ends - count + torch",
         "last = ends - 1 + 0 * torch",
         LOSSY_STEPS,
@@ -1361,8 +1365,8 @@ FAULTS = (
     Fault(
         "prompt tree: a new segment begins one token too early",
         "draftlens/models/prompt_cache.py",
-        "Segment(digests[start:].copy(), states(start, len(digests)), node, now)",
-        "Segment(digests[start:].copy(), states(max(start - 1, 0), len(digests)), node, now)",
+        "Segment(digests[start:].copy(), states(start, len(digests)), parent, now)",
+        "Segment(digests[start:].copy(), states(max(start - 1, 0), len(digests)), parent, now)",
         PROMPT_TREE,
     ),
     Fault(
@@ -1382,8 +1386,8 @@ FAULTS = (
     Fault(
         "prompt cache: the digests of what is new are not counted",
         "draftlens/models/prompt_cache.py",
-        "        return new.nbytes\n",
-        "        return new.nbytes - new.digests.nbytes\n",
+        "        return node.nbytes - before\n",
+        "        return node.nbytes - before - node.digests.nbytes\n",
         PROMPT_CACHE,
     ),
     Fault(
@@ -1490,6 +1494,69 @@ FAULTS = (
         "length = prompt.lengths[row]",
         "length = prompt.embeds.shape[1]",
         DIGESTS,
+    ),
+    Fault(
+        "prompt masks: not reordered on the axis of keys",
+        "draftlens/models/prompt_blocks.py",
+        "seen[rows, order[:, :, None], order[:, None]]",
+        "seen[rows, order[:, :, None], torch.arange(order.shape[1])[None, None]]",
+        PROMPT_BLOCKS,
+    ),
+    Fault(
+        "prompt masks: not reordered on the axis of queries",
+        "draftlens/models/prompt_blocks.py",
+        "seen[rows, order[:, :, None], order[:, None]]",
+        "seen[rows, torch.arange(order.shape[1])[None, :, None], order[:, None]]",
+        PROMPT_BLOCKS,
+    ),
+    Fault(
+        "prompt masks: later tokens are counted from the beginning of a part's row",
+        "draftlens/models/prompt_blocks.py",
+        "start : start + later.shape[1]",
+        ": later.shape[1]",
+        PROMPT_BLOCKS,
+    ),
+    Fault(
+        "prompt masks: one mask for all kinds of layers",
+        "draftlens/models/prompt_blocks.py",
+        'ahead.get(kind, ahead.get(""))',
+        "next(iter(ahead.values()))",
+        BLOCK_ANSWERS,
+    ),
+    Fault(
+        "prompt masks: where tokens attend both ways, none is made for padded rows",
+        "draftlens/models/prompt_blocks.py",
+        "    if both_ways or any(",
+        "    if any(",
+        BLOCK_ANSWERS,
+    ),
+    Fault(
+        "prompt parts: a part splits a block",
+        "draftlens/models/prompt_blocks.py",
+        "return first if first > end else int(ends[ends <= end].max())",
+        "return end",
+        PROMPT_BLOCKS,
+    ),
+    Fault(
+        "prompt parts: a part ends inside its second block",
+        "draftlens/models/prompt_blocks.py",
+        "int(ends[ends <= end].max())",
+        "end",
+        PROMPT_BLOCKS,
+    ),
+    Fault(
+        "prompt cache: a prefix is shared that ends inside a block",
+        "draftlens/models/prompt_blocks.py",
+        "        if len(block) > 1:\n",
+        "        if False:\n",
+        SHARED_BLOCKS,
+    ),
+    Fault(
+        "direct calls: a prompt that attends both ways is compared with one that sees more",
+        "draftlens/models/support.py",
+        "    if backbone.both_ways:\n",
+        "    if False:\n",
+        BLOCK_ANSWERS,
     ),
     Fault(
         "prompt cache: a prompt begins inside a picture",
@@ -2260,6 +2327,111 @@ FAULTS = (
         "secrets.token_hex(8)",
         "0",
         ("tests/unit/core/test_files.py",),
+    ),
+    Fault(
+        "windows: one token more",
+        "draftlens/models/layer_kinds.py",
+        "return mask & (seen[..., -1:] - seen < window)",
+        "return mask & (seen[..., -1:] - seen <= window)",
+        WINDOWS,
+    ),
+    Fault(
+        "windows: one token fewer",
+        "draftlens/models/layer_kinds.py",
+        "return mask & (seen[..., -1:] - seen < window)",
+        "return mask & (seen[..., -1:] - seen < window - 1)",
+        WINDOWS,
+    ),
+    Fault(
+        "windows: a key's distance counts slots, those of other branches too",
+        "draftlens/models/layer_kinds.py",
+        "seen = mask.cumsum(-1, dtype=torch.int32)",
+        "seen = torch.ones_like(mask).cumsum(-1, dtype=torch.int32)",
+        WINDOWS,
+    ),
+    Fault(
+        "windows: sliding layers get the full mask",
+        "draftlens/models/layer_kinds.py",
+        "{FULL: convert(mask), SLIDING: convert(sliding)}",
+        "{FULL: convert(mask), SLIDING: convert(mask)}",
+        WINDOWS,
+    ),
+    Fault(
+        "windows: full layers get the windowed mask",
+        "draftlens/models/layer_kinds.py",
+        "{FULL: convert(mask), SLIDING: convert(sliding)}",
+        "{FULL: convert(sliding), SLIDING: convert(sliding)}",
+        WINDOWS,
+    ),
+    Fault(
+        "windows: one mask for all kinds of layers",
+        "draftlens/models/layer_kinds.py",
+        "        if self.are_mixed:\n            masks: Any",
+        "        if False:\n            masks: Any",
+        _only("tests/exact/test_windows.py", "check_of_masks or (every_method and chain3)"),
+    ),
+    Fault(
+        "windows: a pass after the window's end has no mask",
+        "draftlens/models/layer_kinds.py",
+        "(longest < self.window and mask is None)",
+        "(longest <= self.window and mask is None)",
+        WINDOWS,
+    ),
+    Fault(
+        "windows: sliding layers begin to read one slot late",
+        "draftlens/models/layer_kinds.py",
+        "cache.first_seen = longest + 1 - self.window",
+        "cache.first_seen = longest + 2 - self.window",
+        WINDOWS,
+    ),
+    Fault(
+        "windows: probed passes are cut",
+        "draftlens/models/layer_kinds.py",
+        "is_marked and not whole and longest",
+        "is_marked and longest",
+        WINDOWS,
+    ),
+    Fault(
+        "windows: attention is read beyond the window",
+        "draftlens/models/attention/scores.py",
+        "None if mask is None else mask[row, 0]",
+        "None",
+        _only("tests/exact/test_windows.py", "read_within_the_window"),
+    ),
+    Fault(
+        "windows: the slots of views that were moved are read whole, under cut masks",
+        "draftlens/methods/tabed/view_rows.py",
+        "moved.buffers.slides = layer.buffers.slides",
+        "moved.buffers.slides = not layer.buffers.slides",
+        _only("tests/exact/test_windows.py", "tabed"),
+    ),
+    Fault(
+        "inputs of tokens for layers are not reordered with the rows",
+        "draftlens/models/prompt.py",
+        "is_known = name == TOKEN_INPUTS",
+        "is_known = False",
+        _only("tests/exact/test_windows.py", "greedy and chain and Gemma3n"),
+    ),
+    Fault(
+        "placeholders in answers are read as themselves",
+        "draftlens/models/outer_model.py",
+        "tokens = tokens.masked_fill(tokens == placeholder, other)",
+        "pass",
+        _only("tests/exact/test_windows.py", "placeholders"),
+    ),
+    Fault(
+        "logits are scaled as the configuration says, whatever the model does",
+        "draftlens/models/outer_model.py",
+        "scales = (configured, LogitScale())",
+        "scales = (configured,)",
+        _only("tests/exact/test_windows.py", "sampled and (AyaVision or Cohere2Vision)"),
+    ),
+    Fault(
+        "soft caps of logits are left out",
+        "draftlens/models/outer_model.py",
+        "return torch.tanh(logits / self.cap) * self.cap if self.cap else logits",
+        "return logits",
+        _only("tests/exact/test_windows.py", "sampled and (Gemma3n or Muse)"),
     ),
     Fault(
         "states: those before a pass are not restored",

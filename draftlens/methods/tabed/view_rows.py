@@ -198,6 +198,8 @@ class ViewRows(DraftRows):
         num_layers = len(self.cache.layers)
         capacity = self._capacity(list(map(len, slots)))
         cache = KVCache(num_layers, len(slots), capacity, grows=True)
+        for layer, moved in zip(self.cache.layers, cache.layers, strict=True):
+            moved.buffers.slides = layer.buffers.slides
         append_slots(self.cache, cache, [slots] * num_layers)
         return cache
 
