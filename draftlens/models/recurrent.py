@@ -28,6 +28,7 @@ from draftlens.models.kv_cache import (
 from draftlens.models.layer_states import StateLayer, Values, index_of, num_bytes, rows_of
 from draftlens.models.model_state import PassLock
 from draftlens.models.prompt import Prompt
+from draftlens.models.prompt_cache import EndStates
 from draftlens.models.support import CACHE_ARGUMENTS, cache_in
 
 MOST_PASSES = 16
@@ -82,6 +83,14 @@ class StateLayers:
             for index, module in self._modules.items():
                 hooks.enter_context(self._lock.hooked(module, _note(inputs, index), after=False))
             yield
+
+    def end(self, cache: RecurrentCache, row: int) -> EndStates:
+        """The states after the last token of a row."""
+        return cache.end(row)
+
+    def begin(self, cache: RecurrentCache, row: int, end: EndStates) -> None:
+        """Set the states of a row of an empty cache, which holds the keys of the same tokens."""
+        cache.begin(row, end)
 
     def read_again(self, index: int, values: Values, inputs: Tensor) -> Values:
         """The states of a layer after it has read inputs ``[B, T, D]`` in these states."""
@@ -365,6 +374,16 @@ class RecurrentCache(KVCache):
         for step in self._passes:
             replace_by_last(step.before, row)
             replace_by_last(step.places, row)
+
+    def end(self, row: int) -> EndStates:
+        self._settle(self.lengths)
+        return [rows_of(layer.values, [row]) for layer in self._state_layers.values()]
+
+    @torch.inference_mode()
+    def begin(self, row: int, end: EndStates) -> None:
+        for layer, values in zip(self._state_layers.values(), end, strict=bool(end)):
+            layer.put([row], tuple(values), len(self.lengths))
+        self._read[row] = self.lengths[row]
 
     @torch.inference_mode()
     def put(self, row: int, start: int, states: Sequence[LayerStates], count: int) -> None:

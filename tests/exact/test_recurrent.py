@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from conversations import answer as answer_of
 from links import ScriptedLink
 from stock import noisy, stock
 from stock_families import STOCK_FAMILIES, StockFamily, model_of, prompts
@@ -22,6 +23,7 @@ from draftlens.core.sampling import gumbel, row_seeds
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import chain
 from draftlens.decoding import Plan, Session, decode
+from draftlens.decoding.admission import NAMESPACE
 from draftlens.drafting.draft_prompt import DraftPromptBuilder
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.methods.base import Models, from_dict
@@ -30,6 +32,8 @@ from draftlens.methods.parallelvlm.loop import decode as decode_ahead
 from draftlens.methods.parallelvlm.schedule import Schedule
 from draftlens.methods.parallelvlm.target_side import OwnPrompt
 from draftlens.models.adapter import Backbone
+from draftlens.models.prompt_cache import PromptCache
+from draftlens.models.prompt_reading import READERS
 
 NEW = 30
 LENGTHS = (12, 19, 15)
@@ -315,3 +319,79 @@ def test_two_threads() -> None:
             assert tokens == expected(family, False)
     for module in model_of(family).modules():
         assert not module._forward_pre_hooks
+
+
+def chat(family: StockFamily, rows: list[list[int]]) -> dict[str, Any]:
+    """A batch of texts, padded on the left."""
+    width = max(map(len, rows))
+    ids = torch.tensor([[0] * (width - len(row)) + row for row in rows])
+    given = {"input_ids": ids, "attention_mask": (ids != 0).long()}
+    if family.types is not None:
+        given[family.types] = torch.zeros_like(ids)
+    return given
+
+
+@every_family
+@pytest.mark.parametrize("method", [None, CHAIN, {"method": "specvlm", "draft": "self"}], ids=str)
+def test_turns_of_a_chat(family: StockFamily, method: Any) -> None:
+    """A later turn reads what is new, also beside a row without a past; a prompt that comes again
+    reads its last token; a chat that is edited goes on from the last states before it; what shares
+    a part of a prompt only reads all of it."""
+    cached = PromptCache(1 << 28)
+    target = Backbone(model_of(family))
+    draft = Backbone(draft_of(family)) if method == CHAIN else None
+    for each in (target, draft):
+        if each is not None:
+            each.prompt_cache = cached
+    made = torch.Generator().manual_seed(4)
+    # The readers of a probe are read again.
+    least = READERS if method and method["method"] == "specvlm" else 1
+
+    def words(count: int) -> list[int]:
+        ids: list[int] = torch.randint(5, 150, (count,), generator=made).tolist()
+        return ids
+
+    def ask(rows: list[list[int]]) -> Any:
+        given = chat(family, rows)
+        result = answer_of((target, draft), given, method or "plain", max_new_tokens=NEW)
+        assert result.tokens == stock(target.model, given, max_new_tokens=NEW)
+        assert cached.nbytes == cached.counted()
+        return result
+
+    first, other = words(21), words(17)
+    said = ask([first, other]).tokens
+    again = ask([first])
+    assert again.stats.cached_tokens == 21 - least
+    second = [*first, *said[0], *words(18)]
+    assert ask([words(9), second]).stats.cached_tokens == 21 + NEW - 1
+    assert ask([[*first, *said[0][:5], *words(12)]]).stats.cached_tokens == 21 - least
+    assert ask([[*other[:9], *words(11)]]).stats.cached_tokens == (0 if least == 1 else 1)
+    assert ask([[*other, *said[1], *words(20)]]).stats.cached_tokens == 17 + NEW - 1
+    bytes_of_ends = sum(
+        sum(states.nbytes for values in segment.end for states in values if states is not None)
+        for tree in cached._trees.values()
+        for segment in tree.segments()
+    )
+    assert 0 < bytes_of_ends < cached.nbytes
+
+
+def test_a_long_prompt_read_in_parts_is_kept() -> None:
+    """Beside running rows."""
+    family = RECURRENT[0]
+    target = Backbone(model_of(family))
+    target.prompt_cache = PromptCache(1 << 28)
+    long = torch.randint(5, 150, (70,), generator=torch.Generator().manual_seed(4)).tolist()
+    for cached_tokens in (0, 69):
+        plan = from_dict({"method": "plain"}).plan(Models(target))
+        session = Session(target, plan, Clock(Stats()))
+        rows = []
+        for seed, given in enumerate((prompts(family, (12,)), chat(family, [long]))):
+            prepared = target.prepare(given, max_new_tokens=NEW)
+            rows += session.add(prepared, [seed], given, {NAMESPACE: ""})
+            if not seed:
+                chunks = decode(session)
+                list(islice(chunks, 3))
+        for _ in chunks:
+            pass
+        assert rows[1].cached_tokens == cached_tokens
+        assert rows[1].tokens == stock(target.model, given, max_new_tokens=NEW)[0]

@@ -1365,8 +1365,8 @@ FAULTS = (
     Fault(
         "prompt tree: a new segment begins one token too early",
         "draftlens/models/prompt_cache.py",
-        "Segment(digests[start:].copy(), states(start, len(digests)), node, now)",
-        "Segment(digests[start:].copy(), states(max(start - 1, 0), len(digests)), node, now)",
+        "Segment(digests[start:].copy(), states(start, len(digests)), parent, now)",
+        "Segment(digests[start:].copy(), states(max(start - 1, 0), len(digests)), parent, now)",
         PROMPT_TREE,
     ),
     Fault(
@@ -1386,8 +1386,8 @@ FAULTS = (
     Fault(
         "prompt cache: the digests of what is new are not counted",
         "draftlens/models/prompt_cache.py",
-        "        return new.nbytes\n",
-        "        return new.nbytes - new.digests.nbytes\n",
+        "        return node.nbytes - before\n",
+        "        return node.nbytes - before - node.digests.nbytes\n",
         PROMPT_CACHE,
     ),
     Fault(
@@ -2523,5 +2523,26 @@ FAULTS = (
         "self.draft_rows.truncate(index, same, settled)",
         "self.draft_rows.truncate(index, same, 0)",
         _only("tests/exact/test_recurrent.py", "runs_ahead"),
+    ),
+    Fault(
+        "states: a prompt goes on from the end of a segment that it shares in part",
+        "draftlens/models/prompt_cache.py",
+        "shared == len(segment) and bool(segment.end)",
+        "bool(segment.end)",
+        _only("tests/exact/test_recurrent.py", "turns and None and Lfm2"),
+    ),
+    Fault(
+        "states: those of a stored prompt go to the first row",
+        "draftlens/models/recurrent.py",
+        "layer.put([row], tuple(values), len(self.lengths))",
+        "layer.put([0], tuple(values), len(self.lengths))",
+        _only("tests/exact/test_recurrent.py", "turns and None and MiniCPM"),
+    ),
+    Fault(
+        "states: the end of a stored prompt is a token late",
+        "draftlens/models/prompt_reading.py",
+        "starts[row] < end == length - self._least:",
+        "starts[row] < end == length:",
+        _only("tests/exact/test_recurrent.py", "turns and None and Lfm2"),
     ),
 )
