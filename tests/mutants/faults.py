@@ -1442,8 +1442,8 @@ FAULTS = (
     Fault(
         "digests: positions do not count",
         "draftlens/models/prompt_cache.py",
-        "np.concatenate([_bytes(embeds), _bytes(places)], 1)",
-        "_bytes(embeds)",
+        "[embeds, places] if further is None",
+        "[embeds] if further is None",
         DIGESTS,
     ),
     Fault(
@@ -2352,22 +2352,22 @@ FAULTS = (
     Fault(
         "windows: sliding layers get the full mask",
         "draftlens/models/layer_kinds.py",
-        "{FULL: convert(mask), SLIDING: convert(sliding)}",
-        "{FULL: convert(mask), SLIDING: convert(mask)}",
+        "{FULL: mask, SLIDING: sliding}",
+        "{FULL: mask, SLIDING: mask}",
         WINDOWS,
     ),
     Fault(
         "windows: full layers get the windowed mask",
         "draftlens/models/layer_kinds.py",
-        "{FULL: convert(mask), SLIDING: convert(sliding)}",
-        "{FULL: convert(sliding), SLIDING: convert(sliding)}",
+        "{FULL: mask, SLIDING: sliding}",
+        "{FULL: sliding, SLIDING: sliding}",
         WINDOWS,
     ),
     Fault(
         "windows: one mask for all kinds of layers",
         "draftlens/models/layer_kinds.py",
-        "        if self.are_mixed:\n            masks: Any",
-        "        if False:\n            masks: Any",
+        "SLIDING: sliding} if self.are_mixed else sliding",
+        "SLIDING: sliding} if False else sliding",
         _only("tests/exact/test_windows.py", "check_of_masks or (every_method and chain3)"),
     ),
     Fault(
