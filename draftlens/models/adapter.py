@@ -23,7 +23,6 @@ from draftlens.models.forward_backend import EAGER, EndsChain, Passes
 from draftlens.models.kv_cache import BLOCK, LAYERS_PER_BLOCK, KVCache
 from draftlens.models.media_features import with_features
 from draftlens.models.model_state import Slot, capture_arguments, layers_of, lock_of, watched_layers
-from draftlens.models.outer_model import embedding_of, logit_scale_of
 from draftlens.models.products import ModelProducts
 from draftlens.models.prompt import (
     PixelEncoder,
@@ -41,6 +40,7 @@ from draftlens.models.prompt_cache import PromptCache
 from draftlens.models.retokenizer import Retokenizer
 from draftlens.models.support import (
     additive,
+    around,
     changing_frequencies,
     check_attention,
     dynamic_modules,
@@ -115,9 +115,8 @@ class Backbone:
         self.kinds = None if self.plain_only else kinds_of(self.text_config)
         if not self.plain_only:
             with self._lock.exclusive():
-                self.scale = logit_scale_of(self)
+                self.scale, self.embed = around(self)
                 self.divisor = self.scale.divisor if self.scale else 1.0
-                self.embed = embedding_of(self)
                 self.plain_only = _DIRECT_CALLS.get_or_make(model, lambda: no_direct_calls(self))
         if self.plain_only:
             from draftlens.models.stock_rows import StockPasses
