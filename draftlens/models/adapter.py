@@ -25,7 +25,6 @@ from draftlens.models.forward_backend import EAGER, EndsChain, Passes
 from draftlens.models.kv_cache import BLOCK, LAYERS_PER_BLOCK, KVCache
 from draftlens.models.media_features import with_features
 from draftlens.models.model_state import Slot, capture_arguments, layers_of, lock_of, watched_layers
-from draftlens.models.outer_model import embedding_of, logit_scale_of
 from draftlens.models.products import ModelProducts
 from draftlens.models.prompt import (
     PixelEncoder,
@@ -104,9 +103,8 @@ class Backbone:
         self.states, self.chains_only = support.state_layers(self, self.plain_only)
         if not self.plain_only:
             with self._lock.exclusive():
-                self.scale = logit_scale_of(self)
+                self.scale, self.embed = support.around(self)
                 self.divisor = self.scale.divisor if self.scale else 1.0
-                self.embed = embedding_of(self)
                 self.plain_only = _DIRECT_CALLS.get_or_make(
                     model, lambda: support.no_direct_calls(self)
                 )

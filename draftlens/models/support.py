@@ -22,6 +22,7 @@ from draftlens.models.model_state import lock_of
 
 if TYPE_CHECKING:
     from draftlens.models.layer_kinds import LayerKinds
+    from draftlens.models.outer_model import LogitScale
 
 CACHE_ARGUMENTS = ("cache", "past_key_values")
 """In any version of transformers."""
@@ -359,6 +360,17 @@ def media_ids(config: Any) -> frozenset[int]:
         if is_id and name.startswith(MEDIA) and isinstance(value, int):
             ids.add(value)
     return frozenset(ids)
+
+
+def around(backbone: Any) -> tuple[LogitScale | None, Any]:
+    """What a model does to its logits, None for nothing, and its embeddings of answers."""
+    names = ("logit_scale", "output_multiplier", "logits_scaling", "final_logit_softcapping")
+    is_scaled = any(getattr(backbone.text_config, name, None) for name in names)
+    if not is_scaled and not media_ids(backbone.model.config):
+        return None, backbone.embed
+    from draftlens.models.outer_model import embedding_of, logit_scale_of
+
+    return logit_scale_of(backbone), embedding_of(backbone)
 
 
 def represents(config: Any, kind: str, input_ids: Tensor) -> Tensor:

@@ -2399,20 +2399,6 @@ FAULTS = (
         _only("tests/exact/test_windows.py", "read_within_the_window"),
     ),
     Fault(
-        "windows: the slots of views that were moved are read whole, under cut masks",
-        "draftlens/methods/tabed/view_rows.py",
-        "moved.buffers.slides = layer.buffers.slides",
-        "moved.buffers.slides = not layer.buffers.slides",
-        _only("tests/exact/test_windows.py", "tabed"),
-    ),
-    Fault(
-        "inputs of tokens for layers are not reordered with the rows",
-        "draftlens/models/prompt.py",
-        "is_known = name == TOKEN_INPUTS",
-        "is_known = False",
-        _only("tests/exact/test_windows.py", "greedy and chain and Gemma3n"),
-    ),
-    Fault(
         "placeholders in answers are read as themselves",
         "draftlens/models/outer_model.py",
         "tokens = tokens.masked_fill(tokens == placeholder, other)",
