@@ -459,7 +459,9 @@ def _difference(backbone: Any) -> float | None:
     logits scaled after the head, ignored masks and positions that are made elsewhere."""
     ids = torch.tensor([[1, 2, 3, 4]], device=backbone.device) % backbone.vocab_size
     if backbone.both_ways:
-        stock, prompt = _by_steps(backbone, ids)
+        from draftlens.models.prompt_blocks import by_steps
+
+        stock, prompt = by_steps(backbone, _marked(backbone, ids[:, :2]), ids[:, 2:])
     else:
         full = torch.ones_like(ids)
         stock = backbone.model(input_ids=ids, attention_mask=full, use_cache=False).logits[:, -1]
@@ -479,18 +481,3 @@ def _difference(backbone: Any) -> float | None:
         called = backbone.forward(tokens[:, 2:], positions[..., 1:2], cache, None)[:, 0]
     difference = float((called.to(stock.device) - stock).abs().max())
     return None if difference <= bound else difference
-
-
-def _by_steps(backbone: Any, ids: Tensor) -> tuple[Tensor, Any]:
-    """The logits ``[B, V]`` after the last of the tokens ``[B, L]`` as the loop of `generate` finds
-    them, token by token after a prompt of two: in one pass the prompt would see the others, too.
-    And the prompt."""
-    from draftlens.models.stock_rows import Loop
-
-    prepared = _marked(backbone, ids[:, :2])
-    prompt = backbone.encode(prepared)
-    loop = Loop(prepared.model, prepared.input_ids, dict(prepared.model_kwargs))
-    logits = loop.read()
-    for token in ids[:, 2:].unbind(1):
-        logits = loop.advance(range(len(ids)), token[:, None])
-    return logits[:, -1], prompt
