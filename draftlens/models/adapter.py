@@ -45,6 +45,7 @@ from draftlens.models.support import (
     dynamic_modules,
     execution_device,
     has_groups,
+    indexers_of,
     media_ids,
     model_parts,
     no_direct_calls,
@@ -75,6 +76,8 @@ class Backbone:
         passes: computes decode forwards; the model's modules do unless `compile` sets it.
         products: the libraries that multiply matrices while the modules run.
         divisor: of the logits after the output head.
+        indexers: of layers that select the tokens that they attend to; None if none does.
+        chains_only: why draft tokens must be a chain; empty if they may be a tree.
         plain_only: why draft tokens cannot be verified, so that the model answers by the steps of
             stock `generate` alone (`models.stock_rows`); empty if they can.
 
@@ -93,9 +96,11 @@ class Backbone:
         self._lock = lock_of(model)
         self.decoder, self.head, self.embed, missing = model_parts(model, self.name)
         self.text_config = model.config.get_text_config(decoder=True)
+        # The head of HYV4 keeps 32 bits in a model of 16.
+        head_dtype = getattr(getattr(self.head, "weight", None), "dtype", None)
+        self._widens = head_dtype is torch.float32 is not model.dtype
         # Granite models divide the logits after their head.
         self.divisor = float(getattr(self.text_config, "logits_scaling", None) or 1.0)
-        self.has_groups = has_groups(self.text_config)
         with self._lock.exclusive():
             self.attention = getattr(self.decoder, "config", model.config)._attn_implementation
         check_attention(self.name, self.attention)
@@ -110,7 +115,10 @@ class Backbone:
             self.text_config.vocab_size
         )
         self._check_mode()
-        self.plain_only = missing or no_rollback(self.name, self.text_config)
+        self.indexers = indexers_of(self)
+        self.has_groups = self.indexers is None and has_groups(self.text_config)
+        self.plain_only = missing or no_rollback(self.name, self.text_config, self.indexers)
+        self.chains_only = "" if self.indexers is None else self.indexers.chains_only
         if not self.plain_only:
             with self._lock.exclusive():
                 self.plain_only = _DIRECT_CALLS.get_or_make(model, lambda: no_direct_calls(self))
@@ -225,11 +233,16 @@ class Backbone:
             from draftlens.models.stock_rows import StockRows
 
             return StockRows(len(prompt.lengths))
-        capacity = max(prompt.lengths) + min(room, BLOCK)
-        num_layers = self.text_config.num_hidden_layers
+        return self.empty_cache(len(prompt.lengths), max(prompt.lengths) + min(room, BLOCK))
+
+    def empty_cache(self, rows: int, capacity: int) -> KVCache:
+        """A cache for so many rows and, until it grows, tokens of each."""
         # The layers of a block lie on one device.
         layers_per_block = 1 if self.is_spread else LAYERS_PER_BLOCK
-        return KVCache(num_layers, len(prompt.lengths), capacity, True, layers_per_block)
+        if self.indexers is not None:
+            return self.indexers.new_cache(rows, capacity, layers_per_block)  # type: ignore[no-any-return]
+        num_layers = self.text_config.num_hidden_layers
+        return KVCache(num_layers, rows, capacity, True, layers_per_block)
 
     @torch.no_grad()
     def followed_by(self, prompt: Prompt, tokens: Tensor) -> Prompt:
@@ -441,6 +454,8 @@ class Backbone:
 
     @contextmanager
     def _dispatching(self) -> Iterator[None]:
+        if self.indexers is not None:
+            self.indexers.refuse_attention()
         with self._lock.exclusive(), dispatching(self.decoder):
             yield
 
@@ -468,7 +483,7 @@ class Backbone:
         return output.last_hidden_state  # type: ignore[no-any-return]
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        logits: Tensor = self.head(hidden)
+        logits: Tensor = self.head(hidden.float() if self._widens else hidden)
         if self.divisor != 1:
             logits = logits / self.divisor
         return logits.to(self.device)

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from transformers import DynamicCache, GenerationMixin
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import DummyLayer, DynamicIndexedLayer, DynamicLayer
 
 from draftlens.core import tree as trees
 from draftlens.core.errors import InputError, UnsupportedModelError
 from draftlens.core.options import shown
-from draftlens.core.tree import ROOT, Topology
+from draftlens.core.tree import ROOT, Topology, chain
 
 CACHE_ARGUMENTS = ("cache", "past_key_values")
 """In any version of transformers."""
@@ -283,19 +283,36 @@ def execution_device(module: Any) -> torch.device:
     return torch.device(device) if device is not None else next(module.parameters()).device
 
 
-def no_rollback(model_name: str, text_config: Any) -> str:
+def no_rollback(model_name: str, text_config: Any, indexers: Any = None) -> str:
     """Why the cache cannot be rolled back, naming the kind of layer: one has a sliding window,
     linear attention or another recurrent state, or attends to pictures apart from the text. Empty
     if it can."""
     if getattr(text_config, "cross_attention_layers", None):
         return f"{model_name} attends to pictures through layers of cross-attention"
+    if indexers is not None and indexers.refusal:
+        return str(indexers.refusal)
     for layer in DynamicCache(config=text_config).layers:
-        if type(layer) is not DynamicLayer:
+        if type(layer) not in (DynamicLayer, DummyLayer) and not is_indexed(layer):
             return (
                 f"{model_name} keeps a {type(layer).__name__}, which cannot be rolled back when a "
                 "draft token is rejected"
             )
     return ""
+
+
+def indexers_of(backbone: Any) -> Any:
+    """How a model's indexers are driven (`models.indexed_cache.Indexers`); None without any."""
+    if not any(map(is_indexed, DynamicCache(config=backbone.text_config).layers)):
+        return None
+    from draftlens.models.indexed_cache import Indexers
+
+    return Indexers(backbone.name, backbone.text_config)
+
+
+def is_indexed(layer: Any) -> bool:
+    """Whether a layer of stock's cache keeps the keys of an indexer, too: it selects the tokens
+    that a token attends to."""
+    return isinstance(layer, DynamicIndexedLayer) or hasattr(layer, "update_index")
 
 
 def check_attention(model_name: str, attention: str) -> None:
@@ -345,6 +362,8 @@ def no_direct_calls(backbone: Any) -> str:
             f"{backbone.name} computes other logits when its language model is called directly "
             f"(they differ by {difference:.3g}), so its answers could not be kept the same"
         )
+    if backbone.indexers is not None and (reason := backbone.indexers.misfit(backbone)):
+        return str(reason)
     try:
         _encode_marked_tokens(backbone)
     except UnsupportedModelError as error:
@@ -367,21 +386,25 @@ def _encode_marked_tokens(backbone: Any) -> None:
 @torch.no_grad()
 def _difference(backbone: Any) -> float | None:
     """Compare the model's own forward on four tokens with `Backbone.forward`, where the last token
-    is one of a tree's two leaves; how far apart they are, None for rounding. No other check finds
+    is one of a tree's two leaves, or follows after a chain was rejected; how far apart they are,
+    None for rounding. No other check finds
     logits scaled after the head, ignored masks and positions that are made elsewhere."""
     ids = torch.tensor([[1, 2, 3, 4]], device=backbone.device) % backbone.vocab_size
     full_mask = torch.ones_like(ids)
     stock = backbone.model(input_ids=ids, attention_mask=full_mask, use_cache=False).logits[:, -1]
     rejected, root, accepted = ids[0, 1:].tolist()
-    fork = Topology((ROOT, ROOT))
+    tree = chain(2) if backbone.chains_only else Topology((ROOT, ROOT))
     relative = 1e-3 if stock.dtype == torch.float32 else 5e-2
     bound = relative * float(stock.abs().max().clamp_min(1e-6))
     prompt = backbone.text_prompt(ids[:, :2])
     cache = backbone.new_cache(prompt, room=4)
     backbone.prefill(prompt, cache)
-    mask = trees.attention_mask([2], trees.ancestors(fork, backbone.device))
+    mask = trees.attention_mask([2], trees.ancestors(tree, backbone.device))
     tokens = torch.tensor([[root, rejected, accepted]], device=backbone.device)
-    positions = prompt.positions(trees.depths(fork, backbone.device)[None])
+    positions = prompt.positions(trees.depths(tree, backbone.device)[None])
     called = backbone.forward(tokens, positions, cache, mask)[:, 2]
+    if backbone.chains_only:  # a leaf of a tree does not see the other one; a chain is rolled back
+        cache.keep([2], [[0]])
+        called = backbone.forward(tokens[:, 2:], positions[..., 1:2], cache, None)[:, 0]
     difference = float((called.to(stock.device) - stock).abs().max())
     return None if difference <= bound else difference

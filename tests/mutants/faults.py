@@ -45,6 +45,8 @@ GROWTH = ("tests/unit/drafting/test_model_drafter_growth.py",)
 DRAFTER = ("tests/unit/drafting/test_model_drafter.py",)
 ROWS = ("tests/unit/drafting/test_draft_rows.py",)
 CACHE = ("tests/unit/models/test_kv_cache.py",)
+INDEXED = ("tests/unit/models/test_indexed_cache.py",)
+INDEXERS = _only("tests/exact/test_indexers.py", "trees or join or second_turn")
 PROMPT = ("tests/unit/models/test_prompt.py",)
 PRUNED = ("tests/unit/drafting/test_pruning.py",)
 SIMILARITY_ROWS = _only("tests/unit/models/attention/test_similarities.py", "rows_of_all_kinds")
@@ -373,10 +375,38 @@ FAULTS = (
         CACHE,
     ),
     Fault(
+        "keys of indexers do not move with accepted tokens",
+        "draftlens/models/kv_cache.py",
+        "store.buffers.block for store in self.stores",
+        "layer.buffers.block for layer in self.layers",
+        INDEXERS,
+    ),
+    Fault(
+        "a row that moves has the keys of another for its indexers",
+        "draftlens/models/kv_cache.py",
+        "            for store in self.stores:\n                store.buffers.copy_row",
+        "            for store in self.layers:\n                store.buffers.copy_row",
+        INDEXERS,
+    ),
+    Fault(
+        "indexers of new rows write the keys of the first ones",
+        "draftlens/models/indexed_cache.py",
+        "indexer = None if self.indexer is None else self.indexer.of_rows(cache)",
+        "indexer = self.indexer",
+        INDEXED,
+    ),
+    Fault(
+        "indexers of a few tokens are compared as they are",
+        "draftlens/models/indexed_cache.py",
+        "setattr(module, name, min(value, FEW[name]))",
+        "pass",
+        _only("tests/exact/test_indexers.py", "wrong_selection"),
+    ),
+    Fault(
         "the row that moves is not copied",
         "draftlens/models/kv_cache.py",
-        "layer.buffers.copy_row(last, row, self.lengths[last])",
-        "layer.buffers.copy_row(row, row, self.lengths[last])",
+        "store.buffers.copy_row(last, row, self.lengths[last])",
+        "store.buffers.copy_row(row, row, self.lengths[last])",
         CACHE,
     ),
     Fault(

@@ -16,7 +16,6 @@ from draftlens.core import tree as trees
 from draftlens.core.tree import chain
 from draftlens.drafting.adaptive.costs import CostCurve
 from draftlens.models.adapter import Backbone
-from draftlens.models.kv_cache import KVCache
 
 WIDTHS: tuple[int, ...] = (1, 3, 6, 2, 26, 4, 49, 9, 13, 98, 196, 392)
 """Widths of the first forwards, the most useful ones first: the time may end after any of them. The
@@ -195,8 +194,7 @@ class _Scratch:
         self.prompt = backbone.text_prompt(
             torch.ones(1, 1, dtype=torch.long, device=backbone.device)
         )
-        layers = backbone.text_config.num_hidden_layers
-        self.cache = KVCache(layers, 1, CONTEXT + max(WIDTHS), grows=True)
+        self.cache = backbone.empty_cache(1, CONTEXT + max(WIDTHS))
 
     @property
     def has_layers(self) -> bool:
