@@ -51,7 +51,7 @@ class StockFamily:
         tokens: of a picture; 0 where none is tried.
         pixels: names and shapes of the tensors of a picture.
         types: the name of the argument that marks picture tokens by 1, if there is one.
-        cause: of the refusal of draft tokens.
+        cause: of the refusal of draft tokens; empty where they can be verified.
     """
 
     name: str
@@ -65,7 +65,7 @@ class StockFamily:
     types: str | None = None
 
     def __str__(self) -> str:
-        return self.name
+        return self.name + ("Text" if self.kind == "ForCausalLM" else "")
 
     def build(self) -> Any:
         torch.manual_seed(0)
@@ -85,7 +85,7 @@ class StockFamily:
         return model
 
 
-SLIDES, RECURS = "SlidingWindowLayer", "LinearAttentionLayer"
+OWN_MASK, RECURS = "builds its own attention mask", "LinearAttentionLayer"
 PIXELS = settings(pixel_values=(1, 3, SIDE, SIDE))
 PATCHES = settings(pixel_values=(16, 3 * 2 * 4 * 4))
 GRID = settings(image_grid_thw=torch.tensor([[1, 4, 4]]))
@@ -102,19 +102,37 @@ QWEN_IDS = settings(
     image_token_id=PICTURE, video_token_id=202, vision_start_token_id=203, vision_end_token_id=204
 )
 
+MUSE = settings(
+    image_token_id=PICTURE,
+    video_token_id=202,
+    out_hidden_size=128,
+    projector_hidden_size=64,
+    vision_config=settings(
+        **VISION,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        patch_size=4,
+        pos_emb_height=8,
+        pos_emb_width=8,
+        max_position_embeddings=64,
+    ),
+)
+FEW_EXPERTS = settings(num_local_experts=4, num_experts_per_tok=2, moe_intermediate_size=16)
+
 STOCK_FAMILIES = (
     StockFamily(
         "Gemma3",
-        SLIDES,
+        OWN_MASK,
         text=SLIDING,
         config=settings(vision_config=SIGLIP, mm_tokens_per_image=4, image_token_index=PICTURE),
         tokens=4,
         pixels=PIXELS,
         types="token_type_ids",
     ),
+    StockFamily("Gemma3", "", text=SLIDING, kind="ForCausalLM"),
     StockFamily(
         "Gemma3n",
-        SLIDES,
+        "",
         text={
             **SLIDING,
             "vocab_size_per_layer_input": TEXT["vocab_size"],
@@ -126,9 +144,10 @@ STOCK_FAMILIES = (
         },
         kind="ForCausalLM",
     ),
+    StockFamily("Gemma4", "", text=GEMMA4, kind="ForCausalLM"),
     StockFamily(
         "Gemma4",
-        SLIDES,
+        OWN_MASK,
         text={**GEMMA4, "use_bidirectional_attention": "vision"},
         config=settings(
             vision_config=settings(
@@ -207,7 +226,7 @@ STOCK_FAMILIES = (
     ),
     StockFamily(
         "Cohere2Vision",
-        SLIDES,
+        "",
         text={**SLIDING, "model_type": "cohere2"},
         config=settings(
             vision_config=SIGLIP,
@@ -220,7 +239,7 @@ STOCK_FAMILIES = (
     ),
     StockFamily(
         "Exaone4_5_",
-        SLIDES,
+        "",
         text={**SLIDING, "model_type": "exaone4"},
         config=settings(
             vision_config=settings(
@@ -279,6 +298,123 @@ STOCK_FAMILIES = (
         ),
     ),
 )
+
+WINDOWED = (
+    StockFamily("Cohere2", "", text=SLIDING, kind="ForCausalLM"),
+    StockFamily("Ministral", "", text=SLIDING, kind="ForCausalLM"),
+    StockFamily("Mistral", "", text={"sliding_window": WINDOW}, kind="ForCausalLM"),
+    StockFamily("Qwen2", "", text={**SLIDING, "use_sliding_window": True}, kind="ForCausalLM"),
+    StockFamily("Gemma2", "", text=SLIDING, kind="ForCausalLM"),  # eager, with soft caps
+    StockFamily(
+        "AyaVision",
+        "",
+        text={**SLIDING, "model_type": "cohere2"},
+        config=settings(vision_config=SIGLIP, image_token_index=PICTURE, downsample_factor=2),
+        tokens=4,
+        pixels=PIXELS,
+    ),
+    StockFamily(
+        "Mistral3",
+        "",
+        text={"model_type": "mistral", "sliding_window": WINDOW},
+        config=settings(
+            image_token_index=PICTURE,
+            vision_config=settings(
+                **VISION,
+                model_type="pixtral",
+                num_hidden_layers=2,
+                num_attention_heads=2,
+                head_dim=16,
+                image_size=SIDE,
+                patch_size=4,
+            ),
+        ),
+        tokens=4,
+        pixels=PIXELS,
+        fixed=settings(image_sizes=torch.tensor([[SIDE, SIDE]])),
+    ),
+    StockFamily(
+        "Idefics2",
+        "",
+        text={"model_type": "mistral", "sliding_window": WINDOW},
+        config=settings(
+            image_token_id=PICTURE,
+            vision_config=settings(
+                **VISION, num_hidden_layers=2, num_attention_heads=2, image_size=SIDE, patch_size=4
+            ),
+            perceiver_config=settings(
+                resampler_n_latents=4,
+                resampler_depth=1,
+                resampler_n_heads=2,
+                resampler_head_dim=16,
+                num_key_value_heads=2,
+            ),
+        ),
+        tokens=4,
+        pixels=settings(pixel_values=(1, 1, 3, SIDE, SIDE)),
+    ),
+    StockFamily("MuseGlimmer", "", text=SLIDING, config=MUSE),
+    StockFamily(
+        "MuseSpark",
+        "",
+        text={**SLIDING, **FEW_EXPERTS, "moe_hidden_size": 32, "output_multiplier": 0.7},
+        config=settings(
+            **MUSE,
+            audio_token_id=203,
+            audio_config=settings(
+                hidden_sizes=[16] * 4, depths=[1] * 4, out_hidden_size=TEXT["hidden_size"]
+            ),
+        ),
+    ),
+    StockFamily(
+        "Step3p7",
+        "",
+        text={
+            **SLIDING,
+            **FEW_EXPERTS,
+            "n_routed_experts": 4,
+            "share_expert_dim": 16,
+            "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+        },
+        config=settings(
+            image_token_id=PICTURE,
+            vision_config=settings(
+                **VISION,
+                num_hidden_layers=2,
+                num_attention_heads=2,
+                image_size=SIDE,
+                patch_size=4,
+                max_position_embeddings=16,
+            ),
+        ),
+    ),
+    StockFamily(
+        "CohereCompass",
+        "",
+        text={
+            **SLIDING,
+            "logit_scale": 0.5,
+            "rope_parameters": {"sliding_attention": MROPE, "full_attention": None},
+        },
+        config=settings(
+            **QWEN_IDS,
+            vision_config=settings(
+                **QWEN_VISION,
+                out_hidden_size=64,
+                num_position_embeddings=64,
+                deepstack_visual_indexes=[0],
+            ),
+        ),
+        tokens=4,
+        pixels=PATCHES,
+        fixed=GRID,
+        types="mm_token_type_ids",
+    ),
+    *(family for family in STOCK_FAMILIES if not family.cause),
+)
+"""Families some of whose layers have sliding windows, and which drafts can be verified for."""
+
+PLAIN = tuple(family for family in STOCK_FAMILIES if family.cause)
 
 
 @cache

@@ -23,6 +23,7 @@ from draftlens.models.forward_backend import EAGER, EndsChain, Passes
 from draftlens.models.kv_cache import BLOCK, LAYERS_PER_BLOCK, KVCache
 from draftlens.models.media_features import with_features
 from draftlens.models.model_state import Slot, capture_arguments, layers_of, lock_of, watched_layers
+from draftlens.models.outer_model import embedding_of, logit_scale_of
 from draftlens.models.products import ModelProducts
 from draftlens.models.prompt import (
     PixelEncoder,
@@ -46,6 +47,7 @@ from draftlens.models.support import (
     execution_device,
     has_groups,
     indexers_of,
+    kinds_of,
     media_ids,
     model_parts,
     no_direct_calls,
@@ -75,9 +77,10 @@ class Backbone:
         retokenizer: of a draft whose tokenizer is not that of its target; else None.
         passes: computes decode forwards; the model's modules do unless `compile` sets it.
         products: the libraries that multiply matrices while the modules run.
-        divisor: of the logits after the output head.
+        scale, divisor: of the logits after the output head.
+        kinds: of its layers; None if all attend fully to keys of their own.
         indexers: of layers that select the tokens that they attend to; None if none does.
-        chains_only: why draft tokens must be a chain; empty if they may be a tree.
+        chains_only: why draft tokens must form chains; empty if they may form trees.
         plain_only: why draft tokens cannot be verified, so that the model answers by the steps of
             stock `generate` alone (`models.stock_rows`); empty if they can.
 
@@ -99,8 +102,6 @@ class Backbone:
         # The head of HYV4 keeps 32 bits in a model of 16.
         head_dtype = getattr(getattr(self.head, "weight", None), "dtype", None)
         self._widens = head_dtype is torch.float32 is not model.dtype
-        # Granite models divide the logits after their head.
-        self.divisor = float(getattr(self.text_config, "logits_scaling", None) or 1.0)
         with self._lock.exclusive():
             self.attention = getattr(self.decoder, "config", model.config)._attn_implementation
         check_attention(self.name, self.attention)
@@ -119,8 +120,12 @@ class Backbone:
         self.has_groups = self.indexers is None and has_groups(self.text_config)
         self.plain_only = missing or no_rollback(self.name, self.text_config, self.indexers)
         self.chains_only = "" if self.indexers is None else self.indexers.chains_only
+        self.kinds = None if self.plain_only else kinds_of(self.text_config)
         if not self.plain_only:
             with self._lock.exclusive():
+                self.scale = logit_scale_of(self)
+                self.divisor = self.scale.divisor if self.scale else 1.0
+                self.embed = embedding_of(self)
                 self.plain_only = _DIRECT_CALLS.get_or_make(model, lambda: no_direct_calls(self))
         if self.plain_only:
             from draftlens.models.stock_rows import StockPasses
@@ -239,15 +244,16 @@ class Backbone:
         """A cache for so many rows and, until it grows, tokens of each."""
         # The layers of a block lie on one device.
         layers_per_block = 1 if self.is_spread else LAYERS_PER_BLOCK
-        if self.indexers is not None:
-            return self.indexers.new_cache(rows, capacity, layers_per_block)  # type: ignore[no-any-return]
+        for made_by in (self.indexers, self.kinds):
+            if made_by is not None:
+                return made_by.new_cache(rows, capacity, layers_per_block)  # type: ignore[no-any-return]
         num_layers = self.text_config.num_hidden_layers
         return KVCache(num_layers, rows, capacity, True, layers_per_block)
 
     @torch.no_grad()
     def followed_by(self, prompt: Prompt, tokens: Tensor) -> Prompt:
         """The prompt with text tokens, int64 ``[B, T]``, after each row."""
-        return prompt.followed_by(self.embed(tokens))
+        return prompt.followed_by(self.embed(tokens), self.token_inputs(tokens))
 
     # Inference mode, which no_grad is not, skips the bookkeeping of views and versions: 15% of a
     # small model's forward. It stays inside this method, so that no inference tensor is left on the
@@ -277,7 +283,7 @@ class Backbone:
                 prompt.embeds, prompt.position_ids, cache, None, attention, prompt
             )
         cache.truncate(prompt.lengths)
-        return self._logits(_last(hidden, prompt.lengths, num_logits))
+        return self._logits(prompt.last(hidden, num_logits))
 
     @torch.inference_mode()
     def read_on(
@@ -298,7 +304,7 @@ class Backbone:
         with self.running(attention), self.products.of_prompt(part):
             hidden = self._hidden(part.embeds, part.position_ids, cache, mask, attention, part)
         cache.advance(part.lengths)
-        return self._logits(_last(hidden, part.lengths, 1))
+        return self._logits(part.last(hidden, 1))
 
     def _read_by_passes(
         self, part: Prompt, cache: KVCache, attention: AttentionPass | None, num_logits: int
@@ -390,7 +396,8 @@ class Backbone:
         grouping = self._grouping() if copies_keys else nullcontext()
         with self.products.of_tokens(tokens), grouping:
             embeds = self.embed(tokens)
-            return self._logits(self._hidden(embeds, position_ids, cache, mask, attention))
+            hidden = self._hidden(embeds, position_ids, cache, mask, attention, tokens=tokens)
+            return self._logits(hidden)
 
     @contextmanager
     def watching(
@@ -467,39 +474,39 @@ class Backbone:
         mask: Tensor | None,
         attention: AttentionPass | None,
         prompt: Prompt | None = None,
+        tokens: Tensor | None = None,
     ) -> Tensor:
-        """The last hidden states ``[B, T, D]`` of one call of the language model; `prompt` is what
-        it reads, None for answer tokens."""
-        extra = {} if prompt is None else prompt.extra
+        """The last hidden states ``[B, T, D]`` of one call of the language model, which reads
+        `prompt` or answer `tokens`. Without a mask it makes those of a prompt itself."""
+        given = {"attention_mask": self.attention_mask(mask), **(prompt.extra if prompt else {})}
+        if self.kinds is not None:
+            given |= self.kinds.arguments(self, cache, mask, tokens, whole=attention is not None)
         output = self.decoder(
             inputs_embeds=embeds,
-            attention_mask=self._attention_mask(mask),
             position_ids=position_ids,
             use_cache=True,
             **with_cache(cache),
-            **extra,
+            **given,
             **({} if attention is None else {ARGUMENT: attention}),
         )
         return output.last_hidden_state  # type: ignore[no-any-return]
 
     def _logits(self, hidden: Tensor) -> Tensor:
         logits: Tensor = self.head(hidden.float() if self._widens else hidden)
-        if self.divisor != 1:
-            logits = logits / self.divisor
+        if self.scale is not None:
+            logits = self.scale(logits)
         return logits.to(self.device)
 
-    def _attention_mask(self, mask: Tensor | None) -> Tensor | None:
+    def attention_mask(self, mask: Tensor | None) -> Tensor | None:
+        """A boolean mask in the form that the attention of the model takes."""
         if mask is None or self.attention == "sdpa":
             return mask
         return additive(mask, self.model.dtype)
 
     def _language_inputs(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        return capture_arguments(self._lock, self.model, self.decoder, inputs)
+        arguments = capture_arguments(self._lock, self.model, self.decoder, inputs)
+        return {**self.token_inputs(arguments.get("input_ids")), **arguments}
 
-
-def _last(hidden: Tensor, lengths: Sequence[int], count: int) -> Tensor:
-    """The hidden states ``[B, L, D]`` of each row's last `count` tokens."""
-    ends = torch.tensor(lengths, device=hidden.device)[:, None]
-    last = ends - count + torch.arange(count, device=hidden.device)
-    rows = torch.arange(len(lengths), device=hidden.device)[:, None]
-    return hidden[rows, last]
+    def token_inputs(self, tokens: Tensor | None) -> dict[str, Tensor]:
+        """Further arguments of the language model for text tokens ``[..., T]``, if any."""
+        return self.kinds.token_inputs(self, tokens) if self.kinds else {}

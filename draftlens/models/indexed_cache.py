@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import DynamicCache
-from transformers.cache_utils import DummyLayer
+from transformers.cache_utils import DummyLayer, DynamicSlidingWindowLayer
 
 from draftlens.core import tree as trees
 from draftlens.core.errors import InputError, UnsupportedModelError
@@ -144,6 +144,8 @@ class IndexedCache(KVCache):
             )
             for keeps, selects in zip(keep, select, strict=True)
         ]
+        for layer, kind in zip(self.layers, kinds, strict=True):
+            layer.buffers.slides = type(kind) is DynamicSlidingWindowLayer
 
     @property
     def stores(self) -> list[Any]:

@@ -85,6 +85,8 @@ def _alike(stacked: Tensor, states: Tensor) -> bool:
 class LayerBuffers:
     """Keys and values of one layer for all rows, spare rows included."""
 
+    slides = False  # whether passes read no more than `KVCache.first_seen` lets them
+
     def __init__(self, block: LayerBlock, index: int) -> None:
         self.block = block
         self.index = index
@@ -181,11 +183,13 @@ class KVCache(Cache):  # type: ignore[misc]
     Attributes:
         lengths: tokens that each row holds.
         held: by row the first of its tokens as a prompt cache knows them; None where it does not.
+        first_seen: the first slot that the next pass reads in layers that slide.
         is_local: whether this process holds all tokens; a pass of a cache that is not local needs
             `directing`.
     """
 
     is_local: ClassVar[bool] = True
+    first_seen = 0
     _whole: _Whole | None = None
 
     def __init__(
@@ -436,7 +440,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
     def update(
         self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        """Write ``[B, H, T, D]`` after each row's length; returns views up to the longest row."""
+        """Write ``[B, H, T, D]`` after each row's length; returns views of what the pass reads."""
         cache = self.cache
         num_tokens = key_states.shape[2]
         end = max(cache.lengths) + num_tokens
@@ -455,7 +459,8 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
             row = torch.arange(len(cache.lengths), device=self.device)[:, None]
             keys[row, :, slots] = key_states.transpose(1, 2)
             values[row, :, slots] = value_states.transpose(1, 2)
-        return keys[:, :, :end], values[:, :, :end]
+        first = cache.first_seen if self.buffers.slides else 0
+        return keys[:, :, first:end], values[:, :, first:end]
 
     def put(self, row: int, start: int, keys: Tensor, values: Tensor) -> None:
         """Write states ``[H, n, D]`` of one row."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -38,11 +39,19 @@ PASSED_SEPARATELY = (
 ASSISTED = ("prompt_lookup_num_tokens", "assistant_early_exit")
 """Options of a GenerationConfig that request stock assisted generation."""
 
+TOKEN_INPUTS = "per_layer_inputs"
+"""Inputs ``[B, L, layers, D]`` of each token for each layer, of Gemma 3n and 4. `LayerKinds` makes
+those of text."""
+
 PROMPT_ONLY = (
     *("visual_pos_masks", "deepstack_visual_embeds"),
     *("vision_mask", "deepstack_features"),  # of Granite 4 Vision
+    TOKEN_INPUTS,
 )
 """Further tensors of a language model that concern the prompt's own tokens only."""
+
+
+NO_ARGUMENTS: Mapping[str, Tensor] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -207,8 +216,16 @@ class Prompt:
         ``[B, T]``."""
         return self.next_position + steps
 
-    def followed_by(self, embeds: Tensor) -> Prompt:
-        """The prompt with embeddings ``[B, T, D]`` after each row's last token."""
+    def last(self, hidden: Tensor, count: int) -> Tensor:
+        """The hidden states ``[B, L, D]`` of each row's last `count` tokens."""
+        ends = torch.tensor(self.lengths, device=hidden.device)[:, None]
+        last = ends - count + torch.arange(count, device=hidden.device)
+        rows = torch.arange(len(self.lengths), device=hidden.device)[:, None]
+        return hidden[rows, last]
+
+    def followed_by(self, embeds: Tensor, further: Mapping[str, Tensor] = NO_ARGUMENTS) -> Prompt:
+        """The prompt with embeddings ``[B, T, D]`` and further arguments of text tokens after each
+        row's last token."""
         num_rows, num_tokens = embeds.shape[:2]
         steps = torch.arange(num_tokens, device=self.next_position.device).expand(num_rows, -1)
         slots = torch.tensor(self.lengths)[:, None] + torch.arange(num_tokens)
@@ -224,7 +241,9 @@ class Prompt:
 
         extra = dict(self.extra)
         for name, value in self.extra.items():
-            if _per_token(value, self.visual.shape):  # masks of tokens that represent pixels
+            if name in further:
+                extra[name] = extended(value, further[name])
+            elif _per_token(name, value, self.visual.shape):  # which tokens represent pixels
                 new = value.new_zeros(num_rows, num_tokens, *value.shape[2:])
                 extra[name] = extended(value, new)
         return replace(
@@ -398,8 +417,9 @@ def _gather_tokens(values: Mapping[str, Any], order: Tensor, shape: torch.Size) 
     """The same values, tensors of one entry per token reordered by ``[B, L]``."""
     gathered = dict(values)
     for key, value in values.items():
-        if _per_token(value, shape):
-            gathered[key] = value.gather(1, order.view(*shape, *value.shape[2:]))
+        if _per_token(key, value, shape):
+            index = order.view(*shape, *[1] * (value.ndim - 2)).expand(*shape, *value.shape[2:])
+            gathered[key] = value.gather(1, index)
     return gathered
 
 
@@ -411,6 +431,7 @@ def _holds_tensors(value: Any) -> bool:
     return isinstance(value, Tensor)
 
 
-def _per_token(value: Any, shape: torch.Size) -> bool:
-    """Whether a value is a tensor ``[B, L]`` or ``[B, L, 1]``."""
-    return isinstance(value, Tensor) and value.shape in (shape, (*shape, 1))
+def _per_token(name: str, value: Any, shape: torch.Size) -> bool:
+    """Whether a value is a tensor ``[B, L]`` or ``[B, L, 1]``, or else is known to be of tokens."""
+    is_known = name == TOKEN_INPUTS
+    return isinstance(value, Tensor) and (is_known or value.shape in (shape, (*shape, 1)))

@@ -19,7 +19,7 @@ from torch import Tensor
 from draftlens.core.options import wrong
 from draftlens.models.kv_cache import HeldTokens, KVCache, LayerStates
 from draftlens.models.model_state import Slot
-from draftlens.models.prompt import Prompt
+from draftlens.models.prompt import TOKEN_INPUTS, Prompt
 
 DIGEST_BYTES = 16
 
@@ -140,7 +140,12 @@ def prompt_digests(prompt: Prompt, row: int) -> np.ndarray:
     the vision features of visual tokens), positions and further features."""
     length = prompt.lengths[row]
     visual = prompt.visual[row, :length]
-    tokens = _tokens(prompt.embeds[row, :length], prompt.position_ids[..., row, :length])
+    further = prompt.extra.get(TOKEN_INPUTS)
+    tokens = _tokens(
+        prompt.embeds[row, :length],
+        prompt.position_ids[..., row, :length],
+        None if further is None else further[row, :length],
+    )
     features = [_bytes(value) for value in _visual_features(prompt, row)]
     digests = []
     place = 0  # among the visual tokens of the row
@@ -154,9 +159,10 @@ def prompt_digests(prompt: Prompt, row: int) -> np.ndarray:
     return _table(digests)
 
 
-def answer_digests(embeds: Tensor, positions: Tensor) -> np.ndarray:
-    """Digests of text tokens with embeddings ``[T, D]`` and positions ``[..., T]``."""
-    tokens = _tokens(embeds, positions)
+def answer_digests(embeds: Tensor, positions: Tensor, further: Tensor | None = None) -> np.ndarray:
+    """Digests of text tokens with embeddings ``[T, D]``, positions ``[..., T]`` and their inputs
+    for each layer, if any, ``[T, layers, D']``."""
+    tokens = _tokens(embeds, positions, further)
     return _table(blake2b(token.tobytes(), digest_size=DIGEST_BYTES).digest() for token in tokens)
 
 
@@ -184,10 +190,12 @@ def _visual_features(prompt: Prompt, row: int) -> list[Tensor]:
     return features
 
 
-def _tokens(embeds: Tensor, positions: Tensor) -> np.ndarray:
-    """Embeddings ``[T, D]`` and positions ``[..., T]`` as bytes of each token."""
+def _tokens(embeds: Tensor, positions: Tensor, further: Tensor | None = None) -> np.ndarray:
+    """Embeddings ``[T, D]``, positions ``[..., T]`` and inputs for layers as bytes of each
+    token."""
     places = positions.reshape(-1, positions.shape[-1]).T
-    return np.concatenate([_bytes(embeds), _bytes(places)], 1)
+    values = [embeds, places] if further is None else [embeds, places, further]
+    return np.concatenate([_bytes(value) for value in values], 1)
 
 
 def _bytes(values: Tensor) -> np.ndarray:

@@ -10,7 +10,7 @@ from torch import Tensor
 from draftlens.models.adapter import Backbone
 from draftlens.models.attention.scores import AttentionProbe
 from draftlens.models.kv_cache import HeldTokens, KVCache
-from draftlens.models.prompt import Prompt
+from draftlens.models.prompt import TOKEN_INPUTS, Prompt
 from draftlens.models.prompt_cache import answer_digests, prompt_digests
 from draftlens.models.prompt_subset import gather
 from draftlens.models.support import changing_frequencies, reads_with_original
@@ -160,5 +160,6 @@ def store_answer(
     ids = torch.tensor(tokens, device=backbone.device).clamp_max(backbone.vocab_size - 1)
     positions = next_position + torch.arange(len(tokens), device=next_position.device)
     with torch.inference_mode():
-        digests = answer_digests(backbone.embed(ids), positions)
+        further = backbone.token_inputs(ids).get(TOKEN_INPUTS)
+        digests = answer_digests(backbone.embed(ids), positions, further)
     backbone.prompt_cache.store(backbone.model, cached.followed_by(digests), cache, row)

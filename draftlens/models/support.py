@@ -6,18 +6,21 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from transformers import DynamicCache, GenerationMixin
-from transformers.cache_utils import DummyLayer, DynamicIndexedLayer, DynamicLayer
+from transformers.cache_utils import DynamicIndexedLayer, DynamicLayer
 
 from draftlens.core import tree as trees
 from draftlens.core.errors import InputError, UnsupportedModelError
 from draftlens.core.options import shown
 from draftlens.core.tree import ROOT, Topology, chain
+
+if TYPE_CHECKING:
+    from draftlens.models.layer_kinds import LayerKinds
 
 CACHE_ARGUMENTS = ("cache", "past_key_values")
 """In any version of transformers."""
@@ -213,7 +216,7 @@ ATTENTION = ("sdpa", "eager")
 KINDS_OF_TOKENS = ("token_type_ids", "mm_token_type_ids")
 """Arguments that mark the tokens of pictures in a prompt."""
 
-_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """What models raise on inputs that they do not take."""
 
 MEDIA = ("image", "video", "vision", "audio", "img", "boi", "eoi")
@@ -284,20 +287,30 @@ def execution_device(module: Any) -> torch.device:
 
 
 def no_rollback(model_name: str, text_config: Any, indexers: Any = None) -> str:
-    """Why the cache cannot be rolled back, naming the kind of layer: one has a sliding window,
-    linear attention or another recurrent state, or attends to pictures apart from the text. Empty
-    if it can."""
+    """Why the cache cannot be rolled back, naming the kind of layer: one has linear attention or
+    another recurrent state, or attends to pictures apart from the text. Empty if it can."""
     if getattr(text_config, "cross_attention_layers", None):
         return f"{model_name} attends to pictures through layers of cross-attention"
     if indexers is not None and indexers.refusal:
         return str(indexers.refusal)
-    for layer in DynamicCache(config=text_config).layers:
-        if type(layer) not in (DynamicLayer, DummyLayer) and not is_indexed(layer):
-            return (
-                f"{model_name} keeps a {type(layer).__name__}, which cannot be rolled back when a "
-                "draft token is rejected"
-            )
-    return ""
+    layers = DynamicCache(config=text_config).layers
+    if all(type(layer) is DynamicLayer for layer in layers):
+        return ""
+    from draftlens.models.layer_kinds import unsupported
+
+    return unsupported(model_name, text_config, layers)
+
+
+def kinds_of(text_config: Any) -> LayerKinds | None:
+    """The kinds of a language model's layers that `no_rollback` has nothing against; None if all
+    attend fully to keys of their own, or only select some of them."""
+    layers = DynamicCache(config=text_config).layers
+    if all(type(layer) is DynamicLayer for layer in layers):
+        return None
+    from draftlens.models.layer_kinds import LayerKinds
+
+    kinds = LayerKinds.of(text_config)
+    return kinds if kinds.window or not any(map(is_indexed, layers)) else None
 
 
 def indexers_of(backbone: Any) -> Any:
@@ -354,7 +367,9 @@ def no_direct_calls(backbone: Any) -> str:
         difference = _difference(backbone)
     except torch.OutOfMemoryError:
         raise
-    except _ERRORS as error:
+    except UnsupportedModelError as error:
+        return str(error)
+    except ERRORS as error:
         cause = " ".join(str(error).split()) or type(error).__name__
         return f"{backbone.name} cannot read a text of four tokens by its language model ({cause})"
     if difference is not None:
@@ -362,15 +377,23 @@ def no_direct_calls(backbone: Any) -> str:
             f"{backbone.name} computes other logits when its language model is called directly "
             f"(they differ by {difference:.3g}), so its answers could not be kept the same"
         )
+    if backbone.kinds is not None and (reason := _layer_misfit(backbone)):
+        return reason
     if backbone.indexers is not None and (reason := backbone.indexers.misfit(backbone)):
         return str(reason)
     try:
         _encode_marked_tokens(backbone)
     except UnsupportedModelError as error:
         return str(error)
-    except _ERRORS:  # it takes no such text
+    except ERRORS:  # it takes no such text
         pass
     return ""
+
+
+def _layer_misfit(backbone: Any) -> str:
+    from draftlens.models.layer_kinds import misfit
+
+    return misfit(backbone)
 
 
 def _encode_marked_tokens(backbone: Any) -> None:

@@ -14,6 +14,7 @@ from draftlens.core.options import Registry, shown
 from draftlens.models.adapter import Backbone
 from draftlens.models.forward_backend import EAGER, Passes
 from draftlens.models.model_state import Slot
+from draftlens.models.outer_model import ReplacingEmbedding
 
 Compile = bool | str
 """The option `compile`: what computes decode forwards. False: the model's modules; a name of
@@ -238,7 +239,7 @@ def describe_passes(backbone: Backbone) -> dict[str, str]:
             continue
         engine = PASSES[name]()
         try:
-            reason = engine.missing or engine.refusal(backbone)
+            reason = engine.missing or _beyond(engine, backbone) or engine.refusal(backbone)
             facts[name] = f"never: {reason}" if reason else engine.ready(backbone)
         except OSError as error:
             facts[name] = f"never: {error}"
@@ -270,7 +271,7 @@ def _made(backbone: Backbone, engine: PassEngine, automatic: bool = False) -> Pa
     if engine in made.failures:
         return made.failures[engine]
     try:
-        reason = backbone.plain_only or engine.refusal(backbone)
+        reason = backbone.plain_only or _beyond(engine, backbone) or engine.refusal(backbone)
         if reason is None and automatic:
             reason = engine.unsuited(backbone)
         if reason is not None:
@@ -283,6 +284,19 @@ def _made(backbone: Backbone, engine: PassEngine, automatic: bool = False) -> Pa
     passes.engine = engine
     made.passes[engine] = passes
     return passes
+
+
+def _beyond(engine: PassEngine, backbone: Backbone) -> str:
+    """Why no engine but the modules computes the passes of a model; empty if one may."""
+    if isinstance(engine, ModuleEngine):
+        return ""
+    if backbone.kinds is not None:
+        return "some of its layers have sliding windows or share keys"
+    if backbone.scale is not None and not backbone.scale.is_quotient:
+        return "its logits are scaled or capped after the output head"
+    if isinstance(backbone.embed, ReplacingEmbedding):
+        return "it reads placeholders of media in answers as other tokens"
+    return ""
 
 
 def _say_once(backbone: Backbone, level: int, text: str) -> None:

@@ -11,7 +11,7 @@ import torch
 import transformers as hf
 from families import VOCAB, settings
 from stock import stock
-from stock_families import STOCK_FAMILIES, StockFamily, model_of, prompts
+from stock_families import PLAIN, StockFamily, model_of, prompts
 from torch import Tensor
 from transformers import LogitsProcessor, TopKLogitsWarper
 
@@ -24,10 +24,10 @@ from draftlens.models.adapter import Backbone
 
 NEW = 20
 SAMPLED = {"do_sample": True, "top_k": 40, "max_new_tokens": NEW}
-every_family = pytest.mark.parametrize("family", STOCK_FAMILIES, ids=str)
+every_family = pytest.mark.parametrize("family", PLAIN, ids=str)
 every_input = pytest.mark.parametrize(
     ("family", "pictures"),
-    [(family, seen) for family in STOCK_FAMILIES for seen in {False, bool(family.tokens)}],
+    [(family, seen) for family in PLAIN for seen in {False, bool(family.tokens)}],
     ids=str,
 )
 
@@ -62,7 +62,7 @@ def test_padded_texts_are_read_row_by_row() -> None:
     config = hf.Kosmos2_5Config(text_config=text, vision_config=vision)
     model = hf.Kosmos2_5ForConditionalGeneration(config).eval()
     model.generation_config.update(pad_token_id=0, eos_token_id=None)
-    family = STOCK_FAMILIES[-1]
+    family = PLAIN[-1]
     given = prompts(family, (19, 12))
     expected = [stock(model, row, max_new_tokens=NEW)[0] for row in alone(family, given)]
     assert model.generate(**given, max_new_tokens=NEW)[1, 19:].tolist() != expected[1]

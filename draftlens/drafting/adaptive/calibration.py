@@ -194,7 +194,7 @@ class _Scratch:
         self.prompt = backbone.text_prompt(
             torch.ones(1, 1, dtype=torch.long, device=backbone.device)
         )
-        self.cache = backbone.empty_cache(1, CONTEXT + max(WIDTHS))
+        self.cache = backbone.new_cache(self.prompt, CONTEXT + max(WIDTHS))
 
     @property
     def has_layers(self) -> bool:

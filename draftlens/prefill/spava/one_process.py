@@ -84,6 +84,11 @@ def check_directed(backbone: Backbone) -> None:
     softmax of scaled products."""
     if _CHECKED.get(backbone.model):
         return
+    if backbone.kinds is not None:
+        raise UnsupportedModelError(
+            f"{backbone.name} has layers with sliding windows or shared keys, whose prompts are "
+            "not divided: use prefill 'full'"
+        )
     ids = torch.tensor([[1, 2, 3, 4]], device=backbone.device) % backbone.vocab_size
     prompt = backbone.text_prompt(ids)
     stock = backbone.prefill(prompt, backbone.new_cache(prompt, 1))

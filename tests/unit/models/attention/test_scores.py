@@ -246,7 +246,7 @@ def test_a_language_model_is_as_it_was() -> None:
     assert config._attn_implementation == "sdpa"
 
     class Broken(AttentionProbe):
-        def add(self, query: Tensor, key: Tensor, scaling: float) -> None:
+        def add(self, *_: object) -> None:
             raise FloatingPointError
 
     with pytest.raises(FloatingPointError):

@@ -1,0 +1,344 @@
+"""Models with sliding windows answer what stock `generate` answers, with every kind of draft:
+windows of 8 tokens, which prompts, draft trees and answers cross."""
+
+from __future__ import annotations
+
+import copy
+import random
+from dataclasses import replace
+from functools import cache
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+from conversations import BY_NAME, Conversation, Turn, TurnsCase, check_turns
+from families import FAMILIES, Family, inputs
+from random_trees import choose_at_random
+from stock import LONG, METHODS, NEW, draft, noisy, reference, stock, target
+from stock_families import WINDOW, WINDOWED, StockFamily, model_of, prompts
+from test_parts import in_parts  # noqa: F401 - a fixture
+from test_plain_families import Noise
+from transformers import TopKLogitsWarper
+
+import draftlens
+from draftlens.core import tree as trees
+from draftlens.core.prefill_readings import ATTENTION
+from draftlens.core.sampling import row_seeds
+from draftlens.core.stats import Clock, Stats
+from draftlens.decoding import Session, decode
+from draftlens.methods.base import Models, from_dict
+from draftlens.models.adapter import Backbone
+from draftlens.models.layer_kinds import misfit
+from draftlens.passes.base import attach
+from draftlens.prefill.base import FullPrefill, PrefillReading
+
+ANSWER = 24
+CHAIN = {"method": "speculative", "num_speculative_tokens": 4}
+
+every_family = pytest.mark.parametrize("family", WINDOWED, ids=str)
+
+
+def windowed(name: str, *kinds: str) -> Family:
+    """A family with real processors whose layers of these kinds slide."""
+    family = next(family for family in FAMILIES if family.name == name)
+    slides = {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 0}
+    kinds_of_layers = {"layer_types": [f"{kind}_attention" for kind in kinds]}
+    return replace(
+        family, name=f"{name} {kinds}", text={**family.text, **slides, **kinds_of_layers}
+    )
+
+
+MIXED = windowed("qwen2_5_vl", "sliding", "full")
+ALL = windowed("llava_onevision", "sliding", "sliding")
+both = pytest.mark.parametrize("family", [MIXED, ALL], ids=["mixed", "all"])
+
+EVERY: dict[str, Any] = {
+    **METHODS,
+    "auto": {"tree": "auto"},
+    "specvlm": {"method": "specvlm", "prune_ratio": 0.6, "num_speculative_tokens": 4},
+    "specvlm, all layers": {"method": "specvlm", "prune_ratio": 0.6, "tree": "eagle"},
+    "gather": {
+        "method": "specvlm",
+        "draft": "self",
+        "prune_ratio": 0.5,
+        "num_speculative_tokens": 3,
+    },
+    "tabed": {"method": "tabed", "views": ["multimodal", "pooled", "text"]},
+    "lookup": {"method": "lookup", "window": 1},
+    "mixed": {
+        "method": "mixed",
+        "copying": {"name": "lookup", "window": 1},
+    },
+    "parallel": {"method": "speculative", "schedule": "parallel", "num_speculative_tokens": 3},
+}
+
+
+@cache
+def draft_of(family: StockFamily) -> Any:
+    return noisy(model_of(family), 0.02 if "Muse" in family.name else 0.05)
+
+
+@every_family
+@pytest.mark.parametrize("name", ["chain", "eagle", "lookup"])
+def test_greedy_answers_of_every_family(family: StockFamily, name: str) -> None:
+    """A row that is longer than the window beside one that becomes so."""
+    method = {"chain": CHAIN, "eagle": {"tree": "eagle"}, "lookup": {"method": "lookup"}}[name]
+    model = model_of(family)
+    for pictures in {False, bool(family.tokens)}:
+        given = prompts(family, (19, 5), pictures)
+        result = draftlens.generate(
+            model,
+            given,
+            draft=None if name == "lookup" else draft_of(family),
+            method=method,
+            max_new_tokens=ANSWER,
+        )
+        assert result.tokens == stock(model, given, max_new_tokens=ANSWER)
+        assert result.lossless
+        if name != "lookup":
+            assert 5 < result.stats.accepted < result.stats.drafted
+
+
+@both
+@pytest.mark.parametrize("name", EVERY)
+def test_every_method(family: Family, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures and clips from the real processors, three rows of different lengths."""
+    kind = family.richest
+    if name in ("auto", "mixed"):  # whose own choices depend on times
+        choose_at_random(monkeypatch, random.Random(1))
+    small = None if name in ("gather", "lookup") else draft(family)
+    result = draftlens.generate(
+        target(family), inputs(family, kind), draft=small, method=EVERY[name], max_new_tokens=LONG
+    )
+    assert result.tokens == reference(family, kind, LONG)
+    assert result.lossless
+    if name not in ("gather", "lookup", "mixed"):
+        assert 0 < result.stats.accepted < result.stats.drafted
+
+
+@both
+@pytest.mark.parametrize("ours", [True, False], ids=["target", "draft"])
+def test_windows_on_one_side_only(family: Family, ours: bool) -> None:
+    """The same weights with and without windows, as a target and as a draft."""
+    kind = family.richest
+    whole = next(other for other in FAMILIES if family.name.startswith(f"{other.name} "))
+    answering, drafting = (family, whole) if ours else (whole, family)
+    result = draftlens.generate(
+        target(answering),
+        inputs(family, kind),
+        draft=target(drafting),
+        method={"tree": "eagle"},
+        max_new_tokens=LONG,
+    )
+    assert result.tokens == reference(answering, kind, LONG)
+    assert 0 < result.stats.accepted < result.stats.drafted
+
+
+@every_family
+def test_sampled_answers(family: StockFamily) -> None:
+    """The scale of the logits shows here, where it changes which token is drawn."""
+    model, given = model_of(family), prompts(family, (19, 5))
+    noise = Noise(given["input_ids"].shape[1], row_seeds(5, 2))
+    processors = [TopKLogitsWarper(40), noise]
+    expected = stock(model, given, logits_processor=processors, max_new_tokens=ANSWER)
+    sampled = {"do_sample": True, "top_k": 40, "max_new_tokens": ANSWER, "seed": 5}
+    for drafting in (model, draft_of(family)):
+        result = draftlens.generate(model, given, draft=drafting, method=CHAIN, **sampled)
+        assert result.tokens == expected
+        assert result.stats.accepted > 0
+
+
+@both
+def test_ends_within_accepted_tokens(family: Family) -> None:
+    """Two rows end early and late, one of them inside a run of accepted tokens."""
+    kind = family.richest
+    rows = reference(family, kind, LONG)
+    ends = [rows[0][9], rows[1][5]]
+    expected = stock(target(family), inputs(family, kind), max_new_tokens=LONG, eos_token_id=ends)
+    result = draftlens.generate(
+        target(family),
+        inputs(family, kind),
+        draft=target(family),
+        method={"num_speculative_tokens": 5},
+        max_new_tokens=LONG,
+        eos_token_id=ends,
+    )
+    assert result.tokens == expected
+    assert len({len(row) for row in expected}) > 1
+
+
+def session_of(family: Family, method: Any) -> Session:
+    models = Models(Backbone.of(target(family)), Backbone.of(draft(family)))
+    return Session(models.target, from_dict(method).plan(models), Clock(Stats()))
+
+
+def add(session: Session, family: Family, row: int) -> Any:
+    given = inputs(family, family.richest, (row,))
+    prepared = session.target.prepare(given, max_new_tokens=LONG, do_sample=False)
+    return session.add(prepared, [0], given)[0]
+
+
+@both
+@pytest.mark.parametrize("name", ["chain3", "eagle", "specvlm", "tabed", "lookup"])
+def test_rows_that_join_and_leave(family: Family, name: str) -> None:
+    session = session_of(family, EVERY[name])
+    first = add(session, family, 0)
+    chunks = decode(session)
+    list(islice(chunks, 4))
+    others = [add(session, family, row) for row in (1, 2)]
+    list(islice(chunks, 5))
+    session.remove(first)
+    for _ in chunks:
+        pass
+    expected = reference(family, family.richest, LONG)
+    assert [row.tokens for row in others] == expected[1:]
+    assert first.tokens == expected[0][: len(first.tokens)]
+    assert len(first.tokens) < LONG
+
+
+@both
+@pytest.mark.parametrize("size", [3, 11])
+def test_prompts_in_parts(
+    family: Family,
+    size: int,
+    in_parts: Any,  # noqa: F811
+) -> None:
+    """Rows go on between the parts of the prompts of others."""
+    in_parts(size)
+    session = session_of(family, EVERY["specvlm"])
+    rows = [add(session, family, 1)]
+    chunks = decode(session)
+    next(chunks)
+    rows.append(add(session, family, 0))
+    for _ in chunks:
+        pass
+    expected = reference(family, family.richest, LONG)
+    assert [row.tokens for row in rows] == [expected[1], expected[0]]
+
+
+@both
+@pytest.mark.parametrize("name", ["eagle", "specvlm", "tabed", "lookup", "plain"])
+def test_turns_with_a_prompt_cache(
+    family: Family, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(BY_NAME, family.name, family)
+    method = {"method": "plain"} if name == "plain" else {"method": "speculative", **EVERY[name]}
+    talks = (
+        Conversation((Turn("i"), Turn("", 4), Turn("", 7)), seed=1),
+        Conversation((Turn("", 17), Turn("i", 12), Turn("", 3)), seed=2),
+    )
+    case = TurnsCase(
+        family.name, talks, tuple(method.items()), None if name == "plain" else 0.05,
+        (9, 11, 9), 1 << 28,
+    )  # fmt: skip
+    assert check_turns(case) > 0
+
+
+@pytest.mark.parametrize("name", ["Gemma3n", "Gemma4", "Gemma3"])
+def test_turns_of_a_text_model(name: str) -> None:
+    """The inputs of tokens for each layer tell prompts apart and are made for those of answers."""
+    family = next(each for each in WINDOWED if each.name == name)
+    models = Backbone(model_of(family)), Backbone(draft_of(family))
+    for model in models:
+        model.prompt_cache = draftlens.PromptCache(1 << 28)
+    given = prompts(family, (19,))
+    for _ in range(3):
+        expected = stock(model_of(family), given, max_new_tokens=9)
+        result = draftlens.generate(
+            models[0], given, draft=models[1], method={"tree": "eagle"}, max_new_tokens=9
+        )
+        assert result.tokens == expected
+        ids = torch.cat([given["input_ids"], torch.tensor(expected), torch.tensor([[7, 8]])], 1)
+        given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+@both
+def test_eager_models(family: Family) -> None:
+    """Additive masks, one for each kind of layer; their probed prefill is read by `sdpa`."""
+    model = family.build()
+    model.set_attn_implementation("eager")
+    for method in (METHODS["eagle"], EVERY["gather"], METHODS["chain3"]):
+        result = draftlens.generate(
+            model, inputs(family, family.richest), draft=draft(family), method=method,
+            max_new_tokens=NEW,
+        )  # fmt: skip
+        assert result.tokens == reference(family, family.richest)
+
+
+@both
+def test_attention_is_read_within_the_window(family: Family) -> None:
+    """The scores of pictures are those of eager maps."""
+    backbone = Backbone.of(target(family))
+    prompt = backbone.encode(backbone.prepare(inputs(family, "image", (0,)), max_new_tokens=1))
+    reading = PrefillReading(prompt, backbone.new_cache(prompt, 1), ATTENTION)
+    scores = FullPrefill().run(backbone, reading).readings.attention
+    eager = family.build()
+    eager.set_attn_implementation("eager")
+    with torch.no_grad():
+        output = eager.get_decoder()(
+            inputs_embeds=prompt.embeds,
+            attention_mask=torch.ones(1, prompt.embeds.shape[1], dtype=torch.long),
+            position_ids=prompt.position_ids,
+            use_cache=False,
+            output_attentions=True,
+        )
+    maps = torch.cat(output.attentions).flatten(0, 1)
+    readers = (prompt.visual[0].cumsum(0) > 0) & ~prompt.visual[0]
+    expected = maps[:, readers].sum((0, 1)) * prompt.visual[0]
+    assert torch.allclose(scores[0], expected, atol=1e-5, rtol=1e-5)
+    assert bool((expected[prompt.visual[0]] > 0).any())
+
+
+@pytest.mark.parametrize("name", ["MuseGlimmer", "MuseSpark"])
+def test_placeholders_in_an_answer(name: str) -> None:
+    """Muse reads a placeholder of media without media as the id 0."""
+    family = next(each for each in WINDOWED if each.name == name)
+    model = model_of(family)
+    ids = torch.tensor([[7, 201, 9, 202, 11, 202, 5]])
+    backbone = Backbone.of(model)
+    with torch.no_grad():
+        expected = model(input_ids=ids).logits[:, 2:]
+    prompt = backbone.text_prompt(ids[:, :2])
+    cache = backbone.new_cache(prompt, 9)
+    backbone.prefill(prompt, cache)
+    window = torch.ones(5, 5, dtype=torch.bool).tril()
+    mask = trees.attention_mask([2], window)
+    logits = backbone.forward(ids[:, 2:], prompt.positions(torch.arange(5)[None]), cache, mask)
+    assert torch.allclose(logits, expected, atol=1e-4)
+    assert not torch.equal(backbone.embed(ids), model.get_input_embeddings()(ids))
+
+
+def test_engines_decline(caplog: pytest.LogCaptureFixture) -> None:
+    """With one line; the modules run."""
+    model = copy.deepcopy(target(MIXED))
+    attach([Backbone.of(model)], True)
+    (line,) = [record.message for record in caplog.records if "do not run" in record.message]
+    assert "sliding windows" in line
+    assert not Backbone.of(model).passes.label
+
+
+@pytest.mark.parametrize("prefill", ["spava", "ring"])
+def test_prompts_are_not_divided_among_processes(prefill: str) -> None:
+    with pytest.raises(draftlens.UnsupportedModelError, match="sliding windows") as caught:
+        draftlens.generate(
+            target(MIXED),
+            inputs(MIXED, "image"),
+            method={"method": "plain", "prefill": prefill},
+            max_new_tokens=3,
+        )
+    assert "\n" not in str(caught.value)
+
+
+def test_the_check_of_masks() -> None:
+    """It finds another window and exchanged kinds of layers."""
+    for family in (MIXED, ALL):
+        backbone = Backbone(target(family))
+        kinds = backbone.kinds
+        assert kinds is not None
+        assert misfit(backbone) == ""
+        for window in (WINDOW - 1, WINDOW + 1):
+            backbone.kinds = replace(kinds, window=window)
+            assert "other masks" in misfit(backbone)
+        backbone.kinds = replace(kinds, slides=(False, True))
+        assert misfit(backbone)
