@@ -54,7 +54,7 @@ faults: $(READY)
 check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 	MYPYPATH=benchmarks:tests:lab $(BIN)/mypy benchmarks/*.py benchmarks/*_parts
 	$(BIN)/lint-imports
 

@@ -7,20 +7,31 @@ and beside them the same model with full attention in every layer.
 
 Numbers: logits of one pass over eight tokens against those of eight passes, after prompts of
 several lengths; then after an answer that was read eight tokens at a time and one at a time.
-Writes OUT.json and OUT.md.
+
+Costs: seconds of the processor for passes over several tokens, and for a pass after a rollback,
+before which the layers with states read again what was accepted. Writes OUT.json and OUT.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import statistics
+import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from shared import Benchmark, Report, table
 from torch import Tensor
 from transformers import DynamicCache, Qwen3_5ForCausalLM, Qwen3_5TextConfig
+
+from draftlens.core.tree import ancestors, attention_mask, chain, depths
+from draftlens.models.adapter import Backbone
+from draftlens.models.layer_states import StateLayer
+
+WIDTHS = (1, 2, 4, 6)
 
 WIDTH = 8
 """Tokens of a pass that is compared with passes of one token."""
@@ -144,13 +155,69 @@ def _compared(pairs: list[tuple[Tensor, Tensor]]) -> dict[str, Any]:
     }
 
 
+def _costs(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    for size in args.sizes:
+        backbone = Backbone(language_model(size, args.layers, "linear attention", torch.float32))
+        timed = _Passes(backbone)
+        seconds: dict[str, list[float]] = {}
+        for _ in range(args.timings + 1):
+            for width in WIDTHS:
+                seconds.setdefault(f"pass {width}", []).append(timed.seconds(width, width))
+                for kept in {1, width // 2, width - 1} - {0, width}:
+                    timed.seconds(width, kept)
+                    seconds.setdefault(f"replay {kept}", []).append(timed.seconds(1, 1))
+        medians = {name: statistics.median(values[1:]) for name, values in seconds.items()}
+        one = medians["pass 1"]
+        states = sum(
+            states.nbytes
+            for layer in timed.cache.layers
+            for states in getattr(layer, "values", ())
+            if isinstance(layer, StateLayer) and states is not None
+        )
+        yield {
+            "size": size,
+            "milliseconds": 1e3 * one,
+            "megabytes": states / 1e6,
+            "passes": {w: medians[f"pass {w}"] / one for w in WIDTHS},
+            "replays": {
+                name.split()[1]: value / one - 1
+                for name, value in sorted(medians.items())
+                if name.startswith("replay")
+            },
+        }
+
+
+class _Passes:
+    """Passes of a model after a prompt of 64 tokens, which are rolled back."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        self.backbone = backbone
+        self.prompt = backbone.text_prompt(_words(64, 0))
+        self.cache = backbone.new_cache(self.prompt, 64)
+        backbone.prefill(self.prompt, self.cache)
+
+    def seconds(self, width: int, kept: int) -> float:
+        """Seconds of the processor for a pass over `width` tokens, of which the first stay."""
+        base = self.cache.lengths[0]
+        window = ancestors(chain(width - 1), self.backbone.device)
+        positions = self.prompt.positions(depths(chain(width - 1), self.backbone.device)[None])
+        began = time.process_time()
+        self.backbone.forward(
+            _words(width, width), positions, self.cache, attention_mask([base], window)
+        )
+        took = time.process_time() - began
+        self.cache.keep([base], [list(range(kept))])
+        return took
+
+
 def measure(args: argparse.Namespace) -> Iterator[Report]:
     """Rows of the page, as they come."""
-    rows: list[dict[str, Any]] = []
-    for row in _numbers(args):
-        rows.append(row)
-        facts = {"size": args.size, "layers": args.layers, "prompts": args.repeats}
-        yield {**facts, "numbers": rows}
+    report: Report = {"size": args.size, "layers": args.layers, "prompts": args.repeats}
+    for part, rows in (("costs", _costs(args)), ("numbers", _numbers(args))):
+        report[part] = []
+        for row in rows:
+            report[part].append(row)
+            yield report
 
 
 def page(report: Report) -> list[str]:
@@ -163,13 +230,28 @@ def page(report: Report) -> list[str]:
         "deviation of the logits": "{deviation:.2f}",
         "argmax changed": _changes,
     }
+    costs: dict[str, Any] = {
+        "size": "{size}",
+        "states, MB": "{megabytes:.1f}",
+        "pass over 1 token, ms": "{milliseconds:.1f}",
+        **{f"{w} tokens": partial(_ratio, "passes", str(w)) for w in WIDTHS[1:]},
+        **{f"replay of {n}": partial(_ratio, "replays", str(n)) for n in (1, 2, 3, 5)},
+    }
     return [
+        f"Costs over that of a pass over one token, {report['layers']} layers, float32, one row, "
+        "medians of the processor's seconds.",
+        table(report["costs"], costs),
         f"{report['layers']} layers of the width of Qwen3.5-{report['size']}, random weights, "
         f"{report['prompts']} prompts of random words. A pass over {WIDTH} tokens against {WIDTH} "
         "passes: after a prompt, the logits of the next "
         f"{WIDTH} words; after an answer, those of all its words.",
-        table(report["numbers"], columns),
+        table(report.get("numbers", []), columns),
     ]
+
+
+def _ratio(part: str, key: str, row: Mapping[str, Any]) -> str:
+    values = {str(name): value for name, value in row[part].items()}
+    return f"{values[key]:.2f}" if key in values else ""
 
 
 def _changes(row: Mapping[str, Any]) -> str:
@@ -185,7 +267,9 @@ BENCHMARK = Benchmark(
     page,
     {
         "--size": {"choices": tuple(SIZES), "default": "0.8B"},
+        "--sizes": ["0.8B", "4B"],
         "--layers": 8,
+        "--timings": 9,
         "--lengths": [100, 1000, 4000],
         "--answers": [96, 960],
         "--repeats": 4,

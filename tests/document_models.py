@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import transformers as hf
 from families import MROPE, TEXT, settings
+from PIL import Image
 
 SPECIAL = (
     *("<imgpad>", "<|image|>", "<|video|>", "<|begin_of_image|>", "<|end_of_image|>"),
@@ -44,27 +45,23 @@ WORDS = ("Read {}abc:", "Please read {}it all now:")
 
 
 @dataclass(frozen=True, eq=False)
-class Reader:
-    """One model that reads pages.
+class Pictured:
+    """A model with the processor of its pictures.
 
     Args:
-        name: of its class, without `ForConditionalGeneration`.
-        text, vision, config: its configuration.
+        name: of the model.
         processor: makes its processor with a tokenizer.
         image: what stands for a picture in a prompt.
-        named: special tokens that the processor asks its tokenizer for, by attribute.
         ids: fields of the configuration that hold the id of a token.
+        named: special tokens that the processor asks its tokenizer for, by attribute.
         call: options of the processor's call.
         nested: whether it takes the pictures of each row as a list.
     """
 
     name: str
-    text: Mapping[str, Any]
-    vision: Mapping[str, Any]
     processor: Callable[[Any], Any]
     image: str
-    ids: Mapping[str, str]
-    config: Mapping[str, Any] = field(default_factory=dict)
+    ids: Mapping[str, str] = field(default_factory=dict)
     named: Mapping[str, str] = field(default_factory=dict)
     call: Mapping[str, Any] = field(default_factory=dict)
     nested: bool = True
@@ -80,6 +77,43 @@ class Reader:
 
     def build(self) -> tuple[Any, Any]:
         """The model with random weights, and its processor."""
+        raise NotImplementedError
+
+    def inputs(self, processor: Any, dark: float = 1.0) -> dict[str, Any]:
+        """Two rows of different lengths with pictures of different sizes.
+
+        Args:
+            dark: the brightness of the pictures.
+        """
+        rng = np.random.default_rng(0)
+        pictures = [rng.integers(0, 256, (*size, 3), dtype=np.uint8) for size in SIZES]
+        pictures = [Image.fromarray((dark * each).astype(np.uint8)) for each in pictures]
+        images: Sequence[Any] = [[picture] for picture in pictures] if self.nested else pictures
+        return dict(
+            processor(
+                text=[words.format(self.image) for words in WORDS],
+                images=images,
+                padding=True,
+                padding_side="left",
+                return_tensors="pt",
+                **self.call,
+            )
+        )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Reader(Pictured):
+    """One model that reads pages, by the name of its class without `ForConditionalGeneration`.
+
+    Args:
+        text, vision, config: its configuration.
+    """
+
+    text: Mapping[str, Any]
+    vision: Mapping[str, Any]
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    def build(self) -> tuple[Any, Any]:
         torch.manual_seed(0)
         words = self.tokenizer()
         processor = self.processor(words)
@@ -95,31 +129,10 @@ class Reader:
         model.generation_config.eos_token_id = None
         return model, processor
 
-    def inputs(self, processor: Any, dark: float = 1.0) -> dict[str, Any]:
-        """Two rows of different lengths with pictures of different sizes.
-
-        Args:
-            dark: the brightness of the pictures.
-        """
-        rng = np.random.default_rng(0)
-        pictures = [rng.integers(0, 256, (*size, 3), dtype=np.uint8) for size in SIZES]
-        pictures = [(dark * picture).astype(np.uint8) for picture in pictures]
-        images: Sequence[Any] = [[picture] for picture in pictures] if self.nested else pictures
-        return dict(
-            processor(
-                text=[words.format(self.image) for words in WORDS],
-                images=images,
-                padding=True,
-                padding_side="left",
-                return_tensors="pt",
-                **self.call,
-            )
-        )
-
 
 READERS = (
     Reader(
-        "LightOnOcr",
+        name="LightOnOcr",
         text=QWEN3,
         vision=settings(**LAYERS, model_type="pixtral", head_dim=16, image_size=32, patch_size=4),
         processor=lambda words: hf.LightOnOcrProcessor(
@@ -139,7 +152,7 @@ READERS = (
         },
     ),
     Reader(
-        "GotOcr2",
+        name="GotOcr2",
         text=settings(model_type="qwen2"),
         vision=settings(**SAM, image_size=32),
         processor=lambda words: hf.GotOcr2Processor(
@@ -152,7 +165,7 @@ READERS = (
         nested=False,
     ),
     Reader(
-        "PaddleOCRVL",
+        name="PaddleOCRVL",
         text=settings(rope_parameters=MROPE, head_dim=16),
         vision=settings(**LAYERS, image_size=32, patch_size=4, spatial_merge_size=2),
         processor=lambda words: hf.PaddleOCRVLProcessor(
@@ -171,7 +184,7 @@ READERS = (
         named={"image_token": "<|image_pad|>"},
     ),
     Reader(
-        "GlmOcr",
+        name="GlmOcr",
         text=settings(rope_parameters={**MROPE, "partial_rotary_factor": 1.0}, head_dim=16),
         vision=settings(
             depth=2,
@@ -202,7 +215,7 @@ READERS = (
         named={"image_token": "<|image|>", "video_token": "<|video|>"},
     ),
     Reader(
-        "HunYuanVL",
+        name="HunYuanVL",
         text=settings(
             head_dim=16,
             rope_parameters=settings(
@@ -240,7 +253,7 @@ READERS = (
         },
     ),
     Reader(
-        "DeepseekOcr2",
+        name="DeepseekOcr2",
         text=settings(
             n_routed_experts=4,
             num_experts_per_tok=2,
@@ -270,7 +283,7 @@ READERS = (
         named={"image_token": "<image>"},
     ),
     Reader(
-        "QianfanOCR",
+        name="QianfanOCR",
         text=QWEN3,
         vision=settings(**{**TILES, "image_size": [16, 16], "patch_size": [4, 4]}),
         processor=lambda words: hf.QianfanOCRProcessor(
@@ -290,7 +303,7 @@ READERS = (
         },
     ),
     Reader(
-        "Idefics3",
+        name="Idefics3",
         text=settings(model_type="llama"),
         vision=TILES,
         processor=lambda words: hf.Idefics3Processor(
@@ -305,7 +318,7 @@ READERS = (
         config=settings(scale_factor=2),
     ),
     Reader(
-        "GraniteDocling",
+        name="GraniteDocling",
         text=settings(
             # Its own factors tame weights this small; the divisor of its logits stays.
             embedding_multiplier=1.0,

@@ -1,5 +1,5 @@
-"""Families whose caches cannot be rolled back, or whose language model cannot be called directly:
-tiny random float32 models, and prompts with pictures as tensors."""
+"""Families whose caches cannot be rolled back, or whose prompts need more than embeddings: tiny
+random float32 models, and prompts with pictures as tensors."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ class StockFamily:
         text: what sets its text configuration apart.
         tokens: of a picture; 0 where none is tried.
         pixels: names and shapes of the tensors of a picture.
+        steps: what each further picture adds to a fixed argument.
         types: the name of the argument that marks picture tokens by 1, if there is one.
         cause: of the refusal of draft tokens; empty where they can be verified.
     """
@@ -62,6 +63,7 @@ class StockFamily:
     tokens: int = 0
     pixels: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
+    steps: Mapping[str, int] = field(default_factory=dict)
     types: str | None = None
 
     def __str__(self) -> str:
@@ -79,13 +81,16 @@ class StockFamily:
             )
         model = kind(config).eval()
         with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if name.endswith("mm_input_projection_weight"):  # of Gemma 3, zeros until loaded
+                    torch.nn.init.normal_(parameter, std=0.2)
             model.get_output_embeddings().weight[[0, PICTURE]] = 0  # no answer holds these
         model.generation_config.pad_token_id = 0
         model.generation_config.eos_token_id = None
         return model
 
 
-OWN_MASK, RECURS = "builds its own attention mask", "LinearAttentionLayer"
+OWN_MASK, RECURS = "builds its own attention mask", ""
 PIXELS = settings(pixel_values=(1, 3, SIDE, SIDE))
 PATCHES = settings(pixel_values=(16, 3 * 2 * 4 * 4))
 GRID = settings(image_grid_thw=torch.tensor([[1, 4, 4]]))
@@ -225,6 +230,31 @@ STOCK_FAMILIES = (
         ),
     ),
     StockFamily(
+        "Lfm3Vl",
+        RECURS,
+        text=settings(
+            model_type="lfm3",
+            layer_types=["conv", "sliding_attention", "conv", "full_attention"],
+            sliding_window=WINDOW,
+            conv_L_cache=3,
+        ),
+        config=settings(
+            vision_config=settings(
+                hidden_size=32,
+                intermediate_size=64,
+                num_hidden_layers=2,
+                num_attention_heads=2,
+                num_key_value_heads=2,
+                patch_size=4,
+            ),
+            projector_hidden_size=32,
+            **QWEN_IDS,
+        ),
+        tokens=4,
+        pixels=PATCHES,
+        fixed=GRID,
+    ),
+    StockFamily(
         "Cohere2Vision",
         "",
         text={**SLIDING, "model_type": "cohere2"},
@@ -274,12 +304,47 @@ STOCK_FAMILIES = (
     ),
     StockFamily(
         "PaliGemma",
-        "other logits",
+        "",
         text={"model_type": "gemma"},
         config=settings(vision_config=SIGLIP, image_token_index=PICTURE, projection_dim=64),
         tokens=16,
         pixels=PIXELS,
         types="token_type_ids",
+    ),
+    StockFamily(
+        "Molmo2",
+        "",
+        text=settings(additional_vocab_size=0),
+        config=settings(
+            vision_config=settings(
+                **VISION,
+                num_hidden_layers=2,
+                num_attention_heads=2,
+                num_key_value_heads=2,
+                head_dim=16,
+                image_size=[SIDE, SIDE],
+                patch_size=4,
+            ),
+            adapter_config=settings(
+                hidden_size=32,
+                num_attention_heads=2,
+                num_key_value_heads=2,
+                head_dim=16,
+                intermediate_size=48,
+                text_hidden_size=64,
+                vision_feature_layer=[1, 0],
+                initializer_range=0.2,
+            ),
+            image_patch_id=PICTURE,
+        ),
+        tokens=4,
+        pixels=settings(pixel_values=(1, 16, 48)),
+        fixed=settings(
+            image_token_pooling=torch.arange(16).view(2, 2, 2, 2).transpose(1, 2).reshape(4, 4),
+            image_grids=torch.tensor([[2, 2, 0, 0]]),
+        ),
+        steps=settings(image_token_pooling=16),
+        types="mm_token_type_ids",
     ),
     StockFamily(
         "Mllama",
@@ -423,15 +488,19 @@ def model_of(family: StockFamily) -> Any:
 
 
 def prompts(
-    family: StockFamily, lengths: tuple[int, ...], pictures: bool = False
+    family: StockFamily, lengths: tuple[int, ...], pictures: int = False, seed: int = 3
 ) -> dict[str, Any]:
-    """Left-padded prompts of random words; with a picture after the second token of each row."""
-    made = torch.Generator().manual_seed(3)
+    """Left-padded prompts of random words; with pictures after the second, fifth, ... token of each
+    row."""
+    made = torch.Generator().manual_seed(seed)
     rows, types = [], []
     for length in lengths:
         words = torch.randint(5, 150, (length,), generator=made)
-        picture = torch.full((family.tokens if pictures else 0,), PICTURE)
-        ids = torch.cat([words[:2], picture, words[2:]])
+        picture = torch.full((family.tokens,), PICTURE)
+        ids = words[:2]
+        for place in range(2, 2 + 3 * pictures, 3):
+            ids = torch.cat([ids, picture, words[place : place + 3]])
+        ids = torch.cat([ids, words[2 + 3 * pictures :]])
         pad = torch.zeros(max(lengths) - length, dtype=torch.long)
         rows.append(torch.cat([pad, ids]))
         types.append((rows[-1] == PICTURE).long())
@@ -440,9 +509,11 @@ def prompts(
     if family.types is not None:
         given[family.types] = torch.stack(types)
     if pictures:
-        count = len(lengths)
+        count = len(lengths) * pictures
         for name, shape in family.pixels.items():
             whole = (count * shape[0], *shape[1:])
             given[name] = torch.randn(whole, generator=made)
-        given |= {name: value.repeat_interleave(count, 0) for name, value in family.fixed.items()}
+        for name, value in family.fixed.items():
+            step = family.steps.get(name, 0)
+            given[name] = torch.cat([value + number * step for number in range(count)])
     return given

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from draftlens.core import tree as trees
-from draftlens.core.errors import InputError
+from draftlens.core.errors import InputError, UnsupportedModelError
 from draftlens.core.result import Chunk
 from draftlens.core.sequence import (
     Batch,
@@ -258,6 +258,8 @@ class Session:
             budget = max(sequence.remaining for sequence in self.sequences) - 1
             tree = self.drafter.propose(self._batch, budget)
             topologies = self._within_answers(tree.topologies)
+            if self.target.chains_only and any(t.depth < len(t) for t in topologies):
+                raise UnsupportedModelError(f"{self.target.chains_only}, not a tree")
             # The widest row of a draft that runs ahead may be the one that is cut.
             tokens = tree.tokens[:, : max(map(len, topologies))]
             return DraftTree(topologies, tokens.to(self.target.device), tree.probs)

@@ -238,11 +238,16 @@ class DraftRows:
         replace_by_last(self.pending, row)
         replace_by_last(self.prompt_lengths, row)
 
-    def truncate(self, row: int, count: int) -> None:
-        """Forget what the cache holds of a row's answer after its first `count` tokens."""
+    def truncate(self, row: int, count: int, settled: int | None = None) -> int:
+        """Forget what the cache holds of a row's answer after its first `count` tokens, or after
+        fewer where only these can be had; returns how many. The first `settled` tokens stay in
+        later calls."""
         assert self.cache is not None
-        longest = self.prompt_lengths[row] + count
-        self.cache.lengths[row] = min(self.cache.lengths[row], longest)
+        prompt = self.prompt_lengths[row]
+        longest = min(self.cache.lengths[row], prompt + count)
+        floor = None if settled is None else prompt + settled
+        self.cache.lengths[row] = self.cache.reach(row, longest, floor)
+        return self.held(row)
 
     def begin_round(self) -> None:
         """Begin a round. Unless `catch_up` follows, nothing is drafted in it."""

@@ -99,8 +99,7 @@ class RetokenizedDrafter:
         same = 0
         while same < min(len(self._held[row]), len(ids) - 1) and ids[same] == self._held[row][same]:
             same += 1
-        del self._held[row][same:]
-        self.rows.truncate(row, same)
+        del self._held[row][self.rows.truncate(row, same) :]
         return ids
 
     def _write(self, known: Sequence[list[int]], rows: Sequence[int]) -> list[list[int]]:

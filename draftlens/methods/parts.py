@@ -54,7 +54,8 @@ def check_number(option: str, value: Any, most: int | None = None, least: int = 
 
 
 def check_room(topology: Topology, models: Models) -> None:
-    """Refuse a tree that is deeper than a model's positions or wider than its vocabulary."""
+    """Refuse a tree that is deeper than a model's positions, wider than its vocabulary, or no chain
+    where a model needs one."""
     width = max(map(len, topology.children.values()), default=0)
     for model in (models.target, models.draft):
         if model is None:
@@ -64,6 +65,11 @@ def check_room(topology: Topology, models: Models) -> None:
             raise ConfigError(
                 f"num_speculative_tokens, or the depth of a tree, must be below the {max_length} "
                 f"positions of {model.name}, not {topology.depth}"
+            )
+        if model.chains_only and width > 1:
+            raise ConfigError(
+                f"{model.chains_only}, so tree must be a chain: give num_speculative_tokens, or "
+                'leave the choice to tree="auto"'
             )
         if width > model.vocab_size:
             raise ConfigError(

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 from draftlens.core import tree as trees
 from draftlens.core.errors import UnsupportedModelError
+from draftlens.models import support
 from draftlens.models.attention.dispatch import ARGUMENT, AttentionPass, dispatching
 from draftlens.models.forward_backend import EAGER, EndsChain, Passes
 from draftlens.models.kv_cache import BLOCK, LAYERS_PER_BLOCK, KVCache
@@ -29,6 +31,7 @@ from draftlens.models.prompt import (
     PixelEncoder,
     Prepared,
     Prompt,
+    blocks,
     build_prompt,
     capture_call,
     checked_inputs,
@@ -39,25 +42,6 @@ from draftlens.models.prompt import (
 )
 from draftlens.models.prompt_cache import PromptCache
 from draftlens.models.retokenizer import Retokenizer
-from draftlens.models.support import (
-    additive,
-    changing_frequencies,
-    check_attention,
-    dynamic_modules,
-    execution_device,
-    has_groups,
-    indexers_of,
-    kinds_of,
-    media_ids,
-    model_parts,
-    no_direct_calls,
-    no_rollback,
-    represents,
-    restarted,
-    unwrapped_model,
-    with_cache,
-    without_cache,
-)
 from draftlens.models.visual_grid import read_layout
 
 _DIRECT_CALLS = Slot[str]("result of no_direct_calls")
@@ -78,18 +62,20 @@ class Backbone:
         passes: computes decode forwards; the model's modules do unless `compile` sets it.
         products: the libraries that multiply matrices while the modules run.
         scale, divisor: of the logits after the output head.
+        both_ways: whether tokens attend to all others where the language model gets no mask.
         kinds: of its layers; None if all attend fully to keys of their own.
         indexers: of layers that select the tokens that they attend to; None if none does.
-        chains_only: why draft tokens must form chains; empty if they may form trees.
         plain_only: why draft tokens cannot be verified, so that the model answers by the steps of
             stock `generate` alone (`models.stock_rows`); empty if they can.
+        states: the layers that keep states (`models.recurrent`); None for a model without.
+        chains_only: why draft tokens must form chains; empty if they may form trees.
 
     Raises:
         UnsupportedModelError: the model does not fit; the message names what is missing.
     """
 
     def __init__(self, model: Any) -> None:
-        model = unwrapped_model(model)
+        model = support.unwrapped_model(model)
         self.model = model
         self.name = type(model).__name__
         self.encode_pixels: PixelEncoder = unencoded
@@ -97,36 +83,38 @@ class Backbone:
         self.retokenizer: Retokenizer | None = None
         self.passes: Passes = EAGER
         self._lock = lock_of(model)
-        self.decoder, self.head, self.embed, missing = model_parts(model, self.name)
+        self.decoder, self.head, self.embed, missing = support.model_parts(model, self.name)
         self.text_config = model.config.get_text_config(decoder=True)
         # The head of HYV4 keeps 32 bits in a model of 16.
         head_dtype = getattr(getattr(self.head, "weight", None), "dtype", None)
         self._widens = head_dtype is torch.float32 is not model.dtype
         with self._lock.exclusive():
             self.attention = getattr(self.decoder, "config", model.config)._attn_implementation
-        check_attention(self.name, self.attention)
+        support.check_attention(self.name, self.attention)
         # Passes of frequencies that are set anew in each of them must not run side by side.
-        self._shares_passes = self.attention == "sdpa" and not changing_frequencies(
-            self.text_config
-        )
-        self._dynamic = dynamic_modules(self.decoder)
-        self.device = execution_device(self.embed)
+        changing = support.changing_frequencies(self.text_config)
+        self._shares_passes = self.attention == "sdpa" and not changing
+        self._dynamic = support.dynamic_modules(self.decoder)
+        self.device = support.execution_device(self.embed)
         self.products = ModelProducts(model, self.decoder, self.head, self.device)
         self.vocab_size: int = getattr(self.head, "out_features", None) or (
             self.text_config.vocab_size
         )
         self._check_mode()
-        self.indexers = indexers_of(self)
-        self.has_groups = self.indexers is None and has_groups(self.text_config)
-        self.plain_only = missing or no_rollback(self.name, self.text_config, self.indexers)
-        self.chains_only = "" if self.indexers is None else self.indexers.chains_only
-        self.kinds = None if self.plain_only else kinds_of(self.text_config)
+        self.both_ways = support.attends_both_ways(self.decoder)
+        self.indexers = support.indexers_of(self)
+        self.has_groups = self.indexers is None and support.has_groups(self.text_config)
+        self.plain_only = missing or support.no_rollback(self.name, self.text_config, self.indexers)
+        self.kinds = None if self.plain_only else support.kinds_of(self.text_config)
+        self.states, self.chains_only = support.state_layers(self, self.plain_only)
         if not self.plain_only:
             with self._lock.exclusive():
                 self.scale = logit_scale_of(self)
                 self.divisor = self.scale.divisor if self.scale else 1.0
                 self.embed = embedding_of(self)
-                self.plain_only = _DIRECT_CALLS.get_or_make(model, lambda: no_direct_calls(self))
+                self.plain_only = _DIRECT_CALLS.get_or_make(
+                    model, lambda: support.no_direct_calls(self)
+                )
         if self.plain_only:
             from draftlens.models.stock_rows import StockPasses
 
@@ -143,7 +131,7 @@ class Backbone:
 
     @property
     def pixel_ids(self) -> frozenset[int]:
-        return media_ids(self.model.config)
+        return support.media_ids(self.model.config)
 
     @property
     def is_spread(self) -> bool:
@@ -205,10 +193,10 @@ class Backbone:
     @torch.no_grad()
     def encode(self, prepared: Prepared) -> Prompt:
         """Run everything before the language model and return the arguments of its call."""
-        kwargs = without_cache(prepared.model_kwargs)
+        kwargs = support.without_cache(prepared.model_kwargs)
         kwargs.pop("logits_to_keep", None)
-        pictures = represents(self.model.config, "image", prepared.input_ids)
-        videos = represents(self.model.config, "video", prepared.input_ids)
+        pictures = support.represents(self.model.config, "image", prepared.input_ids)
+        videos = support.represents(self.model.config, "video", prepared.input_ids)
         visual = pictures | videos
         if self.plain_only:
             from draftlens.models.stock_rows import stock_prompt
@@ -218,8 +206,9 @@ class Backbone:
             inputs = self.model.prepare_inputs_for_generation(
                 prepared.input_ids, is_first_iteration=True, **kwargs
             )
-            arguments = self._language_inputs(without_cache(inputs))
-            prompt = build_prompt(self.name, arguments, self.embed, visual)
+            prompt = self._built(
+                support.without_cache(inputs), visual, kwargs.get("attention_mask")
+            )
         layout = read_layout(self.model, prepared.model_kwargs, visual, videos & ~pictures)
         return replace(prompt, layout=layout)
 
@@ -227,9 +216,8 @@ class Backbone:
     def text_prompt(self, ids: Tensor) -> Prompt:
         """A prompt of text only, from its token ids ``[B, L]``."""
         inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-        no_pixels = torch.zeros_like(ids, dtype=torch.bool)
         with self._lock.exclusive():
-            return build_prompt(self.name, self._language_inputs(inputs), self.embed, no_pixels)
+            return self._built(inputs, torch.zeros_like(ids, dtype=torch.bool), None)
 
     def new_cache(self, prompt: Prompt, room: int) -> KVCache:
         """An empty cache for the prompt and `room` further tokens of each row, of which at most
@@ -244,11 +232,14 @@ class Backbone:
         """A cache for so many rows and, until it grows, tokens of each."""
         # The layers of a block lie on one device.
         layers_per_block = 1 if self.is_spread else LAYERS_PER_BLOCK
-        for made_by in (self.indexers, self.kinds):
-            if made_by is not None:
-                return made_by.new_cache(rows, capacity, layers_per_block)  # type: ignore[no-any-return]
+        if self.indexers is not None:
+            return self.indexers.new_cache(rows, capacity, layers_per_block)  # type: ignore[no-any-return]
         num_layers = self.text_config.num_hidden_layers
-        return KVCache(num_layers, rows, capacity, True, layers_per_block)
+        make = KVCache if self.states is None else self.states.new_cache
+        if self.kinds is None:
+            return make(num_layers, rows, capacity, True, layers_per_block)
+        num_layers = self.kinds.num_cached
+        return self.kinds.marked(make(num_layers, rows, capacity, True, layers_per_block))
 
     @torch.no_grad()
     def followed_by(self, prompt: Prompt, tokens: Tensor) -> Prompt:
@@ -279,9 +270,8 @@ class Backbone:
         if logits is not None:
             return logits
         with self.running(attention), self.products.of_prompt(prompt):
-            hidden = self._hidden(
-                prompt.embeds, prompt.position_ids, cache, None, attention, prompt
-            )
+            embeds, positions = prompt.embeds, prompt.position_ids
+            hidden = self._hidden(embeds, positions, cache, None, attention, prompt)
         cache.truncate(prompt.lengths)
         return self._logits(prompt.last(hidden, num_logits))
 
@@ -396,7 +386,7 @@ class Backbone:
         grouping = self._grouping() if copies_keys else nullcontext()
         with self.products.of_tokens(tokens), grouping:
             embeds = self.embed(tokens)
-            hidden = self._hidden(embeds, position_ids, cache, mask, attention, tokens=tokens)
+            hidden = self._hidden(embeds, position_ids, cache, mask, attention, None, tokens)
             return self._logits(hidden)
 
     @contextmanager
@@ -450,14 +440,13 @@ class Backbone:
         return self._lock.shared() if self._shares_passes else self._lock.exclusive()
 
     def _grouping(self) -> AbstractContextManager[None]:
-        if self.has_groups and self.attention == "sdpa":
-            return dispatching(self.decoder)
-        return nullcontext()
+        is_grouped = self.has_groups and self.attention == "sdpa"
+        return dispatching(self.decoder) if is_grouped else nullcontext()
 
     def running(self, attention: AttentionPass | None) -> AbstractContextManager[None]:
         """Entered around one pass; `attention` computes the attention of its layers."""
         passing = self._passing() if attention is None else self._dispatching()
-        return restarted(self._dynamic, passing) if self._dynamic else passing
+        return support.restarted(self._dynamic, passing) if self._dynamic else passing
 
     @contextmanager
     def _dispatching(self) -> Iterator[None]:
@@ -479,13 +468,16 @@ class Backbone:
         """The last hidden states ``[B, T, D]`` of one call of the language model, which reads
         `prompt` or answer `tokens`. Without a mask it makes those of a prompt itself."""
         given = {"attention_mask": self.attention_mask(mask), **(prompt.extra if prompt else {})}
-        if self.kinds is not None:
+        if prompt is not None and prompt.ahead is not None:
+            given["attention_mask"] = blocks().masks(prompt.ahead, cache, self)
+        elif self.kinds is not None:
             given |= self.kinds.arguments(self, cache, mask, tokens, whole=attention is not None)
-        output = self.decoder(
+        call = self.decoder if self.states is None else partial(self.states.run, prompt)
+        output = call(
             inputs_embeds=embeds,
             position_ids=position_ids,
             use_cache=True,
-            **with_cache(cache),
+            **support.with_cache(cache),
             **given,
             **({} if attention is None else {ARGUMENT: attention}),
         )
@@ -501,11 +493,12 @@ class Backbone:
         """A boolean mask in the form that the attention of the model takes."""
         if mask is None or self.attention == "sdpa":
             return mask
-        return additive(mask, self.model.dtype)
+        return support.additive(mask, self.model.dtype)
 
-    def _language_inputs(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        arguments = capture_arguments(self._lock, self.model, self.decoder, inputs)
-        return {**self.token_inputs(arguments.get("input_ids")), **arguments}
+    def _built(self, inputs: Mapping[str, Any], visual: Tensor, mask: Tensor | None) -> Prompt:
+        given = capture_arguments(self._lock, self.model, self.decoder, inputs)
+        arguments = {**self.token_inputs(given.get("input_ids")), **given}
+        return build_prompt(self.name, arguments, self.embed, visual, mask, self.both_ways)
 
     def token_inputs(self, tokens: Tensor | None) -> dict[str, Tensor]:
         """Further arguments of the language model for text tokens ``[..., T]``, if any."""

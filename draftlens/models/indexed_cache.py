@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import DynamicCache
-from transformers.cache_utils import DummyLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import DummyLayer, DynamicSlidingWindowLayer, LinearAttentionLayer
 
 from draftlens.core import tree as trees
 from draftlens.core.errors import InputError, UnsupportedModelError
@@ -50,13 +50,19 @@ class Indexers:
             else ""
         )
 
-        # GLM-5 pools tokens by their slots; its indexer gets no mask of a pass.
-        self.refusal = (
-            f"{name} selects tokens by their slots in the cache, also those that a draft token "
-            "must not attend to"
-            if getattr(text_config, "index_kpool", None)
-            else ""
-        )
+        self.refusal = ""
+        if getattr(text_config, "index_kpool", None):
+            # GLM-5 pools tokens by their slots; its indexer gets no mask of a pass.
+            self.refusal = (
+                f"{name} selects tokens by their slots in the cache, also those that a draft token "
+                "must not attend to"
+            )
+        elif any(isinstance(layer, LinearAttentionLayer) for layer in layers):
+            # The indexers of Qwen4 take the positions of the last keys for those of the queries.
+            self.refusal = (
+                f"{name} selects tokens by their positions at the end of the cache, where those of "
+                "a shorter row are not, and keeps recurrent states"
+            )
 
     def new_cache(self, rows: int, capacity: int, layers_per_block: int) -> KVCache:
         return IndexedCache(self._text_config, rows, capacity, True, layers_per_block)

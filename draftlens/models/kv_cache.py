@@ -253,6 +253,10 @@ class KVCache(Cache):  # type: ignore[misc]
         """Drop everything beyond these lengths, one per row."""
         self.lengths = list(lengths)
 
+    def reach(self, row: int, length: int, floor: int | None = None) -> int:
+        """The most tokens of a row, up to `length`, that can stay; later calls ask for `floor`."""
+        return length
+
     def keep(self, base: Sequence[int], slots: Sequence[Sequence[int]]) -> None:
         """Keep some slots after `base` (per row, the tokens that stay in place), without gaps, and
         drop the rest; `slots` are strictly increasing offsets: the accepted path of a tree."""
@@ -333,13 +337,8 @@ class KVCache(Cache):  # type: ignore[misc]
     def taken(self, slots_by_layer: Sequence[Sequence[Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
         """For each store copies of keys and values ``[B, H, K, D]``, undefined after a shorter
         row's tokens; `slots_by_layer` has the prompt indices int64 ``[K]`` per store and row."""
-        for layer, slots in zip(self.stores, slots_by_layer, strict=True):
-            index = _padded(slots).to(layer.device)
-            rows = torch.arange(len(slots), device=layer.device)[:, None]
-            # [B, K, H, D] after indexing by rows and slots; the cache's order is [B, H, K, D].
-            keys = layer.keys[rows, :, index].transpose(1, 2)
-            values = layer.values[rows, :, index].transpose(1, 2)
-            yield keys, values
+        for store, slots in zip(self.stores, slots_by_layer, strict=True):
+            yield store.taken(slots)
 
     def directing(
         self, tokens: Tensor, position_ids: Tensor, mask: Tensor | None
@@ -461,6 +460,13 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
             values[row, :, slots] = value_states.transpose(1, 2)
         first = cache.first_seen if self.buffers.slides else 0
         return keys[:, :, first:end], values[:, :, first:end]
+
+    def taken(self, slots: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        index = _padded(slots).to(self.device)
+        rows = torch.arange(len(slots), device=self.device)[:, None]
+        # [B, K, H, D] after indexing by rows and slots; the cache's order is [B, H, K, D].
+        keys = self.keys[rows, :, index].transpose(1, 2)
+        return keys, self.values[rows, :, index].transpose(1, 2)
 
     def put(self, row: int, start: int, keys: Tensor, values: Tensor) -> None:
         """Write states ``[H, n, D]`` of one row."""

@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import DynamicCache
-from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import DummyLayer, DynamicSlidingWindowLayer, LinearAttentionLayer
 
 from draftlens.core import tree as trees
 from draftlens.core.tree import ROOT, Topology
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.outer_model import ReplacingEmbedding
 from draftlens.models.prompt import TOKEN_INPUTS
-from draftlens.models.support import is_indexed
+from draftlens.models.support import PLAIN_LAYERS, is_indexed
 
 FULL, SLIDING, INDEXED = "full_attention", "sliding_attention", "indexed_attention"
 """Kinds of layers as transformers names them in `layer_types` and in mappings of masks."""
@@ -39,13 +39,15 @@ class LayerKinds:
         window: how many tokens a token of a sliding layer attends to, itself included; 0 if no
             layer slides.
         slides: by layer, whether it does.
-        num_cached: the number of its first layers that keep keys and values. The others read what
-            these have stored in the same pass.
+        num_cached: the number of its first layers that keep keys and values, or states. The others
+            read what these have stored in the same pass.
+        with_states: by layer, the name of its kind if it keeps states, which take no mask.
     """
 
     window: int
     slides: tuple[bool, ...]
     num_cached: int
+    with_states: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, text_config: Any) -> LayerKinds:
@@ -58,16 +60,19 @@ class LayerKinds:
             names[index] == SLIDING if type(layer) is DummyLayer else layer in windows
             for index, layer in enumerate(layers)
         )
-        return cls(max(windows.values(), default=0), slides, len(kept))
+        with_states = tuple(
+            names[index] if type(layer) is LinearAttentionLayer else ""
+            for index, layer in enumerate(layers)
+        )
+        return cls(max(windows.values(), default=0), slides, len(kept), with_states)
 
     @property
     def are_mixed(self) -> bool:
         """Whether some layers slide and some do not, so that a model takes a mapping of masks."""
         return len(set(self.slides)) > 1
 
-    def new_cache(self, rows: int, capacity: int, layers_per_block: int) -> KVCache:
-        """A cache whose sliding layers read no more than their windows need."""
-        cache = KVCache(self.num_cached, rows, capacity, True, layers_per_block)
+    def marked(self, cache: KVCache) -> KVCache:
+        """The cache, whose sliding layers read no more than their windows need."""
         for layer, slides in zip(cache.layers, self.slides, strict=False):
             layer.buffers.slides = slides
         return cache
@@ -88,22 +93,31 @@ class LayerKinds:
             return {}
         further = {} if tokens is None else backbone.token_inputs(tokens)
         convert = backbone.attention_mask
-        sliding = self._sliding(mask, cache, backbone.device, whole)
-        if self.are_mixed:
-            masks: Any = {FULL: convert(mask), SLIDING: convert(sliding)}
+        masks = self.masks(mask, cache, backbone.device, whole)
+        if isinstance(masks, Mapping):
             if backbone.indexers is not None:  # which need a mask in every pass
                 shape = (len(cache.lengths), 1, 1, max(cache.lengths) + 1)
                 seen = torch.ones(shape, dtype=torch.bool, device=backbone.device)
-                masks[INDEXED] = convert(seen if mask is None else mask)
+                masks = {**masks, INDEXED: seen if mask is None else mask}
+            masks = {kind: convert(of_kind) for kind, of_kind in masks.items()}
+            masks |= dict.fromkeys(filter(None, self.with_states))
         else:
-            masks = convert(sliding)
+            masks = convert(masks)
         return {**further, "attention_mask": masks}
+
+    def masks(
+        self, mask: Tensor | None, cache: KVCache, device: torch.device, whole: bool = True
+    ) -> Any:
+        """Boolean masks of a pass for each kind of layer, or the only one; arguments are as for
+        `arguments`."""
+        sliding = self._sliding(mask, cache, device, whole)
+        return {FULL: mask, SLIDING: sliding} if self.are_mixed else sliding
 
     def _sliding(
         self, mask: Tensor | None, cache: KVCache, device: torch.device, whole: bool
     ) -> Tensor | None:
         """The mask of sliding layers; leaves to `cache` which slots they read."""
-        longest = max(cache.lengths)
+        cache.first_seen, longest = 0, max(cache.lengths)
         if not self.window or (longest < self.window and mask is None):
             return mask
         is_marked = cache.layers[self.slides.index(True)].buffers.slides
@@ -147,7 +161,7 @@ def unsupported(name: str, text_config: Any, layers: Sequence[Any]) -> str:
     """Why the layers of a model cannot be rolled back or masked, given the cache layers that stock
     `generate` makes for them; empty if they can."""
     for layer in layers:
-        kinds = (DynamicLayer, DynamicSlidingWindowLayer, DummyLayer)
+        kinds = (*PLAIN_LAYERS, DynamicSlidingWindowLayer, DummyLayer)
         if type(layer) not in kinds and not is_indexed(layer):
             return (
                 f"{name} keeps a {type(layer).__name__}, which cannot be rolled back when a draft "
@@ -163,7 +177,13 @@ def unsupported(name: str, text_config: Any, layers: Sequence[Any]) -> str:
     names = _names(text_config)
     if not all(is_kept[: sum(is_kept)]) or (not all(is_kept) and len(names) < len(layers)):
         return f"{name} has layers without keys and values before others that keep them"
-    others = sorted(set(names) - {FULL, SLIDING})
+    others = sorted(
+        {
+            name
+            for name, layer in zip(names, layers, strict=False)
+            if name not in (FULL, SLIDING) and type(layer) is not LinearAttentionLayer
+        }
+    )
     if others:
         return f"{name} has layers with {', '.join(others)}, which cannot be masked"
     return ""
@@ -241,8 +261,9 @@ def _masks_by_layer(
         backbone.kinds = kinds
     if len(got) != len(layers):
         return None
-    meant = [within_window(mask, 2) if slides else mask for slides in kinds.slides]
-    return [got[index] for index in range(len(layers))], meant
+    masked = [index for index, name in enumerate(kinds.with_states) if not name]
+    meant = [within_window(mask, 2) if kinds.slides[index] else mask for index in masked]
+    return [got[index] for index in masked], meant
 
 
 def _is_same(mask: Any, meant: Tensor) -> bool:

@@ -47,6 +47,7 @@ PROMPT_ONLY = (
     *("visual_pos_masks", "deepstack_visual_embeds"),
     *("vision_mask", "deepstack_features"),  # of Granite 4 Vision
     TOKEN_INPUTS,
+    "moe_mm_token_type_ids",  # of ERNIE 4.5 VL
 )
 """Further tensors of a language model that concern the prompt's own tokens only."""
 
@@ -170,6 +171,8 @@ class Prompt:
         next_position: position of the first new token, int64 ``[B, 1]`` or ``[axes, B, 1]``.
         visual: which tokens represent pixels, bool ``[B, L]``.
         extra: further arguments of the language model, such as Qwen3-VL's deepstack features.
+        ahead: which later tokens each token attends to, by kind of layer (`models.prompt_blocks`);
+            None for a causal prompt.
         namespace: whose entries of the prompt cache it may use, and adds to; None for none.
     """
 
@@ -180,6 +183,7 @@ class Prompt:
     visual: Tensor
     extra: dict[str, Any]
     layout: GridLayout = UNKNOWN
+    ahead: Mapping[str, Tensor] | None = None
     namespace: str | None = None
 
     @cached_property
@@ -202,11 +206,11 @@ class Prompt:
     @property
     def is_plain(self) -> bool:
         """Whether the language model reads no tensors but embeddings and positions."""
-        return not any(_holds_tensors(value) for value in self.extra.values())
+        return self.ahead is None and not any(map(_holds_tensors, self.extra.values()))
 
     def outline(self) -> Prompt:
         """The prompt without embeddings and further tensors, with the cells of its tokens."""
-        outline = replace(self, embeds=self.embeds[..., :0], extra={})
+        outline = replace(self, embeds=self.embeds[..., :0], extra={}, ahead=None)
         # Cells follow from the embeddings, too, where a model marks the ends of rows by them.
         outline.__dict__["cells"] = self.cells
         return outline
@@ -254,6 +258,7 @@ class Prompt:
             next_position=self.next_position + num_tokens,
             visual=extended(self.visual, self.visual.new_zeros(num_rows, num_tokens)),
             extra=extra,
+            ahead=None if self.ahead is None else blocks().extended(self.ahead, num_tokens),
         )
 
 
@@ -350,10 +355,20 @@ def with_stop_strings(options: Mapping[str, Any], model_config: Any = None) -> d
 
 
 def build_prompt(
-    name: str, kwargs: dict[str, Any], embed: Callable[[Tensor], Tensor], visual: Tensor
+    name: str,
+    kwargs: dict[str, Any],
+    embed: Callable[[Tensor], Tensor],
+    visual: Tensor,
+    given: Tensor | None = None,
+    both_ways: bool = False,
 ) -> Prompt:
     """A `Prompt` from the keyword arguments that a model passes to its language model; `embed` maps
     ids to embeddings, `visual` is bool ``[B, L]``.
+
+    Args:
+        given: the mask of padding ``[B, L]`` that the model was called with, if any.
+        both_ways: whether the language model lets tokens attend to later ones where it gets no
+            mask.
 
     Raises:
         UnsupportedModelError: the model makes its own attention mask, or passes something else that
@@ -364,10 +379,16 @@ def build_prompt(
         embeds = embed(kwargs["input_ids"])
     num_rows, length = embeds.shape[:2]
     mask = kwargs.get("attention_mask")
-    if mask is not None and (not isinstance(mask, Tensor) or mask.ndim != 2):
-        raise UnsupportedModelError(
-            f"{name} builds its own attention mask for the prompt, which is not supported"
-        )
+    ahead = None
+    if both_ways or not (mask is None or (isinstance(mask, Tensor) and mask.ndim == 2)):
+        if given is not None and given.ndim != 2:
+            raise UnsupportedModelError(
+                f"{name} was given an attention mask of {given.ndim} dimensions, and only masks "
+                "of padding with 2 can be read"
+            )
+        own, mask = mask, given
+        real = (embeds.new_ones(num_rows, length) if mask is None else mask) != 0
+        ahead = blocks().read_ahead(name, own, real, both_ways)
     positions = _position_ids(kwargs, mask, length, embeds.device)
     positions = positions.expand(*positions.shape[:-2], num_rows, length)
     extra = _further_arguments(name, kwargs)
@@ -379,9 +400,17 @@ def build_prompt(
         positions = positions.gather(-1, order.expand_as(positions))
         visual = visual.gather(1, order)
         extra = _gather_tokens(extra, order, mask.shape)
+        ahead = None if ahead is None else blocks().reordered(ahead, order)
     last = torch.tensor(lengths, device=positions.device)[:, None] - 1
     next_position = positions.gather(-1, last.expand(*positions.shape[:-1], 1)) + 1
-    return Prompt(embeds, positions, lengths, next_position, visual, extra)
+    return Prompt(embeds, positions, lengths, next_position, visual, extra, ahead=ahead)
+
+
+def blocks() -> Any:
+    """The module of what few models need."""
+    from draftlens.models import prompt_blocks
+
+    return prompt_blocks
 
 
 def _position_ids(

@@ -23,6 +23,9 @@ from draftlens.models.prompt import TOKEN_INPUTS, Prompt
 
 DIGEST_BYTES = 16
 
+EndStates = Sequence[Sequence[Tensor | None]]
+"""The states of one row by layer, of models whose layers keep states."""
+
 
 @dataclass(eq=False)
 class Segment:
@@ -32,6 +35,7 @@ class Segment:
         digests: of these tokens, uint8 ``[n, DIGEST_BYTES]``.
         states: by layer.
         used: moment of the last use, as counted by the owner of the tree.
+        end: the states after the last of these tokens, where they are kept.
     """
 
     digests: np.ndarray
@@ -39,10 +43,12 @@ class Segment:
     parent: Segment | None = None
     used: int = 0
     children: dict[bytes, Segment] = field(default_factory=dict)
+    end: EndStates = ()
 
     @property
     def nbytes(self) -> int:
-        return self.digests.nbytes + sum(k.nbytes + v.nbytes for k, v in self.states)
+        tensors = [tensor for values in (*self.states, *self.end) for tensor in values]
+        return self.digests.nbytes + sum(each.nbytes for each in tensors if each is not None)
 
     def __len__(self) -> int:
         return len(self.digests)
@@ -73,10 +79,14 @@ class PrefixTree:
         return matches
 
     def insert(
-        self, digests: np.ndarray, states: Callable[[int, int], Sequence[LayerStates]], now: int
+        self,
+        digests: np.ndarray,
+        states: Callable[[int, int], Sequence[LayerStates]],
+        now: int,
+        end: EndStates = (),
     ) -> int:
         """Store a prompt; `states` returns copies of the states of its tokens from one index up to
-        another. Returns the bytes that were added."""
+        another, and `end` has those after the last one. Returns the bytes that were added."""
         path = self.match(digests)
         node = self._root
         start = 0
@@ -84,11 +94,13 @@ class PrefixTree:
             start += shared
             node = segment if shared == len(segment) else _split(segment, shared)
             node.used = now
-        if start == len(digests):
-            return 0
-        new = Segment(digests[start:].copy(), states(start, len(digests)), node, now)
-        node.children[new.digests[0].tobytes()] = new
-        return new.nbytes
+        before = node.nbytes
+        if start < len(digests):
+            before, parent = 0, node
+            node = Segment(digests[start:].copy(), states(start, len(digests)), parent, now)
+            parent.children[node.digests[0].tobytes()] = node
+        node.end = node.end or end
+        return node.nbytes - before
 
     @property
     def nbytes(self) -> int:
@@ -156,6 +168,10 @@ def prompt_digests(prompt: Prompt, row: int) -> np.ndarray:
                 digest.update(value[place].tobytes())
             place += 1
         digests.append(digest.digest())
+    if prompt.ahead is not None:
+        from draftlens.models.prompt_blocks import with_blocks
+
+        digests = with_blocks(prompt, row, digests)
     return _table(digests)
 
 
@@ -292,26 +308,41 @@ class PromptCache:
             tree = self._trees.get((_number(model), held.namespace))
             return 0 if tree is None else sum(shared for _, shared in tree.match(held.digests))
 
-    def restore(self, model: Any, held: HeldTokens, cache: KVCache, row: int, most: int) -> None:
-        """Copy the states of a prompt's first tokens, at most `most`, into an empty row."""
+    def restore(
+        self,
+        model: Any,
+        held: HeldTokens,
+        cache: KVCache,
+        row: int,
+        most: int,
+        at_end: bool = False,
+    ) -> EndStates:
+        """Copy the states of a prompt's first tokens, at most `most`, into an empty row. With
+        `at_end` only those up to the last end, whose states are returned."""
         with self._lock:
             tree = self._trees.get((_number(model), held.namespace))
             start = 0
-            for segment, shared in [] if tree is None else tree.match(held.digests[:most]):
+            matches = [] if tree is None else tree.match(held.digests[:most])
+            while at_end and matches and not _is_at_end(*matches[-1]):
+                matches.pop()
+            for segment, shared in matches:
                 segment.used = self._tick()
                 cache.put(row, start, segment.states, shared)
                 start += shared
             cache.lengths[row] = start
+            return matches[-1][0].end if matches else ()
 
-    def store(self, model: Any, held: HeldTokens, cache: KVCache, row: int) -> None:
-        """Store the states of a row's first tokens."""
+    def store(
+        self, model: Any, held: HeldTokens, cache: KVCache, row: int, end: EndStates = ()
+    ) -> None:
+        """Store the states of a row's first tokens; `end` as for `PrefixTree.insert`."""
 
         def states(first: int, last: int) -> Sequence[LayerStates]:
             return cache.states(row, first, last)
 
         with self._lock:
             tree = self._trees.setdefault((_number(model), held.namespace), PrefixTree())
-            self.nbytes += tree.insert(held.digests, states, self._tick())
+            self.nbytes += tree.insert(held.digests, states, self._tick(), end)
             self._evict()
 
     def _tick(self) -> int:
@@ -331,6 +362,10 @@ class PromptCache:
                 tree.remove(leaf)
                 self.nbytes -= leaf.nbytes
         self._trees = {key: tree for key, tree in self._trees.items() if any(tree.leaves())}
+
+
+def _is_at_end(segment: Segment, shared: int) -> bool:
+    return shared == len(segment) and bool(segment.end)
 
 
 def _is_older(features: _Features, leaf: tuple[Segment, PrefixTree] | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -56,10 +57,12 @@ class PromptReading:
             and _may_be_divided(backbone, prompt)
         )
         self._stores = is_used and stores
+        self._stores_ends = self._stores and backbone.states is not None
+        self._least = 1 if probe is None else READERS  # last tokens that are read in any case
         if is_used and (restores or stores):
             _name_tokens(prompt, prompt.namespace or "", cache)
             if restores:
-                _restore(backbone, prompt, cache, 1 if probe is None else READERS)
+                _restore(backbone, prompt, cache, self._least)
         self.cached = list(cache.lengths)
 
     @property
@@ -69,24 +72,25 @@ class PromptReading:
     def read(self, most: int | None = None) -> Tensor | None:
         """Read the rest, or at most `most` tokens of each row; logits ``[B, 1, V]`` after each
         row's last token when all are read, before that None."""
-        if most is None and not any(self._cache.lengths):
+        if most is None and not any(self._cache.lengths) and not self._stores_ends:
             logits = self._backbone.prefill(self._prompt, self._cache, self._probe)
             self._logits = [logits[row : row + 1] for row in range(len(logits))]
         elif most is None:
             while not self.done:
-                self._read_part(PART)
+                self._read_part(PART if any(self._cache.lengths) else max(self._prompt.lengths))
         else:
             self._read_part(min(most, PART))
         if not self.done:
             return None
-        if self._stores:
+        if self._stores and not self._stores_ends:
             store(self._backbone, self._cache)
         return torch.cat([logits for logits in self._logits if logits is not None])
 
     def _read_part(self, most: int) -> None:
         lengths = self._prompt.lengths
         starts = list(self._cache.lengths)
-        ends = [min(start + most, length) for start, length in zip(starts, lengths, strict=True)]
+        stops = [self._stop(*limits) for limits in zip(starts, lengths, strict=True)]
+        ends = list(map(min, _ends_of_part(self._prompt, starts, most), stops))
         # A row that is read whole reads its last token again, to slots that are dropped.
         firsts = [min(start, length - 1) for start, length in zip(starts, lengths, strict=True)]
         indices = [
@@ -96,11 +100,32 @@ class PromptReading:
         part = gather(self._prompt, indices)
         if self._probe is not None:
             self._probe.begin_part(starts, ends)
-        logits = self._backbone.read_on(part, self._cache, self._probe)
+        whole = self._stores_ends and not any(starts)
+        read = self._backbone.prefill if whole else self._backbone.read_on
+        logits = read(part, self._cache, self._probe)
         self._cache.truncate(ends)
         for row, (end, length) in enumerate(zip(ends, lengths, strict=True)):
             if end == length and self._logits[row] is None:
                 self._logits[row] = logits[row : row + 1]
+            if self._stores_ends and starts[row] < end == length - self._least:
+                held = self._cache.held[row]
+                assert held is not None
+                first = replace(held, digests=held.digests[:end])
+                _store_row(self._backbone, self._cache, row, first)
+
+    def _stop(self, start: int, length: int) -> int:
+        """Where a part ends at the latest. The states that are kept are those before the last
+        tokens, which are read again when the prompt comes again."""
+        end = length - self._least
+        return end if self._stores_ends and start < end else length
+
+
+def _ends_of_part(prompt: Prompt, starts: Sequence[int], most: int) -> list[int]:
+    if prompt.ahead is None:
+        return [min(start + most, end) for start, end in zip(starts, prompt.lengths, strict=True)]
+    from draftlens.models.prompt_blocks import end_of_part
+
+    return [end_of_part(prompt, row, start, most) for row, start in enumerate(starts)]
 
 
 def _may_be_divided(backbone: Backbone, prompt: Prompt) -> bool:
@@ -124,9 +149,11 @@ def _restore(backbone: Backbone, prompt: Prompt, cache: KVCache, least: int) -> 
     for row, (length, cached) in enumerate(zip(prompt.lengths, cache.held, strict=True)):
         assert cached is not None
         num_shared = min(stored.shared(backbone.model, cached), max(length - least, 0))
-        stored.restore(
-            backbone.model, cached, cache, row, before_media(prompt.visual[row], num_shared)
-        )
+        most = before_media(prompt.visual[row], num_shared)
+        at_end = backbone.states is not None
+        end = stored.restore(backbone.model, cached, cache, row, most, at_end)
+        if at_end:
+            backbone.states.begin(cache, row, end)
 
 
 def before_media(visual: Tensor, end: int) -> int:
@@ -139,10 +166,16 @@ def before_media(visual: Tensor, end: int) -> int:
 
 def store(backbone: Backbone, cache: KVCache) -> None:
     """Store the prompts that the rows of a cache hold."""
+    for row, held in enumerate(cache.held):
+        assert held is not None
+        _store_row(backbone, cache, row, held)
+
+
+def _store_row(backbone: Backbone, cache: KVCache, row: int, held: HeldTokens) -> None:
+    """Store the first tokens of a row, and the states after the last of them, if it has any."""
     assert backbone.prompt_cache is not None
-    for row, cached in enumerate(cache.held):
-        assert cached is not None
-        backbone.prompt_cache.store(backbone.model, cached, cache, row)
+    end = () if backbone.states is None else backbone.states.end(cache, row)
+    backbone.prompt_cache.store(backbone.model, held, cache, row, end)
 
 
 def store_answer(
@@ -162,4 +195,4 @@ def store_answer(
     with torch.inference_mode():
         further = backbone.token_inputs(ids).get(TOKEN_INPUTS)
         digests = answer_digests(backbone.embed(ids), positions, further)
-    backbone.prompt_cache.store(backbone.model, cached.followed_by(digests), cache, row)
+    _store_row(backbone, cache, row, cached.followed_by(digests))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,6 +54,7 @@ def gather(prompt: Prompt, kept_indices: Sequence[Tensor], positions: str = "ori
         extra={
             name: _gather_argument(name, value, selection) for name, value in prompt.extra.items()
         },
+        ahead=_gather_ahead(prompt, selection),
     )
     if positions == "compact":
         return _close_gaps(pruned)
@@ -108,6 +109,14 @@ def _gather_argument(name: str, value: Any, selection: _Selection) -> Any:
     raise UnsupportedModelError(
         f"the language model takes {name}, which cannot be pruned with the prompt's tokens"
     )
+
+
+def _gather_ahead(prompt: Prompt, selection: _Selection) -> Mapping[str, Tensor] | None:
+    if prompt.ahead is None:
+        return None
+    from draftlens.models import prompt_blocks
+
+    return prompt_blocks.selected(prompt.ahead, selection.index, selection.real)
 
 
 def _is_tensor_sequence(value: Any) -> bool:

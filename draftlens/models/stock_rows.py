@@ -8,7 +8,7 @@ and what follows the output head are the model's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -55,7 +55,7 @@ class StockRows(KVCache):
 
     def __init__(self, rows: int) -> None:
         super().__init__(0, rows, 0)
-        self.rows: list[tuple[_Loop, int]] = []
+        self.rows: list[tuple[Loop, int]] = []
 
     @property
     def nbytes(self) -> int:
@@ -91,7 +91,7 @@ class StockPasses(Passes):
         assert prompt.prepared is not None
         logits = []
         for ids, arguments in _parts(prompt.prepared):
-            loop = _Loop(prompt.prepared.model, ids, arguments)
+            loop = Loop(prompt.prepared.model, ids, arguments)
             logits.append(loop.read().to(self._device))
             cache.rows += [(loop, row) for row in range(len(ids))]
         return torch.cat(logits)
@@ -114,7 +114,7 @@ class StockPasses(Passes):
         return torch.stack(logits)
 
 
-class _Loop:
+class Loop:
     """What the loop of `generate` keeps of some rows from pass to pass."""
 
     def __init__(self, model: Any, ids: Tensor, arguments: dict[str, Any]) -> None:
@@ -126,11 +126,11 @@ class _Loop:
         """Read the prompt; logits ``[B, 1, V]`` after its last token."""
         return self._pass(is_first_iteration=True)
 
-    def advance(self, rows: list[int], tokens: Tensor) -> Tensor:
+    def advance(self, rows: Sequence[int], tokens: Tensor) -> Tensor:
         """Append the tokens ``[n, 1]`` of `rows`, and to other rows their last token again; logits
         ``[B, 1, V]``."""
         last = self._ids[:, -1:].clone()
-        last[rows] = tokens.to(last.device)
+        last[list(rows)] = tokens.to(last.device)
         self._ids = torch.cat([self._ids, last], 1)
         one = {"next_sequence_length": 1} if self.arguments.get("use_cache", True) else {}
         return self._pass(**one)

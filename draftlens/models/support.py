@@ -12,18 +12,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from transformers import DynamicCache, GenerationMixin
-from transformers.cache_utils import DynamicIndexedLayer, DynamicLayer
+from transformers.cache_utils import DynamicIndexedLayer, DynamicLayer, LinearAttentionLayer
 
 from draftlens.core import tree as trees
 from draftlens.core.errors import InputError, UnsupportedModelError
 from draftlens.core.options import shown
 from draftlens.core.tree import ROOT, Topology, chain
+from draftlens.models.model_state import lock_of
 
 if TYPE_CHECKING:
     from draftlens.models.layer_kinds import LayerKinds
 
 CACHE_ARGUMENTS = ("cache", "past_key_values")
 """In any version of transformers."""
+
+GENERATES = "prepare_inputs_for_generation"
+"""What models have that generate token by token."""
 
 _PREPARING = inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
 
@@ -227,17 +231,21 @@ def model_parts(model: Any, name: str) -> tuple[Any, Any, Any, str]:
     """The language model, output head and input embeddings, the whole model in place of one that it
     does not show, and why these cannot be called directly; empty if they can. Raises
     `UnsupportedModelError` for a model without `generate` or with an encoder."""
-    if getattr(model.config, "is_encoder_decoder", False) or not hasattr(model, "generate"):
+    if getattr(model.config, "is_encoder_decoder", False) or not hasattr(model, GENERATES):
         raise UnsupportedModelError(f"{name} is no decoder-only model with generate()")
     layers = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ()
     if "chunked_attention" in layers:  # Llama 4
         raise UnsupportedModelError(
-            f"{name} attends within chunks of a prompt, which draftlens does not support: load a "
-            "model with full attention in every layer, such as Qwen3-VL"
+            f"{name} attends within chunks of a prompt, which draftlens does not support (and "
+            "stock generate of transformers 5.24 reads no text without pictures by Llama 4): load "
+            "a model with full attention in every layer, such as Qwen3-VL"
         )
-    decoder = model.get_decoder()
-    head = model.get_output_embeddings()
-    embed = model.get_input_embeddings()
+    try:
+        decoder = model.get_decoder()
+        head, embed = model.get_output_embeddings(), model.get_input_embeddings()
+    except NotImplementedError as error:  # Qwen-Omni with its talker
+        cause = f"{name} shows no embeddings: give the model in it that writes, such as `thinker`"
+        raise UnsupportedModelError(cause) from error
     reason = ""
     if decoder is None or decoder is model or head is None or embed is None:
         reason = f"{name} does not show its language model, embeddings and output head"
@@ -287,25 +295,29 @@ def execution_device(module: Any) -> torch.device:
 
 
 def no_rollback(model_name: str, text_config: Any, indexers: Any = None) -> str:
-    """Why the cache cannot be rolled back, naming the kind of layer: one has linear attention or
-    another recurrent state, or attends to pictures apart from the text. Empty if it can."""
+    """Why the cache cannot be rolled back, naming the kind of layer, or why there is no mask for a
+    layer; empty if it can."""
     if getattr(text_config, "cross_attention_layers", None):
         return f"{model_name} attends to pictures through layers of cross-attention"
     if indexers is not None and indexers.refusal:
         return str(indexers.refusal)
     layers = DynamicCache(config=text_config).layers
-    if all(type(layer) is DynamicLayer for layer in layers):
+    if all(type(layer) in PLAIN_LAYERS for layer in layers):
         return ""
     from draftlens.models.layer_kinds import unsupported
 
     return unsupported(model_name, text_config, layers)
 
 
+PLAIN_LAYERS = (DynamicLayer, LinearAttentionLayer)
+"""Layers that attend fully to keys of their own, and those that keep states in place of keys."""
+
+
 def kinds_of(text_config: Any) -> LayerKinds | None:
     """The kinds of a language model's layers that `no_rollback` has nothing against; None if all
-    attend fully to keys of their own, or only select some of them."""
+    are `PLAIN_LAYERS`, or only select tokens."""
     layers = DynamicCache(config=text_config).layers
-    if all(type(layer) is DynamicLayer for layer in layers):
+    if all(type(layer) in PLAIN_LAYERS for layer in layers):
         return None
     from draftlens.models.layer_kinds import LayerKinds
 
@@ -326,6 +338,18 @@ def is_indexed(layer: Any) -> bool:
     """Whether a layer of stock's cache keeps the keys of an indexer, too: it selects the tokens
     that a token attends to."""
     return isinstance(layer, DynamicIndexedLayer) or hasattr(layer, "update_index")
+
+
+def state_layers(backbone: Any, plain_only: str) -> tuple[Any, str]:
+    """The layers that keep recurrent or convolution states (`models.recurrent`), and why draft
+    tokens must form chains then; None and an empty text without such layers."""
+    kinds = () if plain_only else DynamicCache(config=backbone.text_config).layers
+    if not any(isinstance(kind, LinearAttentionLayer) for kind in kinds):
+        return None, "" if backbone.indexers is None else backbone.indexers.chains_only
+    from draftlens.models.recurrent import StateLayers
+
+    reason = f"{backbone.name} keeps recurrent states, which follow one chain of tokens"
+    return StateLayers(backbone.decoder, kinds, lock_of(backbone.model)), reason
 
 
 def check_attention(model_name: str, attention: str) -> None:
@@ -355,6 +379,15 @@ def represents(config: Any, kind: str, input_ids: Tensor) -> Tensor:
     )
 
 
+def attends_both_ways(decoder: nn.Module) -> bool:
+    """Whether the tokens of a language model attend to all others where it gets no mask. Attention
+    with an index of a layer is that of a language model, not of an encoder inside of it."""
+    return any(
+        getattr(module, "is_causal", None) is False and hasattr(module, "layer_idx")
+        for module in decoder.modules()
+    )
+
+
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """A boolean mask in the additive form of eager attention."""
     bias = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
@@ -363,6 +396,8 @@ def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 def no_direct_calls(backbone: Any) -> str:
     """Why the language model cannot be called directly; empty if it can."""
+    if backbone.states is not None and backbone.states.missing:
+        return f"{backbone.name} keeps states that cannot be rolled back: {backbone.states.missing}"
     try:
         difference = _difference(backbone)
     except torch.OutOfMemoryError:
@@ -372,6 +407,11 @@ def no_direct_calls(backbone: Any) -> str:
     except ERRORS as error:
         cause = " ".join(str(error).split()) or type(error).__name__
         return f"{backbone.name} cannot read a text of four tokens by its language model ({cause})"
+    if difference is not None and difference > torch.finfo(backbone.model.dtype).max / 2:
+        return (
+            f"{backbone.name} forbids some ids after its output head, such as those of pictures, "
+            "which draftlens does not do to draft tokens"
+        )
     if difference is not None:
         return (
             f"{backbone.name} computes other logits when its language model is called directly "
@@ -400,10 +440,14 @@ def _encode_marked_tokens(backbone: Any) -> None:
     """Encode a text with the kinds of its tokens, as a processor gives them: some models make
     masks of them (`UnsupportedModelError`)."""
     ids = torch.tensor([[1, 2, 3, 4]], device=backbone.device) % backbone.vocab_size
+    backbone.encode(_marked(backbone, ids))
+
+
+def _marked(backbone: Any, ids: Tensor) -> Any:
     names = inspect.signature(backbone.model.forward).parameters
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     inputs |= {name: torch.zeros_like(ids) for name in KINDS_OF_TOKENS if name in names}
-    backbone.encode(backbone.prepare_prompt(inputs))
+    return backbone.prepare_prompt(inputs)
 
 
 @torch.no_grad()
@@ -413,13 +457,16 @@ def _difference(backbone: Any) -> float | None:
     None for rounding. No other check finds
     logits scaled after the head, ignored masks and positions that are made elsewhere."""
     ids = torch.tensor([[1, 2, 3, 4]], device=backbone.device) % backbone.vocab_size
-    full_mask = torch.ones_like(ids)
-    stock = backbone.model(input_ids=ids, attention_mask=full_mask, use_cache=False).logits[:, -1]
+    if backbone.both_ways:
+        stock, prompt = _by_steps(backbone, ids)
+    else:
+        full = torch.ones_like(ids)
+        stock = backbone.model(input_ids=ids, attention_mask=full, use_cache=False).logits[:, -1]
+        prompt = backbone.text_prompt(ids[:, :2])
     rejected, root, accepted = ids[0, 1:].tolist()
     tree = chain(2) if backbone.chains_only else Topology((ROOT, ROOT))
     relative = 1e-3 if stock.dtype == torch.float32 else 5e-2
     bound = relative * float(stock.abs().max().clamp_min(1e-6))
-    prompt = backbone.text_prompt(ids[:, :2])
     cache = backbone.new_cache(prompt, room=4)
     backbone.prefill(prompt, cache)
     mask = trees.attention_mask([2], trees.ancestors(tree, backbone.device))
@@ -431,3 +478,18 @@ def _difference(backbone: Any) -> float | None:
         called = backbone.forward(tokens[:, 2:], positions[..., 1:2], cache, None)[:, 0]
     difference = float((called.to(stock.device) - stock).abs().max())
     return None if difference <= bound else difference
+
+
+def _by_steps(backbone: Any, ids: Tensor) -> tuple[Tensor, Any]:
+    """The logits ``[B, V]`` after the last of the tokens ``[B, L]`` as the loop of `generate` finds
+    them, token by token after a prompt of two: in one pass the prompt would see the others, too.
+    And the prompt."""
+    from draftlens.models.stock_rows import Loop
+
+    prepared = _marked(backbone, ids[:, :2])
+    prompt = backbone.encode(prepared)
+    loop = Loop(prepared.model, prepared.input_ids, dict(prepared.model_kwargs))
+    logits = loop.read()
+    for token in ids[:, 2:].unbind(1):
+        logits = loop.advance(range(len(ids)), token[:, None])
+    return logits[:, -1], prompt

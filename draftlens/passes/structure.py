@@ -255,6 +255,8 @@ def tracing_refusal(backbone: Backbone) -> str | None:
     """Why passes of a model cannot be traced, as far as this is known beforehand."""
     if backbone.plain_only:
         return str(backbone.plain_only)
+    if backbone.chains_only:
+        return "some of its layers keep states instead of keys and values"
     if backbone.attention != "sdpa":
         return f"it runs {backbone.attention} attention; load it with sdpa"
     if backbone.indexers is not None:

@@ -246,7 +246,8 @@ class FullPrefill(AtOnce):
                 logits = part.read(size())
             if logits is None:
                 yield None
-        if probe is not None and len(probe.by_layer) != num_layers:
+        num_states = 0 if backbone.states is None else len(backbone.states.num_states)
+        if probe is not None and len(probe.by_layer) != num_layers - num_states:
             raise UnsupportedModelError(
                 f"{backbone.name} does not let its attention be read: prune without attention"
             )

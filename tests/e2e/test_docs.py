@@ -341,7 +341,7 @@ class Scripted:
     vocab_size = 50
     text_config = SimpleNamespace(num_hidden_layers=1)
     prompt_cache = None
-    plain_only = ""
+    plain_only = chains_only = ""
 
     def __init__(self, script: dict[int, list[int]]) -> None:
         self.script = script

@@ -68,7 +68,7 @@ class TableModel:
     name, dtype, device, vocab_size = "TableModel", torch.float64, torch.device("cpu"), VOCAB
     text_config = None
     prompt_cache = None
-    plain_only = ""
+    plain_only = chains_only = ""
 
     def __init__(self, table: Tensor) -> None:
         self.table = table

@@ -151,6 +151,7 @@ def test_a_round_waits_once_for_each_model(
     assert max(rounds) <= most
 
 
+@pytest.mark.slow
 def test_the_kit_for_a_gpu(fake_cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
     """The benchmark that is to run where a device is at hand mixes no devices either. Stock
     assisted generation calls the driver."""

@@ -31,6 +31,8 @@ from hypothesis import strategies as st
 
 from draftlens.methods.base import METHODS
 
+pytestmark = pytest.mark.slow
+
 
 def share(part: float) -> settings:
     """The profile with a part of its examples."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from families import FAMILIES, SPECIAL, Family, inputs, tokenizer
+from proposals import draft_ids_of, proposals_of
 from stock import LONG, Divisible, NoEcho, reference, staggered, stock, target
 
 import draftlens
@@ -39,15 +40,7 @@ TABLES = WITH_HTML.tables([["abc", "abd"], ["", "b|c", "<b>"]])
 @pytest.fixture
 def proposed(monkeypatch: pytest.MonkeyPatch) -> list[DraftTree]:
     """Every tree of the test."""
-    trees: list[DraftTree] = []
-    right = DocumentDrafter.propose
-
-    def propose(self: DocumentDrafter, *args: Any) -> DraftTree:
-        trees.append(right(self, *args))
-        return trees[-1]
-
-    monkeypatch.setattr(DocumentDrafter, "propose", propose)
-    return trees
+    return proposals_of(DocumentDrafter, monkeypatch)
 
 
 def text_of(ids: Sequence[int]) -> str:
@@ -108,15 +101,6 @@ def pieces_of(row: Sequence[int]) -> list[Any]:
     parts = [list(row[start : start + 6]) for start in range(0, len(row), 6)]
     random.Random(1).shuffle(parts)
     return [text_of(part) if number % 2 else part for number, part in enumerate(parts)]
-
-
-def draft_ids_of(trees: Sequence[DraftTree]) -> set[int]:
-    """All drafted ids, fillers left out."""
-    draft_tokens: set[int] = set()
-    for tree in trees:
-        for topology, tokens in zip(tree.topologies, tree.tokens.tolist(), strict=True):
-            draft_tokens.update(tokens[: len(topology)])
-    return draft_tokens
 
 
 @every_family

@@ -314,13 +314,16 @@ def followed_by(row: dict[str, Any], tokens: list[int]) -> dict[str, Any]:
     return longer
 
 
+OTHERS = r"selects|whole prompts|not divided"
+
+
 @every_family
 def test_an_attention_of_others_is_refused(family: StockFamily) -> None:
     """It would attend to all tokens."""
     model, (row, _) = model_of(family), alone(family, prompts(family, LENGTHS, True))
     pruned = {"method": "specvlm", "prune_ratio": 0.5, "draft": "self"}
     for options in ({"method": pruned}, {"method": "lookup", "prefill": "spava"}):
-        with pytest.raises(draftlens.UnsupportedModelError, match=r"selects|whole prompts|not divided"):
+        with pytest.raises(draftlens.UnsupportedModelError, match=OTHERS):
             draftlens.generate(model, row, max_new_tokens=4, **options)
 
 

@@ -3,7 +3,7 @@ their own: a request's tokens do not depend on its neighbours, its slot, or when
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -151,22 +151,31 @@ def test_rows_that_leave(family: Family, name: str) -> None:
 LENGTHS = (8, 1, 25, 3, 14, 2, 25, 19, 5, 1, 11, 4, 22, 6, 2, 16)
 
 
+def sixteen(family: Family) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Inputs and options of sixteen rows, every second of which has end-of-sequence tokens."""
+    ends = staggered(reference(family, family.richest, LONG))
+    for number, length in enumerate(LENGTHS):
+        own = {"eos_token_id": ends} if number % 2 else {}
+        yield inputs(family, family.richest, (number % 3,)), {"max_new_tokens": length, **own}
+
+
+@cache
+def stock_of_sixteen(family: Family) -> list[list[int]]:
+    """What the unmodified library answers to them, one by one."""
+    return [stock(target(family), given, **own)[0] for given, own in sixteen(family)]
+
+
 @pytest.mark.parametrize("name", ENDING)
 @pytest.mark.parametrize("family", FAMILIES[::3], ids=str)
 def test_sixteen_rows_that_end_one_after_the_other(family: Family, name: str) -> None:
     """By their lengths or by an end-of-sequence token; the batch shrinks from round to round."""
     session = session_of(family, name)
-    ends = staggered(reference(family, family.richest, LONG))
     rows = []
-    for number, length in enumerate(LENGTHS):
-        given = inputs(family, family.richest, (number % 3,))
-        own = {**GREEDY, "max_new_tokens": length} | ({"eos_token_id": ends} if number % 2 else {})
-        rows += session.add(session.target.prepare(given, **own), [0], given)
+    for given, options in sixteen(family):
+        prepared = session.target.prepare(given, do_sample=False, **options)
+        rows += session.add(prepared, [0], given)
     finish(session)
-    for number, (row, length) in enumerate(zip(rows, LENGTHS, strict=True)):
-        given = inputs(family, family.richest, (number % 3,))
-        own = {"eos_token_id": ends} if number % 2 else {}
-        assert [row.tokens] == stock(target(family), given, max_new_tokens=length, **own)
+    assert [row.tokens for row in rows] == stock_of_sixteen(family)
     assert len(session.sequences) < len(rows) / 4
     assert session.stats.emitted == sum(len(row.tokens) for row in rows)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from families import FAMILIES, Family, inputs
+from proposals import draft_ids_of, proposals_of
 from stock import ALL_KINDS, LONG, Divisible, NoEcho, reference, staggered, stock, target
 
 import draftlens
@@ -37,24 +38,7 @@ def told(branches: int = 3, length: int = 5, rule: str = "coupled") -> dict[str,
 @pytest.fixture
 def proposed(monkeypatch: pytest.MonkeyPatch) -> list[DraftTree]:
     """Every tree of the test."""
-    trees: list[DraftTree] = []
-    right = LookupDrafter.propose
-
-    def propose(self: LookupDrafter, *args: Any) -> DraftTree:
-        trees.append(right(self, *args))
-        return trees[-1]
-
-    monkeypatch.setattr(LookupDrafter, "propose", propose)
-    return trees
-
-
-def draft_ids_of(trees: Sequence[DraftTree]) -> set[int]:
-    """All drafted ids, fillers left out."""
-    draft_tokens: set[int] = set()
-    for tree in trees:
-        for topology, tokens in zip(tree.topologies, tree.tokens.tolist(), strict=True):
-            draft_tokens.update(tokens[: len(topology)])
-    return draft_tokens
+    return proposals_of(LookupDrafter, monkeypatch)
 
 
 def garbled(rows: Sequence[Sequence[int]], every: int = 6) -> Texts:

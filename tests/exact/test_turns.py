@@ -311,6 +311,7 @@ def cases(draw: st.DrawFn, families: Sequence[str] = NAMES) -> TurnsCase:
     )
 
 
+@pytest.mark.slow
 @share(0.3)
 @drawn(cases())
 def test_random_conversations(case: TurnsCase) -> None:

@@ -71,6 +71,12 @@ WORK: dict[str, dict[str, Any]] = {
         "image_token_index": 110,
     },
     "AyaVision": {"text": {"model_type": "cohere2"}},  # whose window is longer than this
+    "Gemma3": {"mm_tokens_per_image": 4, "image_token_index": 110},
+    "PaliGemma": {
+        "text": {"model_type": "gemma"},
+        "image_token_index": 110,
+        "projection_dim": 32,
+    },
     "Ovis2": {"text": {"model_type": "qwen2"}, "image_token_id": 110},
     "Qwen3VLMoe": {
         "text": {
@@ -83,15 +89,7 @@ WORK: dict[str, dict[str, Any]] = {
     },
 }
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "Gemma3": (
-        {"mm_tokens_per_image": 4, "image_token_index": 110},
-        "builds its own attention mask for the prompt",
-    ),
     "Qwen3_5": ({"vision": QWEN_VISION}, "LinearAttentionLayer, which cannot be rolled back"),
-    "PaliGemma": (
-        {"text": {"model_type": "gemma"}, "image_token_index": 110, "projection_dim": 32},
-        "other logits when its language model is called directly",
-    ),
 }
 IDS = torch.arange(5, 23).view(2, 9)
 
@@ -182,3 +180,6 @@ def test_llama_4_is_refused_with_a_remedy() -> None:
         ) as error:
             draftlens.generate(refused, {"input_ids": torch.tensor([[5, 6]])}, max_new_tokens=3)
         assert "within chunks of a prompt" in str(error.value)
+        assert "reads no text without pictures by Llama 4" in str(error.value)
+    with pytest.raises(AttributeError, match="image_outputs"):  # as the sentence has it
+        model.generate(torch.tensor([[5, 6]]), max_new_tokens=3)

@@ -47,11 +47,15 @@ ROWS = ("tests/unit/drafting/test_draft_rows.py",)
 CACHE = ("tests/unit/models/test_kv_cache.py",)
 INDEXED = ("tests/unit/models/test_indexed_cache.py",)
 INDEXERS = _only("tests/exact/test_indexers.py", "trees or join or second_turn")
+STATES = ("tests/unit/models/test_recurrent.py",)
 PROMPT = ("tests/unit/models/test_prompt.py",)
 PRUNED = ("tests/unit/drafting/test_pruning.py",)
 SIMILARITY_ROWS = _only("tests/unit/models/attention/test_similarities.py", "rows_of_all_kinds")
 SIMILARITY_SUM = _only("tests/unit/models/attention/test_similarities.py", "telescopes")
 SIMILARITY_EARLY = _only("tests/unit/models/attention/test_similarities.py", "early")
+PROMPT_BLOCKS = ("tests/unit/models/test_prompt_blocks.py",)
+BLOCK_ANSWERS = _only("tests/exact/test_prompt_masks.py", "stock_generate or without_the_kinds")
+SHARED_BLOCKS = _only("tests/exact/test_prompt_masks.py", "cache_shares")
 GATHER = ("tests/unit/models/test_prompt_subset.py",)
 LOSSY_MASKS = _only("tests/exact/test_lossy_peers.py", "masks_hid_them and qwen3 and FastV")
 LOSSY_RECALL = _only("tests/exact/test_lossy_peers.py", "come_back and onevision")
@@ -510,7 +514,7 @@ FAULTS = (
     ),
     Fault(
         "a prefill with several logits returns those of the last token alone",
-        "draftlens/models/adapter.py",
+        "draftlens/models/prompt.py",
         "last = ends - count + torch",
         "last = ends - 1 + 0 * torch",
         LOSSY_STEPS,
@@ -749,7 +753,7 @@ FAULTS = (
     Fault(
         "parallel: a contradiction does not shorten the draft's cache",
         "draftlens/drafting/draft_rows.py",
-        "min(self.cache.lengths[row], longest)",
+        "min(self.cache.lengths[row], prompt + count)",
         "self.cache.lengths[row]",
         WORKER,
     ),
@@ -1391,8 +1395,8 @@ FAULTS = (
     Fault(
         "prompt tree: a new segment begins one token too early",
         "draftlens/models/prompt_cache.py",
-        "Segment(digests[start:].copy(), states(start, len(digests)), node, now)",
-        "Segment(digests[start:].copy(), states(max(start - 1, 0), len(digests)), node, now)",
+        "Segment(digests[start:].copy(), states(start, len(digests)), parent, now)",
+        "Segment(digests[start:].copy(), states(max(start - 1, 0), len(digests)), parent, now)",
         PROMPT_TREE,
     ),
     Fault(
@@ -1412,8 +1416,8 @@ FAULTS = (
     Fault(
         "prompt cache: the digests of what is new are not counted",
         "draftlens/models/prompt_cache.py",
-        "        return new.nbytes\n",
-        "        return new.nbytes - new.digests.nbytes\n",
+        "        return node.nbytes - before\n",
+        "        return node.nbytes - before - node.digests.nbytes\n",
         PROMPT_CACHE,
     ),
     Fault(
@@ -1468,8 +1472,8 @@ FAULTS = (
     Fault(
         "digests: positions do not count",
         "draftlens/models/prompt_cache.py",
-        "np.concatenate([_bytes(embeds), _bytes(places)], 1)",
-        "_bytes(embeds)",
+        "[embeds, places] if further is None",
+        "[embeds] if further is None",
         DIGESTS,
     ),
     Fault(
@@ -1520,6 +1524,69 @@ FAULTS = (
         "length = prompt.lengths[row]",
         "length = prompt.embeds.shape[1]",
         DIGESTS,
+    ),
+    Fault(
+        "prompt masks: not reordered on the axis of keys",
+        "draftlens/models/prompt_blocks.py",
+        "seen[rows, order[:, :, None], order[:, None]]",
+        "seen[rows, order[:, :, None], torch.arange(order.shape[1])[None, None]]",
+        PROMPT_BLOCKS,
+    ),
+    Fault(
+        "prompt masks: not reordered on the axis of queries",
+        "draftlens/models/prompt_blocks.py",
+        "seen[rows, order[:, :, None], order[:, None]]",
+        "seen[rows, torch.arange(order.shape[1])[None, :, None], order[:, None]]",
+        PROMPT_BLOCKS,
+    ),
+    Fault(
+        "prompt masks: later tokens are counted from the beginning of a part's row",
+        "draftlens/models/prompt_blocks.py",
+        "start : start + later.shape[1]",
+        ": later.shape[1]",
+        PROMPT_BLOCKS,
+    ),
+    Fault(
+        "prompt masks: one mask for all kinds of layers",
+        "draftlens/models/prompt_blocks.py",
+        'ahead.get(kind, ahead.get(""))',
+        "next(iter(ahead.values()))",
+        BLOCK_ANSWERS,
+    ),
+    Fault(
+        "prompt masks: where tokens attend both ways, none is made for padded rows",
+        "draftlens/models/prompt_blocks.py",
+        "    if both_ways or any(",
+        "    if any(",
+        BLOCK_ANSWERS,
+    ),
+    Fault(
+        "prompt parts: a part splits a block",
+        "draftlens/models/prompt_blocks.py",
+        "return first if first > end else int(ends[ends <= end].max())",
+        "return end",
+        PROMPT_BLOCKS,
+    ),
+    Fault(
+        "prompt parts: a part ends inside its second block",
+        "draftlens/models/prompt_blocks.py",
+        "int(ends[ends <= end].max())",
+        "end",
+        PROMPT_BLOCKS,
+    ),
+    Fault(
+        "prompt cache: a prefix is shared that ends inside a block",
+        "draftlens/models/prompt_blocks.py",
+        "        if len(block) > 1:\n",
+        "        if False:\n",
+        SHARED_BLOCKS,
+    ),
+    Fault(
+        "direct calls: a prompt that attends both ways is compared with one that sees more",
+        "draftlens/models/support.py",
+        "    if backbone.both_ways:\n",
+        "    if False:\n",
+        BLOCK_ANSWERS,
     ),
     Fault(
         "prompt cache: a prompt begins inside a picture",
@@ -1804,8 +1871,8 @@ FAULTS = (
     Fault(
         "retokenized: what the draft holds of another text stays",
         "draftlens/drafting/retokenized.py",
-        "        self.rows.truncate(row, same)\n",
-        "",
+        "self._held[row][self.rows.truncate(row, same) :]",
+        "self._held[row][same:]",
         RETOKENIZED_ROWS,
     ),
     Fault(
@@ -2315,22 +2382,22 @@ FAULTS = (
     Fault(
         "windows: sliding layers get the full mask",
         "draftlens/models/layer_kinds.py",
-        "{FULL: convert(mask), SLIDING: convert(sliding)}",
-        "{FULL: convert(mask), SLIDING: convert(mask)}",
+        "{FULL: mask, SLIDING: sliding}",
+        "{FULL: mask, SLIDING: mask}",
         WINDOWS,
     ),
     Fault(
         "windows: full layers get the windowed mask",
         "draftlens/models/layer_kinds.py",
-        "{FULL: convert(mask), SLIDING: convert(sliding)}",
-        "{FULL: convert(sliding), SLIDING: convert(sliding)}",
+        "{FULL: mask, SLIDING: sliding}",
+        "{FULL: sliding, SLIDING: sliding}",
         WINDOWS,
     ),
     Fault(
         "windows: one mask for all kinds of layers",
         "draftlens/models/layer_kinds.py",
-        "        if self.are_mixed:\n            masks: Any",
-        "        if False:\n            masks: Any",
+        "SLIDING: sliding} if self.are_mixed else sliding",
+        "SLIDING: sliding} if False else sliding",
         _only("tests/exact/test_windows.py", "check_of_masks or (every_method and chain3)"),
     ),
     Fault(
@@ -2364,8 +2431,10 @@ FAULTS = (
     Fault(
         "windows: the slots of views that were moved are read whole, under cut masks",
         "draftlens/methods/tabed/view_rows.py",
-        "moved.buffers.slides = layer.buffers.slides",
-        "moved.buffers.slides = not layer.buffers.slides",
+        "cache = self.backbone.empty_cache(len(slots), capacity)\n",
+        "cache = self.backbone.empty_cache(len(slots), capacity)\n"
+        "        for layer in cache.layers:\n"
+        "            layer.buffers.slides = not layer.buffers.slides\n",
         _only("tests/exact/test_windows.py", "tabed"),
     ),
     Fault(
@@ -2395,5 +2464,117 @@ FAULTS = (
         "return torch.tanh(logits / self.cap) * self.cap if self.cap else logits",
         "return logits",
         _only("tests/exact/test_windows.py", "sampled and (Gemma3n or Muse)"),
+    ),
+    Fault(
+        "states: those before a pass are not restored",
+        "draftlens/models/recurrent.py",
+        "layer.put(rows, values, len(self.lengths))",
+        "layer.put(rows, rows_of(layer.values, rows), len(self.lengths))",
+        STATES,
+    ),
+    Fault(
+        "states: tokens of padding stay in them",
+        "draftlens/models/recurrent.py",
+        "self._settle([start + count for start",
+        "self._read = list([start + count for start",
+        STATES,
+    ),
+    Fault(
+        "states: an accepted token is not read again",
+        "draftlens/models/recurrent.py",
+        "inputs[index_of(places, inputs), :count]",
+        "inputs[index_of(places, inputs), : max(count - 1, 1)]",
+        STATES,
+    ),
+    Fault(
+        "states: the last row does not take the place of one that leaves",
+        "draftlens/models/recurrent.py",
+        "layer.values = rows_of(layer.values, rows)",
+        "layer.values = rows_of(layer.values, range(len(rows)))",
+        STATES,
+    ),
+    Fault(
+        "states: one token changes those that are kept",
+        "draftlens/models/layer_states.py",
+        "None if states is None else states.clone()",
+        "states",
+        STATES,
+    ),
+    Fault(
+        "states: rows that join have none",
+        "draftlens/models/recurrent.py",
+        "layer.append(rows.layers[index].values, before, count)",
+        "layer.append(layer.values and (None,) * len(layer.values), before, count)",
+        STATES,
+    ),
+    Fault(
+        "states: a row is restored from the pass before",
+        "draftlens/models/recurrent.py",
+        "for number in reversed(range(len(self._passes))):",
+        "for number in range(len(self._passes)):",
+        STATES,
+    ),
+    Fault(
+        "states: those before a whole round are dropped",
+        "draftlens/models/recurrent.py",
+        "return self._read[row] <= floor or any(before <= floor for before in later)",
+        "return True",
+        STATES,
+    ),
+    Fault(
+        "states: a pass that is cut short stays",
+        "draftlens/models/recurrent.py",
+        "                layer.values = values[index]\n",
+        "                layer.values = layer.values\n",
+        STATES,
+    ),
+    Fault(
+        "states: the automatic choice grows trees",
+        "draftlens/drafting/adaptive/controller.py",
+        "TREES[:1] if self.chains_only else TREES",
+        "TREES",
+        ("tests/unit/drafting/adaptive/test_controller.py",),
+    ),
+    Fault(
+        "states: copied tokens branch",
+        "draftlens/methods/lookup/config.py",
+        "1 if target.chains_only else self.max_branches",
+        "self.max_branches",
+        _only("tests/exact/test_recurrent.py", "not_branch and Lfm2"),
+    ),
+    Fault(
+        "states: tokens of documents branch",
+        "draftlens/methods/hsd/config.py",
+        "1 if target.chains_only else self.max_branches",
+        "self.max_branches",
+        _only("tests/exact/test_recurrent.py", "not_branch and Lfm2"),
+    ),
+    Fault(
+        "states: a draft that runs ahead keeps all that it ever read",
+        "draftlens/methods/parallelvlm/speculated_rows.py",
+        "self.draft_rows.truncate(index, same, settled)",
+        "self.draft_rows.truncate(index, same, 0)",
+        _only("tests/exact/test_recurrent.py", "runs_ahead"),
+    ),
+    Fault(
+        "states: a prompt goes on from the end of a segment that it shares in part",
+        "draftlens/models/prompt_cache.py",
+        "shared == len(segment) and bool(segment.end)",
+        "bool(segment.end)",
+        _only("tests/exact/test_recurrent.py", "turns and None and Lfm2"),
+    ),
+    Fault(
+        "states: those of a stored prompt go to the first row",
+        "draftlens/models/recurrent.py",
+        "layer.put([row], tuple(values), len(self.lengths))",
+        "layer.put([0], tuple(values), len(self.lengths))",
+        _only("tests/exact/test_recurrent.py", "turns and None and MiniCPM"),
+    ),
+    Fault(
+        "states: the end of a stored prompt is a token late",
+        "draftlens/models/prompt_reading.py",
+        "starts[row] < end == length - self._least:",
+        "starts[row] < end == length:",
+        _only("tests/exact/test_recurrent.py", "turns and None and Lfm2"),
     ),
 )

@@ -16,6 +16,7 @@ from draftlens.core import tree as trees
 from draftlens.core.tree import chain
 from draftlens.drafting.adaptive.costs import CostCurve
 from draftlens.models.adapter import Backbone
+from draftlens.models.kv_cache import KVCache
 
 WIDTHS: tuple[int, ...] = (1, 3, 6, 2, 26, 4, 49, 9, 13, 98, 196, 392)
 """Widths of the first forwards, the most useful ones first: the time may end after any of them. The
@@ -194,7 +195,7 @@ class _Scratch:
         self.prompt = backbone.text_prompt(
             torch.ones(1, 1, dtype=torch.long, device=backbone.device)
         )
-        self.cache = backbone.new_cache(self.prompt, CONTEXT + max(WIDTHS))
+        self._caches: dict[int, KVCache] = {}
 
     @property
     def has_layers(self) -> bool:
@@ -209,12 +210,16 @@ class _Scratch:
 
     def forward(self, width: int, context: int) -> Tensor:
         """One forward of a chain after some cached tokens."""
-        self.cache.truncate([context])
+        if context not in self._caches:
+            self._caches[context] = self.backbone.new_cache(self.prompt, context + max(WIDTHS))
+            self._caches[context].advance(context)
+        cache = self._caches[context]
+        cache.keep([context], [[]])
         device = self.backbone.device
         tokens = torch.ones(1, width, dtype=torch.long, device=device)
         steps = trees.depths(chain(width - 1), device)[None]
         mask = trees.attention_mask([context], trees.ancestors(chain(width - 1), device))
-        return self.backbone.forward(tokens, self.prompt.positions(steps), self.cache, mask)
+        return self.backbone.forward(tokens, self.prompt.positions(steps), cache, mask)
 
     def _seconds(self, call: Callable[[], object]) -> float:
         self._wait()

@@ -70,10 +70,12 @@ class Costs:
 
     Args:
         target, draft: costs of the models.
+        chains_only: whether one of them takes no tree.
     """
 
     target: ForwardCosts
     draft: ForwardCosts
+    chains_only: bool = False
 
     def check(self, num_nodes: int, at: RoundState) -> float:
         """Seconds to verify a tree."""
@@ -89,7 +91,8 @@ class Costs:
         check = lru_cache(partial(self.check, at=at))
         level = lru_cache(partial(self.level, at=at))
         max_nodes = max(0, self.target.largest // at.rows - 1)
-        plans = [RoundPlan.of(tree, rates, check, level) for tree in TREES]
+        trees = TREES[:1] if self.chains_only else TREES
+        plans = [RoundPlan.of(tree, rates, check, level) for tree in trees]
         return max(
             (
                 (plan, depth)

@@ -150,7 +150,8 @@ def record_of(target: Backbone, draft: Backbone, settings: Hashable, kind: str) 
         by_settings = by_draft.setdefault(draft.model, {})
         key = (settings, kind)
         if key not in by_settings:
-            costs = Costs(_live_costs(target), _live_costs(draft, target))
+            chains_only = bool(target.chains_only or draft.chains_only)
+            costs = Costs(_live_costs(target), _live_costs(draft, target), chains_only)
             by_settings[key] = PairHistory(costs, _LOCK)
         return by_settings[key]
 

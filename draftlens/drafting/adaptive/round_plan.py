@@ -255,4 +255,4 @@ TREES = (
     chain(20),
     *(from_paths(likeliest_paths((0.6, 0.2, 0.08, 0.04), n)) for n in (2, 5, 12, 25, MAX_NODES)),
 )
-"""What the automatic tree chooses from, each cut to any depth."""
+"""What the automatic tree chooses from, each cut to any depth; the first one is a chain."""

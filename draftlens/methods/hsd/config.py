@@ -158,7 +158,7 @@ class HSD:
         return DocumentDrafter(
             Vocabulary(target.vocab_size, target.pixel_ids),
             longest,
-            self.max_branches,
+            1 if target.chains_only else self.max_branches,
             max_nodes,
             options,
             budget,

@@ -107,7 +107,7 @@ class Lookup:
         return LookupDrafter(
             Vocabulary(target.vocab_size, target.pixel_ids),
             length or LONGEST_CANDIDATE,
-            self.max_branches,
+            1 if target.chains_only else self.max_branches,
             max_nodes,
             self.window,
             budget,

@@ -80,7 +80,9 @@ class SpeculatedRows:
         index_of = {row.number: index for index, row in enumerate(self.rows)}
         for decision in decisions:
             index = index_of[decision.row]
-            self.draft_rows.truncate(index, self.rows[index].decide(decision))
+            same = self.rows[index].decide(decision)
+            settled = min(same, decision.start + len(decision.tokens))
+            self.draft_rows.truncate(index, same, settled)
 
     def remove(self, number: int) -> None:
         """Drop a row; the last row takes its place."""

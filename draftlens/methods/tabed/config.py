@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
-from draftlens.core.errors import ConfigError
+from draftlens.core.errors import ConfigError, UnsupportedModelError
 from draftlens.core.options import Registry, shown
 from draftlens.core.tree import Topology
 from draftlens.decoding.plan import Acceptance, Plan, make_schedule
@@ -118,6 +118,11 @@ class TABED:
         if backbone.indexers is not None:
             backbone.indexers.check_parts()
         views = _readable(self.views, backbone)
+        if backbone.chains_only and len(views) > 1:
+            raise UnsupportedModelError(
+                f"{backbone.chains_only}, and a draft of method 'tabed' has several views of a row "
+                "in one cache: name one view, or use method 'speculative'"
+            )
         config = _config_of_inputs(models, backbone)
         labels = tuple(view.label for view in views)
         settings = (name_of(self), drafts_for_itself, labels, repr(self.weights))

@@ -89,6 +89,10 @@ def check_directed(backbone: Backbone) -> None:
             f"{backbone.name} has layers with sliding windows or shared keys, whose prompts are "
             "not divided: use prefill 'full'"
         )
+    if backbone.chains_only:
+        raise UnsupportedModelError(
+            f"{backbone.chains_only}, so its prompts are not read in blocks: use prefill 'full'"
+        )
     ids = torch.tensor([[1, 2, 3, 4]], device=backbone.device) % backbone.vocab_size
     prompt = backbone.text_prompt(ids)
     stock = backbone.prefill(prompt, backbone.new_cache(prompt, 1))

@@ -88,7 +88,7 @@ class Scripted:
 
     device, vocab_size = torch.device("cpu"), 10
     prompt_cache = None
-    plain_only = ""
+    plain_only = chains_only = ""
 
     def __init__(self, vocab_size: int = 10) -> None:
         self.vocab_size, self.seen = vocab_size, list[tuple[list[list[int]], list[list[int]]]]()

@@ -355,6 +355,7 @@ def model(name: str, vocab_size: int = 100, *modalities: str) -> Any:
         retokenizer=None,
         device=torch.device("cpu"),
         text_config=SimpleNamespace(max_position_embeddings=2048),
+        chains_only="",
         model=torch.nn.Module(),
     )
 

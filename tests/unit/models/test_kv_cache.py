@@ -369,12 +369,6 @@ SMALL = {
             "DynamicSlidingWindowLayer",
         ),
         (transformers.Gemma3TextConfig(**SMALL, sliding_window=8), "DynamicSlidingWindowLayer"),
-        (transformers.Qwen3NextConfig(**SMALL), "LinearAttentionLayer"),
-        (transformers.Qwen3_5TextConfig(**SMALL), "LinearAttentionLayer"),
-        (
-            transformers.Lfm2Config(**SMALL, layer_types=["conv"] * 3 + ["full_attention"]),
-            "LinearAttentionLayer",
-        ),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
 )

@@ -150,13 +150,36 @@ def test_without_padding_everything_stays(mask: Tensor | None, positions: Tensor
     assert prompt.extra == {}
 
 
+ALL = torch.ones(1, 1, 3, 3, dtype=torch.bool)
+
+
 @pytest.mark.parametrize(
-    "mask", [torch.ones(1, 1, 3, 3, dtype=torch.bool), {"full_attention": None}]
+    "mask", [ALL.tril() & ALL.triu(-1), {"full_attention": ALL.triu()}, ALL.repeat(1, 2, 1, 1)]
 )
-def test_an_own_attention_mask_is_refused(mask: Any) -> None:
+def test_a_mask_that_hides_earlier_tokens_is_refused(mask: Any) -> None:
     kwargs = {"inputs_embeds": torch.zeros(1, 3, 2), "attention_mask": mask}
-    with pytest.raises(UnsupportedModelError, match="Some builds its own attention mask"):
+    with pytest.raises(UnsupportedModelError, match="Some hides earlier tokens of a prompt"):
         build_prompt("Some", kwargs, embed, torch.zeros(1, 3, dtype=torch.bool))
+
+
+def test_a_callers_mask_of_four_dimensions_is_refused() -> None:
+    kwargs = {"inputs_embeds": torch.zeros(1, 3, 2), "attention_mask": ALL}
+    with pytest.raises(UnsupportedModelError, match="attention mask of 4 dimensions"):
+        build_prompt("Some", kwargs, embed, torch.zeros(1, 3, dtype=torch.bool), ALL)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        *(ALL.tril(), torch.zeros(1, 1, 3, 3).masked_fill(~ALL.tril(), -1e30)),
+        {"full_attention": None, "sliding_attention": ALL.tril() & ALL.triu(-1)},
+    ],
+)
+def test_causal_masks_leave_a_prompt_plain(mask: Any) -> None:
+    kwargs = {"inputs_embeds": torch.zeros(1, 3, 2), "attention_mask": mask}
+    prompt = build_prompt("Some", kwargs, embed, torch.zeros(1, 3, dtype=torch.bool))
+    assert prompt.ahead is None
+    assert prompt.is_plain
 
 
 @pytest.mark.parametrize("value", [torch.ones(1, 3), [torch.ones(2)], (None, [torch.ones(2)])])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from benchmarks.simulation import Machine, drawn_text, plain_seconds, play_auto, play_fixed
@@ -424,3 +426,12 @@ def test_accepted_further_tokens_say_nothing_of_the_draft() -> None:
     assert found[0][0] == found[1][0]
     assert [emitted for _, emitted, _ in found] == [3.0, 5.0]
     assert [widths for *_, widths in found] == [[3], [8]]
+
+
+def test_a_model_that_takes_no_tree_gets_chains() -> None:
+    """Also where a tree would bring more."""
+    pair = costs(FLAT, scaled(FLAT, 0.1))
+    tree = best_for(pair, 0.6)[0]
+    assert tree.depth < len(tree)
+    only_chains = best_for(replace(pair, chains_only=True), 0.6)[0]
+    assert 1 < only_chains.depth == len(only_chains)

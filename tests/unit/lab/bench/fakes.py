@@ -15,6 +15,7 @@ from draftlens_lab.bench.contestants import Contestant, TimedAnswer
 from draftlens_lab.bench.options import BenchOptions
 from draftlens_lab.bench.runner import BenchRun
 from draftlens_lab.bench.store import Measurement, Store
+from draftlens_lab.bench.workloads import clips_of
 
 from draftlens.core.errors import MediaError
 from draftlens.media.conversation import Conversation
@@ -118,3 +119,8 @@ def begun(folder: Path, resume: bool | None = None) -> Store:
 def keys(store: Store) -> Counter[tuple[str, str, int]]:
     """How often each clip, method and repeat is measured."""
     return Counter((m.clip, m.method, m.repeat) for m in store.of(Measurement))
+
+
+def clips(workload: str, **options: Any) -> list[Clip]:
+    """The clips of a workload, with further options of `draftlens bench`."""
+    return clips_of(BenchOptions(workload, **options), processor=None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -12,24 +11,13 @@ import datasets
 import numpy as np
 import pytest
 from draftlens_lab.bench.clips import Clip
-from draftlens_lab.bench.options import BenchOptions
 from draftlens_lab.bench.picture_sets import EDIT, PLACE, PORORO, REASONING, SPOT, VIST, placed
-from draftlens_lab.bench.workloads import clips_of
 from PIL import Image
 
 from draftlens.core.errors import ConfigError, MediaError
+from tests.unit.lab.bench.fakes import clips
 
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    shown = datasets.is_progress_bar_enabled()
-    yield
-    (datasets.enable_progress_bars if shown else datasets.disable_progress_bars)()
-
-
-def clips(workload: str, **options: Any) -> list[Clip]:
-    return clips_of(BenchOptions(workload, **options), processor=None)
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def picture(shade: int) -> Image.Image:

@@ -4,7 +4,6 @@ disk."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,20 +30,12 @@ from transformers import LlavaOnevisionVideoProcessor
 
 from draftlens.core.errors import ConfigError, MediaError
 from tests.e2e.conftest import CLIPS
+from tests.unit.lab.bench.fakes import clips
 
 LETTERS = "(A) red\n(B) blue"
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    shown = datasets.is_progress_bar_enabled()
-    yield
-    (datasets.enable_progress_bars if shown else datasets.disable_progress_bars)()
-
-
-def clips(workload: str, **options: Any) -> list[Clip]:
-    return clips_of(BenchOptions(workload, **options), processor=None)
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def film(root: Path, *names: str) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -217,6 +218,7 @@ def test_patterns_can_be_told_apart() -> None:
         assert differing(frames["lined"], frames["checked"]) > 1000
 
 
+@cache
 def covers(font: str, height: int, width: int) -> dict[str, np.ndarray]:
     return {value: mask(value, font, width, height) for value in (*s.WORDS, *s.NUMBERS)}
 

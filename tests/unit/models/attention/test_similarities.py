@@ -81,8 +81,7 @@ def cosines(states: Tensor, visual: Tensor, text: str) -> Tensor:
     words = [word for word in range(len(visual)) if not visual[word]]
     if text == "after":
         words = [word for word in words if places and word > places[0]]
-    rows = [[cosine_similarity(states[i], states[j], dim=0) for j in words] for i in places]
-    return torch.tensor(rows).view(len(places), len(words))
+    return cosine_similarity(states[places][:, None], states[words][None], dim=-1)
 
 
 def twin(states: list[Tensor], visual: Tensor, layer: int, text: str) -> Tensor:
