@@ -401,13 +401,6 @@ FAULTS = (
         INDEXED,
     ),
     Fault(
-        "indexers of a few tokens are compared as they are",
-        "draftlens/models/indexed_cache.py",
-        "setattr(module, name, min(value, FEW[name]))",
-        "pass",
-        _only("tests/exact/test_indexers.py", "wrong_selection"),
-    ),
-    Fault(
         "the row that moves is not copied",
         "draftlens/models/kv_cache.py",
         "store.buffers.copy_row(last, row, self.lengths[last])",
