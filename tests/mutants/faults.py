@@ -45,6 +45,8 @@ GROWTH = ("tests/unit/drafting/test_model_drafter_growth.py",)
 DRAFTER = ("tests/unit/drafting/test_model_drafter.py",)
 ROWS = ("tests/unit/drafting/test_draft_rows.py",)
 CACHE = ("tests/unit/models/test_kv_cache.py",)
+INDEXED = ("tests/unit/models/test_indexed_cache.py",)
+INDEXERS = _only("tests/exact/test_indexers.py", "trees or join or second_turn")
 STATES = ("tests/unit/models/test_recurrent.py",)
 PROMPT = ("tests/unit/models/test_prompt.py",)
 PRUNED = ("tests/unit/drafting/test_pruning.py",)
@@ -378,10 +380,31 @@ FAULTS = (
         CACHE,
     ),
     Fault(
+        "keys of indexers do not move with accepted tokens",
+        "draftlens/models/kv_cache.py",
+        "store.buffers.block for store in self.stores",
+        "layer.buffers.block for layer in self.layers",
+        INDEXERS,
+    ),
+    Fault(
+        "a row that moves has the keys of another for its indexers",
+        "draftlens/models/kv_cache.py",
+        "            for store in self.stores:\n                store.buffers.copy_row",
+        "            for store in self.layers:\n                store.buffers.copy_row",
+        INDEXERS,
+    ),
+    Fault(
+        "indexers of new rows write the keys of the first ones",
+        "draftlens/models/indexed_cache.py",
+        "indexer = None if self.indexer is None else self.indexer.of_rows(cache)",
+        "indexer = self.indexer",
+        INDEXED,
+    ),
+    Fault(
         "the row that moves is not copied",
         "draftlens/models/kv_cache.py",
-        "layer.buffers.copy_row(last, row, self.lengths[last])",
-        "layer.buffers.copy_row(row, row, self.lengths[last])",
+        "store.buffers.copy_row(last, row, self.lengths[last])",
+        "store.buffers.copy_row(row, row, self.lengths[last])",
         CACHE,
     ),
     Fault(
