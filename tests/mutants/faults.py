@@ -485,6 +485,20 @@ FAULTS = (
         PROMPT,
     ),
     Fault(
+        "the types of a prompt's tokens are taken for arguments of every pass",
+        "draftlens/models/prompt.py",
+        '    "moe_mm_token_type_ids",  # of ERNIE 4.5 VL\n',
+        "",
+        _only("tests/exact/test_picture_types.py", "ernie4_5_vl_moe"),
+    ),
+    Fault(
+        "a loop of another kind is taken for that of stock generate",
+        "draftlens/models/support.py",
+        "not hasattr(model, GENERATES):",
+        'not hasattr(model, "generate"):',
+        _only("tests/exact/test_census.py", "diffusion_gemma"),
+    ),
+    Fault(
         "visual tokens are not put in order with the prompt",
         "draftlens/models/prompt.py",
         "        visual = visual.gather(1, order)\n",
