@@ -287,8 +287,7 @@ class KVCache(Cache):  # type: ignore[misc]
 
     def shares(self, other: KVCache) -> bool:
         """Whether these are rows of the buffers of another cache (`new_rows`)."""
-        buffers, other_buffers = self.layers[0].buffers, other.layers[0].buffers
-        return buffers is other_buffers
+        return self.layers[0].buffers is other.layers[0].buffers  # type: ignore[no-any-return]
 
     @torch.inference_mode()
     def copied(self, rows: KVCache) -> KVCache:
@@ -329,10 +328,7 @@ class KVCache(Cache):  # type: ignore[misc]
     @torch.inference_mode()
     def states(self, row: int, first: int, last: int) -> list[LayerStates]:
         """Copies of a row's keys and values from slot `first` up to `last`, by store."""
-        return [
-            (store.keys[row, :, first:last].clone(), store.values[row, :, first:last].clone())
-            for store in self.stores
-        ]
+        return [store.copied(row, slice(first, last)) for store in self.stores]
 
     def taken(self, slots_by_layer: Sequence[Sequence[Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
         """For each store copies of keys and values ``[B, H, K, D]``, undefined after a shorter
@@ -467,6 +463,9 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         # [B, K, H, D] after indexing by rows and slots; the cache's order is [B, H, K, D].
         keys = self.keys[rows, :, index].transpose(1, 2)
         return keys, self.values[rows, :, index].transpose(1, 2)
+
+    def copied(self, row: int, slots: slice) -> LayerStates:
+        return self.keys[row, :, slots].clone(), self.values[row, :, slots].clone()
 
     def put(self, row: int, start: int, keys: Tensor, values: Tensor) -> None:
         """Write states ``[H, n, D]`` of one row."""

@@ -386,7 +386,4 @@ class RecurrentCache(KVCache):
 
     @torch.inference_mode()
     def states(self, row: int, first: int, last: int) -> list[LayerStates]:
-        return [
-            (layer.keys[row, :, first:last].clone(), layer.values[row, :, first:last].clone())
-            for layer in self._attention_layers
-        ]
+        return [layer.copied(row, slice(first, last)) for layer in self._attention_layers]
