@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from draftlens.core.errors import UnsupportedModelError
+from draftlens.models.inspection import ERRORS
 from draftlens.models.model_state import Slot, lock_of
-from draftlens.models.support import ERRORS, media_ids
+from draftlens.models.support import media_ids
 
 
 class ReplacingEmbedding:
