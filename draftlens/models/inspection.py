@@ -16,12 +16,13 @@ from draftlens.core import tree as trees
 from draftlens.core.errors import UnsupportedModelError
 from draftlens.core.options import shown
 from draftlens.core.tree import ROOT, Topology, chain
-from draftlens.models.model_state import lock_of
-from draftlens.models.support import media_ids
+from draftlens.models.model_state import Slot, lock_of
 
 if TYPE_CHECKING:
     from draftlens.models.layer_kinds import LayerKinds
     from draftlens.models.outer_model import LogitScale
+
+_AROUND = Slot["tuple[LogitScale | None, dict[int, int]]"]("scale of logits, replaced ids")
 
 GENERATES = "prepare_inputs_for_generation"
 """What models have that generate token by token."""
@@ -171,13 +172,18 @@ def check_attention(model_name: str, attention: str) -> None:
 
 def around(backbone: Any) -> tuple[LogitScale | None, Any]:
     """What a model does to its logits, None for nothing, and its embeddings of answers."""
-    names = ("logit_scale", "output_multiplier", "logits_scaling", "final_logit_softcapping")
-    is_scaled = any(getattr(backbone.text_config, name, None) for name in names)
-    if not is_scaled and not media_ids(backbone.model.config):
-        return None, backbone.embed
-    from draftlens.models.outer_model import embedding_of, logit_scale_of
+    scale, others = _AROUND.get_or_make(backbone.model, lambda: _looked_around(backbone))
+    if not others:
+        return scale, backbone.embed
+    from draftlens.models.outer_model import ReplacingEmbedding
 
-    return logit_scale_of(backbone), embedding_of(backbone)
+    return scale, ReplacingEmbedding(backbone.embed, others)
+
+
+def _looked_around(backbone: Any) -> tuple[LogitScale | None, dict[int, int]]:
+    from draftlens.models.outer_model import logit_scale_of, replaced_ids
+
+    return logit_scale_of(backbone), replaced_ids(backbone)
 
 
 def attends_both_ways(decoder: nn.Module) -> bool:
