@@ -82,6 +82,7 @@ def _layers(settings: Mapping[Any, Any]) -> tuple[int, list[int]]:
     count = next((settings[name] for name in COUNTS if isinstance(settings.get(name), int)), 0)
     count = count or len(settings.get("layers_block_type") or ())
     lists = [each for each in settings.values() if isinstance(each, list) and len(each) == count]
+    lists = [each for each in lists if each != list(range(count))]
     kinds = [tuple(map(repr, kind)) for kind in zip(*lists, strict=True)]
     starts = [i for i, kind in enumerate(kinds) if i == 0 or kinds[i - 1] != kind]
     if len(starts) < 2:

@@ -85,6 +85,9 @@ class StockFamily:
                 if name.endswith("mm_input_projection_weight"):  # of Gemma 3, zeros until loaded
                     torch.nn.init.normal_(parameter, std=0.2)
             model.get_output_embeddings().weight[[0, PICTURE]] = 0  # no answer holds these
+            for name, weight in model.named_parameters():
+                if name.endswith("correct_output_scale"):  # 0 would hide the inputs of tokens
+                    weight.fill_(0.5)
         model.generation_config.pad_token_id = 0
         model.generation_config.eos_token_id = None
         return model

@@ -99,7 +99,8 @@ def _models(target: str, draft: str, loading: Loading) -> dict[str, Any]:
     curves = calibrate_models(backbones, DOCTOR_SECONDS)
     for name, curve in zip(("target", "draft"), curves, strict=True):
         facts[f"{name} forwards"] = describe_curve(curve)
-    facts["best drafting"] = describe_choices(*curves)
+    chains_only = any(backbone.chains_only for backbone in backbones)
+    facts["best drafting"] = describe_choices(curves[0], curves[1], chains_only)
     return facts
 
 
@@ -117,11 +118,12 @@ def describe_curve(curve: CostCurve) -> str:
     return f"{times}; " + (f"steps after {steps} tokens" if steps else "no steps")
 
 
-def describe_choices(target: CostCurve, draft: CostCurve) -> str:
+def describe_choices(target: CostCurve, draft: CostCurve, chains_only: bool = False) -> str:
     """The choice of the automatic tree by acceptance rate."""
     choices = []
     for chance in CHANCES:
-        tree, tokens_per_second = best_for(Costs(ForwardCosts(target), ForwardCosts(draft)), chance)
+        costs = Costs(ForwardCosts(target), ForwardCosts(draft), chains_only)
+        tree, tokens_per_second = best_for(costs, chance)
         gain = tokens_per_second * target.cost(1)
         choices.append(f"{chance:.0%} accepted: {_shape(tree)} ({gain:.2f}x plain)")
     return "; ".join(choices)

@@ -119,7 +119,7 @@ class SelfPromptBuilder:
 
     def read(self, encoded: None, context: TargetContext) -> DraftPrompt:
         pruned = self.pruning.apply(context.prompt, context)
-        kept_by_layer = [pruned.kept_tokens] * len(context.cache.layers)
+        kept_by_layer = [pruned.kept_tokens] * len(context.cache.stores)
         return DraftPrompt(
             pruned.prompt, lambda cache: append_slots(context.cache, cache, kept_by_layer)
         )
@@ -139,10 +139,10 @@ def prefilled(backbone: Backbone, prompt: Prompt, stores: bool = False) -> Draft
 
 
 def append_slots(source: KVCache, target: KVCache, kept_by_layer: list[list[Tensor]]) -> None:
-    """Append slots of a cache to another one of the same layers and rows: per layer and row, int64
-    ``[K]``; a row takes equally many in every layer."""
+    """Append slots of a cache to another one of the same stores and rows: per store and row, int64
+    ``[K]``; a row takes equally many in every store."""
     with torch.inference_mode():
         layer_states = source.taken(kept_by_layer)
-        for layer, (keys, values) in zip(target.layers, layer_states, strict=True):
+        for layer, (keys, values) in zip(target.stores, layer_states, strict=True):
             layer.update(keys, values)
     target.advance([len(slots) for slots in kept_by_layer[0]])

@@ -206,10 +206,12 @@ def drafting_plan(
     """The plan of a method that drafts with a model; see `parallel_drafter` for the arguments."""
     length = method.num_speculative_tokens
     check_room(method.topology, models)
+    drafting = drafter.prompts.backbone
+    if pruning is not None and drafting.indexers is not None:
+        drafting.indexers.check_parts()
     lane = parallel_drafter(
         method.schedule, length, drafter, models.target, pruning, reads_target_prompt
     )
-    drafting = drafter.prompts.backbone
     return Plan(
         drafter=lane or drafter,
         schedule=make_schedule(method.schedule),

@@ -25,7 +25,6 @@ from draftlens.models.forward_backend import EAGER, EndsChain, Passes
 from draftlens.models.kv_cache import BLOCK, LAYERS_PER_BLOCK, KVCache
 from draftlens.models.media_features import with_features
 from draftlens.models.model_state import Slot, capture_arguments, layers_of, lock_of, watched_layers
-from draftlens.models.outer_model import embedding_of, logit_scale_of
 from draftlens.models.products import ModelProducts
 from draftlens.models.prompt import (
     PixelEncoder,
@@ -64,6 +63,7 @@ class Backbone:
         scale, divisor: of the logits after the output head.
         both_ways: whether tokens attend to all others where the language model gets no mask.
         kinds: of its layers; None if all attend fully to keys of their own.
+        indexers: of layers that select the tokens that they attend to; None if none does.
         plain_only: why draft tokens cannot be verified, so that the model answers by the steps of
             stock `generate` alone (`models.stock_rows`); empty if they can.
         states: the layers that keep states (`models.recurrent`); None for a model without.
@@ -84,7 +84,9 @@ class Backbone:
         self._lock = lock_of(model)
         self.decoder, self.head, self.embed, missing = support.model_parts(model, self.name)
         self.text_config = model.config.get_text_config(decoder=True)
-        self.has_groups = support.has_groups(self.text_config)
+        # The head of HYV4 keeps 32 bits in a model of 16.
+        head_dtype = getattr(getattr(self.head, "weight", None), "dtype", None)
+        self._widens = head_dtype is torch.float32 is not model.dtype
         with self._lock.exclusive():
             self.attention = getattr(self.decoder, "config", model.config)._attn_implementation
         support.check_attention(self.name, self.attention)
@@ -99,14 +101,15 @@ class Backbone:
         )
         self._check_mode()
         self.both_ways = support.attends_both_ways(self.decoder)
-        self.plain_only = missing or support.no_rollback(self.name, self.text_config)
+        self.indexers = support.indexers_of(self)
+        self.has_groups = self.indexers is None and support.has_groups(self.text_config)
+        self.plain_only = missing or support.no_rollback(self.name, self.text_config, self.indexers)
         self.kinds = None if self.plain_only else support.kinds_of(self.text_config)
         self.states, self.chains_only = support.state_layers(self, self.plain_only)
         if not self.plain_only:
             with self._lock.exclusive():
-                self.scale = logit_scale_of(self)
+                self.scale, self.embed = support.around(self)
                 self.divisor = self.scale.divisor if self.scale else 1.0
-                self.embed = embedding_of(self)
                 self.plain_only = _DIRECT_CALLS.get_or_make(
                     model, lambda: support.no_direct_calls(self)
                 )
@@ -221,10 +224,15 @@ class Backbone:
             from draftlens.models.stock_rows import StockRows
 
             return StockRows(len(prompt.lengths))
-        capacity = max(prompt.lengths) + min(room, BLOCK)
-        num_layers, rows = self.text_config.num_hidden_layers, len(prompt.lengths)
+        return self.empty_cache(len(prompt.lengths), max(prompt.lengths) + min(room, BLOCK))
+
+    def empty_cache(self, rows: int, capacity: int) -> KVCache:
+        """A cache for so many rows and, until it grows, tokens of each."""
         # The layers of a block lie on one device.
         layers_per_block = 1 if self.is_spread else LAYERS_PER_BLOCK
+        if self.indexers is not None:
+            return self.indexers.new_cache(rows, capacity, layers_per_block)  # type: ignore[no-any-return]
+        num_layers = self.text_config.num_hidden_layers
         make = KVCache if self.states is None else self.states.new_cache
         if self.kinds is None:
             return make(num_layers, rows, capacity, True, layers_per_block)
@@ -440,6 +448,8 @@ class Backbone:
 
     @contextmanager
     def _dispatching(self) -> Iterator[None]:
+        if self.indexers is not None:
+            self.indexers.refuse_attention()
         with self._lock.exclusive(), dispatching(self.decoder):
             yield
 
@@ -472,7 +482,7 @@ class Backbone:
         return output.last_hidden_state  # type: ignore[no-any-return]
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        logits: Tensor = self.head(hidden)
+        logits: Tensor = self.head(hidden.float() if self._widens else hidden)
         if self.scale is not None:
             logits = self.scale(logits)
         return logits.to(self.device)

@@ -169,6 +169,8 @@ def check_padding(backbone: Backbone, prepared: Prepared) -> None:
             f"{backbone.name} of transformers attends to the padding of a batch, which changes its "
             "answers: give prompts of one length, or each prompt in a call of its own"
         )
+    if is_padded and backbone.indexers is not None:
+        backbone.indexers.check_padding()
 
 
 def max_positions(text_config: Any) -> int | None:

@@ -214,9 +214,14 @@ class KVCache(Cache):  # type: ignore[misc]
         return min(self.lengths) == max(self.lengths)
 
     @property
+    def stores(self) -> list[Any]:
+        """What holds states of tokens, as layers: they are kept, moved and copied together."""
+        return self.layers  # type: ignore[no-any-return]
+
+    @property
     def nbytes(self) -> int:
-        """Bytes allocated so far for keys and values."""
-        return sum(layer.buffers.nbytes for layer in self.layers)
+        """Bytes allocated so far for the states of tokens."""
+        return sum(store.buffers.nbytes for store in self.stores)
 
     def whole_buffers(self, end: int) -> tuple[list[Any], list[Any]] | None:
         """Keys and values of each layer, ``[B, H, capacity, D]``, for a pass that writes slots
@@ -268,9 +273,8 @@ class KVCache(Cache):  # type: ignore[misc]
     @torch.inference_mode()  # as the passes that write the buffers
     def _move(self, rows: Tensor, source: Tensor, target: Tensor) -> None:
         """Copy slots within rows, in all layers; each argument is int64 ``[M]``."""
-        layers: Any = self.layers
         places = (rows + self.first_row, source, target)
-        for block in dict.fromkeys(layer.buffers.block for layer in layers):
+        for block in dict.fromkeys(store.buffers.block for store in self.stores):
             places = block.move(*places)
 
     def new_rows(self, count: int) -> KVCache:
@@ -278,20 +282,19 @@ class KVCache(Cache):  # type: ignore[misc]
         Present rows are copied only when spare rows are used up, which then double."""
         rows = self._empty_rows(count)
         rows.first_row = len(self.lengths)
-        rows.layers = [_Layer(rows, layer.buffers) for layer in self.layers]
+        rows.layers = [layer.of_rows(rows) for layer in self.layers]
         return rows
 
     def shares(self, other: KVCache) -> bool:
         """Whether these are rows of the buffers of another cache (`new_rows`)."""
-        buffers, other_buffers = self.layers[0].buffers, other.layers[0].buffers
-        return buffers is other_buffers
+        return self.layers[0].buffers is other.layers[0].buffers  # type: ignore[no-any-return]
 
     @torch.inference_mode()
     def copied(self, rows: KVCache) -> KVCache:
         """Rows of another cache as further rows of these buffers."""
         copy = self.new_rows(len(rows.lengths))
         for row, length in enumerate(rows.lengths):
-            states = [(layer.keys[row], layer.values[row]) for layer in rows.layers]
+            states = [(store.keys[row], store.values[row]) for store in rows.stores]
             copy.put(row, 0, states, length)
         copy.lengths = list(rows.lengths)
         copy.held = list(rows.held)
@@ -310,8 +313,8 @@ class KVCache(Cache):  # type: ignore[misc]
         """Drop a row; the last row takes its place, and no other row moves."""
         last = len(self.lengths) - 1
         if row != last:
-            for layer in self.layers:
-                layer.buffers.copy_row(last, row, self.lengths[last])
+            for store in self.stores:
+                store.buffers.copy_row(last, row, self.lengths[last])
         replace_by_last(self.lengths, row)
         replace_by_last(self.held, row)
 
@@ -319,24 +322,19 @@ class KVCache(Cache):  # type: ignore[misc]
     def put(self, row: int, start: int, states: Sequence[LayerStates], count: int) -> None:
         """Write the first `count` tokens of `states` to a row's slots from `start` on; the lengths
         stay."""
-        layers: Any = self.layers
-        for layer, (keys, values) in zip(layers, states, strict=True):
-            layer.put(row, start, keys[:, :count], values[:, :count])
+        for store, (keys, values) in zip(self.stores, states, strict=True):
+            store.put(row, start, keys[:, :count], values[:, :count])
 
     @torch.inference_mode()
     def states(self, row: int, first: int, last: int) -> list[LayerStates]:
-        """Copies of a row's keys and values from slot `first` up to `last`, by layer."""
-        layers: Any = self.layers
-        return [
-            (layer.keys[row, :, first:last].clone(), layer.values[row, :, first:last].clone())
-            for layer in layers
-        ]
+        """Copies of a row's keys and values from slot `first` up to `last`, by store."""
+        return [store.copied(row, slice(first, last)) for store in self.stores]
 
     def taken(self, slots_by_layer: Sequence[Sequence[Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
-        """For each layer copies of keys and values ``[B, H, K, D]``, undefined after a shorter
-        row's tokens; `slots_by_layer` has the prompt indices int64 ``[K]`` per layer and row."""
-        for layer, slots in zip(self.layers, slots_by_layer, strict=True):
-            yield layer.taken(slots)
+        """For each store copies of keys and values ``[B, H, K, D]``, undefined after a shorter
+        row's tokens; `slots_by_layer` has the prompt indices int64 ``[K]`` per store and row."""
+        for store, slots in zip(self.stores, slots_by_layer, strict=True):
+            yield store.taken(slots)
 
     def directing(
         self, tokens: Tensor, position_ids: Tensor, mask: Tensor | None
@@ -357,13 +355,11 @@ def _padded(slots: Sequence[Tensor]) -> Tensor:
 class _Views:
     """Views of some rows of the buffers; None before these are allocated."""
 
-    def __init__(
-        self, keys: Tensor | None, values: Tensor | None, num_rows: int, first: int = 0
-    ) -> None:
+    def __init__(self, keys: Any, values: Any, num_rows: int, first: int = 0) -> None:
         self.buffer = keys
         self.num_rows = num_rows
-        self.keys = None if keys is None else keys[first : first + num_rows]
-        self.values = None if values is None else values[first : first + num_rows]
+        self.keys: Any = None if keys is None else keys[first : first + num_rows]
+        self.values: Any = None if values is None else values[first : first + num_rows]
 
 
 class _Whole:
@@ -396,6 +392,10 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         self.buffers = buffers
         self._views = _Views(None, None, 0)
         super().__init__()
+
+    def of_rows(self, cache: KVCache) -> _Layer:
+        """The layer of a cache of other rows of the same buffers."""
+        return type(self)(cache, self.buffers)
 
     @property
     def keys(self) -> Any:
@@ -444,8 +444,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         if not self.is_initialized or self.buffers.capacity < cache.capacity:
             self.lazy_initialization(key_states, value_states)
         rows = self.rows()
-        keys: Any = rows.keys
-        values: Any = rows.values
+        keys, values = rows.keys, rows.values
         if cache.uniform:  # slices are faster than index tensors
             keys[:, :, end - num_tokens : end] = key_states
             values[:, :, end - num_tokens : end] = value_states
@@ -465,6 +464,9 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         keys = self.keys[rows, :, index].transpose(1, 2)
         return keys, self.values[rows, :, index].transpose(1, 2)
 
+    def copied(self, row: int, slots: slice) -> LayerStates:
+        return self.keys[row, :, slots].clone(), self.values[row, :, slots].clone()
+
     def put(self, row: int, start: int, keys: Tensor, values: Tensor) -> None:
         """Write states ``[H, n, D]`` of one row."""
         end = start + keys.shape[1]
@@ -472,7 +474,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
             self.enlarge(end)
         if not self.is_initialized or self.buffers.capacity < self.cache.capacity:
             self.lazy_initialization(keys[None], values[None])
-        rows: Any = self.rows()
+        rows = self.rows()
         rows.keys[row, :, start:end] = keys
         rows.values[row, :, start:end] = values
 

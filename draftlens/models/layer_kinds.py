@@ -22,9 +22,9 @@ from draftlens.core.tree import ROOT, Topology
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.outer_model import ReplacingEmbedding
 from draftlens.models.prompt import TOKEN_INPUTS
-from draftlens.models.support import PLAIN_LAYERS
+from draftlens.models.support import PLAIN_LAYERS, is_indexed
 
-FULL, SLIDING = "full_attention", "sliding_attention"
+FULL, SLIDING, INDEXED = "full_attention", "sliding_attention", "indexed_attention"
 """Kinds of layers as transformers names them in `layer_types` and in mappings of masks."""
 
 LONGEST = 8192
@@ -95,6 +95,10 @@ class LayerKinds:
         convert = backbone.attention_mask
         masks = self.masks(mask, cache, backbone.device, whole)
         if isinstance(masks, Mapping):
+            if backbone.indexers is not None:  # which need a mask in every pass
+                shape = (len(cache.lengths), 1, 1, max(cache.lengths) + 1)
+                seen = torch.ones(shape, dtype=torch.bool, device=backbone.device)
+                masks = {**masks, INDEXED: seen if mask is None else mask}
             masks = {kind: convert(of_kind) for kind, of_kind in masks.items()}
             masks |= dict.fromkeys(filter(None, self.with_states))
         else:
@@ -157,7 +161,8 @@ def unsupported(name: str, text_config: Any, layers: Sequence[Any]) -> str:
     """Why the layers of a model cannot be rolled back or masked, given the cache layers that stock
     `generate` makes for them; empty if they can."""
     for layer in layers:
-        if type(layer) not in (*PLAIN_LAYERS, DynamicSlidingWindowLayer, DummyLayer):
+        kinds = (*PLAIN_LAYERS, DynamicSlidingWindowLayer, DummyLayer)
+        if type(layer) not in kinds and not is_indexed(layer):
             return (
                 f"{name} keeps a {type(layer).__name__}, which cannot be rolled back when a draft "
                 "token is rejected"
@@ -166,6 +171,8 @@ def unsupported(name: str, text_config: Any, layers: Sequence[Any]) -> str:
     if len(sizes) > 1:
         listed = ", ".join(map(str, sizes))
         return f"{name} has layers with sliding windows of several sizes ({listed})"
+    if any(map(is_indexed, layers)):  # `IndexedCache` has what each layer keeps
+        return ""
     is_kept = [type(layer) is not DummyLayer for layer in layers]
     names = _names(text_config)
     if not all(is_kept[: sum(is_kept)]) or (not all(is_kept) and len(names) < len(layers)):

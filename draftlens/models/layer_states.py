@@ -26,6 +26,10 @@ class StateLayer(LinearAttentionCacheLayerMixin):  # type: ignore[misc]
         super().__init__(num_states)
         self.buffers = buffers  # without keys and values
 
+    def of_rows(self, cache: object) -> StateLayer:
+        """The layer of other rows, which have no states yet."""
+        return StateLayer(self.number_of_states, self.buffers)
+
     @property
     def values(self) -> Values:
         return (*self.conv_states.values(), *self.recurrent_states.values())

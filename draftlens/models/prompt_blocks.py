@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from draftlens.core import tree as trees
 from draftlens.core.errors import UnsupportedModelError
 from draftlens.models.kv_cache import KVCache
-from draftlens.models.prompt import Prompt
+from draftlens.models.prompt import Prepared, Prompt
 
 Ahead = Mapping[str, Tensor]
 
@@ -150,3 +150,17 @@ def with_blocks(prompt: Prompt, row: int, digests: list[bytes]) -> list[bytes]:
             ]
         mixed += block
     return mixed
+
+
+def by_steps(backbone: Any, prepared: Prepared, tokens: Tensor) -> tuple[Tensor, Prompt]:
+    """The logits ``[B, V]`` after the last of the tokens ``[B, T]`` as the loop of `generate` finds
+    them, token by token after a prompt: in one pass the prompt would see the tokens, too. And the
+    prompt."""
+    from draftlens.models.stock_rows import Loop
+
+    prompt: Prompt = backbone.encode(prepared)
+    loop = Loop(prepared.model, prepared.input_ids, dict(prepared.model_kwargs))
+    logits = loop.read()
+    for token in tokens.unbind(1):
+        logits = loop.advance(range(len(tokens)), token[:, None])
+    return logits[:, -1], prompt

@@ -327,12 +327,6 @@ class RecurrentCache(KVCache):
         super().keep(base, slots)
         self._floor = list(self.lengths)
 
-    def new_rows(self, count: int) -> KVCache:
-        rows = super().new_rows(count)
-        for index, layer in self._state_layers.items():
-            rows.layers[index] = StateLayer(layer.number_of_states, layer.buffers)
-        return rows
-
     def _empty_rows(self, count: int) -> KVCache:
         return RecurrentCache(self._states, count, self.capacity, self.grows)
 
@@ -392,7 +386,4 @@ class RecurrentCache(KVCache):
 
     @torch.inference_mode()
     def states(self, row: int, first: int, last: int) -> list[LayerStates]:
-        return [
-            (layer.keys[row, :, first:last].clone(), layer.values[row, :, first:last].clone())
-            for layer in self._attention_layers
-        ]
+        return [layer.copied(row, slice(first, last)) for layer in self._attention_layers]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from transformers import DynamicCache, GenerationMixin
-from transformers.cache_utils import DynamicLayer, LinearAttentionLayer
+from transformers.cache_utils import DynamicIndexedLayer, DynamicLayer, LinearAttentionLayer
 
 from draftlens.core import tree as trees
 from draftlens.core.errors import InputError, UnsupportedModelError
@@ -22,6 +22,7 @@ from draftlens.models.model_state import lock_of
 
 if TYPE_CHECKING:
     from draftlens.models.layer_kinds import LayerKinds
+    from draftlens.models.outer_model import LogitScale
 
 CACHE_ARGUMENTS = ("cache", "past_key_values")
 """In any version of transformers."""
@@ -294,21 +295,13 @@ def execution_device(module: Any) -> torch.device:
     return torch.device(device) if device is not None else next(module.parameters()).device
 
 
-DISAGREEING = ("glm5_next_text",)
-"""Language models whose pass over 8 tokens differs from 8 passes by far more than rounding (0.46
-in float32, transformers 5.24); a comparison of few tokens does not show it."""
-
-
-def no_rollback(model_name: str, text_config: Any) -> str:
+def no_rollback(model_name: str, text_config: Any, indexers: Any = None) -> str:
     """Why the cache cannot be rolled back, naming the kind of layer, or why there is no mask for a
     layer; empty if it can."""
     if getattr(text_config, "cross_attention_layers", None):
         return f"{model_name} attends to pictures through layers of cross-attention"
-    if getattr(text_config, "model_type", "") in DISAGREEING:
-        return (
-            f"one pass of {model_name} over several tokens computes other logits than a pass for "
-            "each of them, so draft tokens cannot be verified"
-        )
+    if indexers is not None and indexers.refusal:
+        return str(indexers.refusal)
     layers = DynamicCache(config=text_config).layers
     if all(type(layer) in PLAIN_LAYERS for layer in layers):
         return ""
@@ -323,12 +316,29 @@ PLAIN_LAYERS = (DynamicLayer, LinearAttentionLayer)
 
 def kinds_of(text_config: Any) -> LayerKinds | None:
     """The kinds of a language model's layers that `no_rollback` has nothing against; None if all
-    are `PLAIN_LAYERS`."""
-    if all(type(layer) in PLAIN_LAYERS for layer in DynamicCache(config=text_config).layers):
+    are `PLAIN_LAYERS`, or only select tokens."""
+    layers = DynamicCache(config=text_config).layers
+    if all(type(layer) in PLAIN_LAYERS for layer in layers):
         return None
     from draftlens.models.layer_kinds import LayerKinds
 
-    return LayerKinds.of(text_config)
+    kinds = LayerKinds.of(text_config)
+    return kinds if kinds.window or not any(map(is_indexed, layers)) else None
+
+
+def indexers_of(backbone: Any) -> Any:
+    """How a model's indexers are driven (`models.indexed_cache.Indexers`); None without any."""
+    if not any(map(is_indexed, DynamicCache(config=backbone.text_config).layers)):
+        return None
+    from draftlens.models.indexed_cache import Indexers
+
+    return Indexers(backbone.name, backbone.text_config)
+
+
+def is_indexed(layer: Any) -> bool:
+    """Whether a layer of stock's cache keeps the keys of an indexer, too: it selects the tokens
+    that a token attends to."""
+    return isinstance(layer, DynamicIndexedLayer) or hasattr(layer, "update_index")
 
 
 def state_layers(backbone: Any, plain_only: str) -> tuple[Any, str]:
@@ -336,7 +346,7 @@ def state_layers(backbone: Any, plain_only: str) -> tuple[Any, str]:
     tokens must form chains then; None and an empty text without such layers."""
     kinds = () if plain_only else DynamicCache(config=backbone.text_config).layers
     if not any(isinstance(kind, LinearAttentionLayer) for kind in kinds):
-        return None, ""
+        return None, "" if backbone.indexers is None else backbone.indexers.chains_only
     from draftlens.models.recurrent import StateLayers
 
     reason = f"{backbone.name} keeps recurrent states, which follow one chain of tokens"
@@ -359,6 +369,17 @@ def media_ids(config: Any) -> frozenset[int]:
         if is_id and name.startswith(MEDIA) and isinstance(value, int):
             ids.add(value)
     return frozenset(ids)
+
+
+def around(backbone: Any) -> tuple[LogitScale | None, Any]:
+    """What a model does to its logits, None for nothing, and its embeddings of answers."""
+    names = ("logit_scale", "output_multiplier", "logits_scaling", "final_logit_softcapping")
+    is_scaled = any(getattr(backbone.text_config, name, None) for name in names)
+    if not is_scaled and not media_ids(backbone.model.config):
+        return None, backbone.embed
+    from draftlens.models.outer_model import embedding_of, logit_scale_of
+
+    return logit_scale_of(backbone), embedding_of(backbone)
 
 
 def represents(config: Any, kind: str, input_ids: Tensor) -> Tensor:
@@ -410,6 +431,8 @@ def no_direct_calls(backbone: Any) -> str:
         )
     if backbone.kinds is not None and (reason := _layer_misfit(backbone)):
         return reason
+    if backbone.indexers is not None and (reason := backbone.indexers.misfit(backbone)):
+        return str(reason)
     try:
         _encode_marked_tokens(backbone)
     except UnsupportedModelError as error:
@@ -447,7 +470,9 @@ def _difference(backbone: Any) -> float | None:
     logits scaled after the head, ignored masks and positions that are made elsewhere."""
     ids = torch.tensor([[1, 2, 3, 4]], device=backbone.device) % backbone.vocab_size
     if backbone.both_ways:
-        stock, prompt = _by_steps(backbone, ids)
+        from draftlens.models.prompt_blocks import by_steps
+
+        stock, prompt = by_steps(backbone, _marked(backbone, ids[:, :2]), ids[:, 2:])
     else:
         full = torch.ones_like(ids)
         stock = backbone.model(input_ids=ids, attention_mask=full, use_cache=False).logits[:, -1]
@@ -467,18 +492,3 @@ def _difference(backbone: Any) -> float | None:
         called = backbone.forward(tokens[:, 2:], positions[..., 1:2], cache, None)[:, 0]
     difference = float((called.to(stock.device) - stock).abs().max())
     return None if difference <= bound else difference
-
-
-def _by_steps(backbone: Any, ids: Tensor) -> tuple[Tensor, Any]:
-    """The logits ``[B, V]`` after the last of the tokens ``[B, L]`` as the loop of `generate` finds
-    them, token by token after a prompt of two: in one pass the prompt would see the others, too.
-    And the prompt."""
-    from draftlens.models.stock_rows import Loop
-
-    prepared = _marked(backbone, ids[:, :2])
-    prompt = backbone.encode(prepared)
-    loop = Loop(prepared.model, prepared.input_ids, dict(prepared.model_kwargs))
-    logits = loop.read()
-    for token in ids[:, 2:].unbind(1):
-        logits = loop.advance(range(len(ids)), token[:, None])
-    return logits[:, -1], prompt

@@ -259,6 +259,8 @@ def tracing_refusal(backbone: Backbone) -> str | None:
         return "some of its layers keep states instead of keys and values"
     if backbone.attention != "sdpa":
         return f"it runs {backbone.attention} attention; load it with sdpa"
+    if backbone.indexers is not None:
+        return "its layers select the tokens that they attend to"
     if backbone.is_spread:
         return "accelerate moves its weights or inputs between devices"
     if _has_quantized_weights(backbone):

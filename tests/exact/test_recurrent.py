@@ -395,3 +395,27 @@ def test_a_long_prompt_read_in_parts_is_kept() -> None:
             pass
         assert rows[1].cached_tokens == cached_tokens
         assert rows[1].tokens == stock(target.model, given, max_new_tokens=NEW)[0]
+
+
+@pytest.mark.parametrize("name", ["Qwen3_5", "Qwen3_5Moe"])
+def test_clips(name: str) -> None:
+    """Two frames of a clip in each of two rows."""
+    family = next(each for each in RECURRENT if each.name == name)
+    made = torch.Generator().manual_seed(3)
+    clip = 202
+    rows = []
+    for length in (12, 19):
+        words = torch.randint(5, 150, (length,), generator=made).tolist()
+        rows.append(
+            [*words[:2], 203, *[clip] * 4, 204, *words[2:5], 203, *[clip] * 4, 204, *words[5:]]
+        )
+    given = chat(family, rows)
+    given["mm_token_type_ids"] = 2 * (given["input_ids"] == clip).long()
+    given["pixel_values_videos"] = torch.randn(2 * 2 * 16, 96, generator=made)
+    given["video_grid_thw"] = torch.tensor([[2, 4, 4]] * 2)
+    model = model_of(family)
+    result = draftlens.generate(
+        model, given, draft=draft_of(family), method=CHAIN, max_new_tokens=NEW
+    )
+    assert result.tokens == stock(model, given, max_new_tokens=NEW)
+    check_rounds(result.stats)

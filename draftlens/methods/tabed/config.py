@@ -115,6 +115,8 @@ class TABED:
         check_room(self.topology, models)
         drafts_for_itself = self.draft == "self" or (self.draft == "auto" and models.draft is None)
         backbone = models.target if drafts_for_itself else self._draft(models)
+        if backbone.indexers is not None:
+            backbone.indexers.check_parts()
         views = _readable(self.views, backbone)
         if backbone.chains_only and len(views) > 1:
             raise UnsupportedModelError(

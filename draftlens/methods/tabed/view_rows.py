@@ -102,7 +102,7 @@ class ViewRows(DraftRows):
             torch.arange(length if has else 0)
             for length, has in zip(lengths, has_view, strict=True)
         ]
-        append_slots(alone, rows, [slots] * len(alone.layers))
+        append_slots(alone, rows, [slots] * len(alone.stores))
         return logits
 
     def _take_views(
@@ -195,12 +195,9 @@ class ViewRows(DraftRows):
     def _moved(self, slots: list[Tensor]) -> KVCache:
         """A cache of some slots of each row, int64 ``[K]``."""
         assert self.cache is not None
-        num_layers = len(self.cache.layers)
         capacity = self._capacity(list(map(len, slots)))
-        cache = KVCache(num_layers, len(slots), capacity, grows=True)
-        for layer, moved in zip(self.cache.layers, cache.layers, strict=True):
-            moved.buffers.slides = layer.buffers.slides
-        append_slots(self.cache, cache, [slots] * num_layers)
+        cache = self.backbone.empty_cache(len(slots), capacity)
+        append_slots(self.cache, cache, [slots] * len(cache.stores))
         return cache
 
     def _forward(

@@ -171,7 +171,7 @@ class MultimodalView:
 
         def fill(cache: KVCache) -> None:
             slots = [torch.arange(length) for length in lengths]
-            append_slots(source.context.cache, cache, [slots] * len(cache.layers))
+            append_slots(source.context.cache, cache, [slots] * len(cache.stores))
 
         return DraftPrompt(source.whole, fill)
 

@@ -361,14 +361,7 @@ SMALL = {
 @pytest.mark.parametrize(
     ("config", "layer"),
     [
-        (transformers.MistralConfig(**SMALL, sliding_window=8), "DynamicSlidingWindowLayer"),
-        (
-            transformers.Qwen2Config(
-                **SMALL, use_sliding_window=True, sliding_window=8, max_window_layers=3
-            ),
-            "DynamicSlidingWindowLayer",
-        ),
-        (transformers.Gemma3TextConfig(**SMALL, sliding_window=8), "DynamicSlidingWindowLayer"),
+        (transformers.FalconH1Config(**SMALL), "LinearAttentionAndFullAttentionLayer"),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
 )

@@ -68,7 +68,7 @@ def test_masks_of_a_pass(mixed: bool, prefix: list[int], tree: str, whole: bool)
     window, topologies = 8, [TREES[tree]] * len(prefix)
     slides = (True, False) if mixed else (True, True)
     kinds = LayerKinds(window, slides, 2)
-    cache = kinds.new_cache(len(prefix), 64, 1)
+    cache = kinds.marked(KVCache(2, len(prefix), 64, layers_per_block=1))
     cache.truncate(prefix)
     mask = trees.attention_mask(prefix, trees.batch_ancestors(topologies, torch.device("cpu")))
     backbone: Any = SimpleNamespace(
@@ -93,7 +93,7 @@ def test_masks_of_a_pass(mixed: bool, prefix: list[int], tree: str, whole: bool)
 def test_sliding_layers_read_their_windows_only() -> None:
     """The views of keys end where those of full layers do, and begin later."""
     kinds = LayerKinds(8, (True, False), 2)
-    cache = kinds.new_cache(1, 64, 8)
+    cache = kinds.marked(KVCache(2, 1, 64))
     states = torch.randn(1, 2, 40, 4)
     for layer in cache.layers:
         layer.update(states, states)
@@ -127,9 +127,8 @@ def test_shared_layers_keep_nothing() -> None:
         **{**FOUR, **SLIDING, "num_kv_shared_layers": 2, "intermediate_size": [96] * 4}
     )
     kinds = LayerKinds.of(config)
-    assert kinds == LayerKinds(8, (True, False, True, False), 2)
+    assert kinds == LayerKinds(8, (True, False, True, False), 2, ("",) * 4)
     assert kinds.are_mixed
-    assert len(kinds.new_cache(1, 8, 8).layers) == 2
 
 
 @pytest.mark.parametrize(
@@ -139,7 +138,7 @@ def test_shared_layers_keep_nothing() -> None:
         (("dummy", "full"), ("full_attention",) * 2, "without keys and values before others"),
         (("full", "dummy"), (), "without keys and values before others"),
         (("full", ("sliding", 8)), ("full_attention", "other"), "layers with other"),
-        (("linear", "full"), ("linear_attention", "full_attention"), "LinearAttentionLayer"),
+        (("both", "full"), ("linear_attention", "full_attention"), "LinearAttentionAndFull"),
     ],
 )
 def test_models_that_are_refused(
@@ -153,7 +152,7 @@ def test_models_that_are_refused(
             kinds = {
                 "full": cache_utils.DynamicLayer,
                 "dummy": cache_utils.DummyLayer,
-                "linear": cache_utils.LinearAttentionLayer,
+                "both": cache_utils.LinearAttentionAndFullAttentionLayer,
             }
             made.append(kinds[layer]())
     found = unsupported("Model", SimpleNamespace(layer_types=list(names)), made)
@@ -163,5 +162,5 @@ def test_models_that_are_refused(
 
 def test_window_of_all_layers() -> None:
     config = hf.MistralConfig(**{**FOUR, "sliding_window": 8})
-    assert LayerKinds.of(config) == LayerKinds(8, (True,) * 4, 4)
+    assert LayerKinds.of(config) == LayerKinds(8, (True,) * 4, 4, ("",) * 4)
     assert unsupported("Mistral", config, DynamicCache(config=config).layers) == ""

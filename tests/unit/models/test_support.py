@@ -12,7 +12,6 @@ from draftlens.models.support import (
     Frequencies,
     check_reach,
     frequencies_of,
-    no_rollback,
     reads_with_original,
 )
 
@@ -117,9 +116,3 @@ def test_prompts_that_may_be_divided() -> None:
     assert not reads_with_original(config(DYNAMIC), 101)
     assert not reads_with_original(config({"one": LONG, "two": DYNAMIC}), 41)
     assert reads_with_original(config(None), 10**6)
-
-
-def test_models_whose_passes_disagree_are_refused() -> None:
-    """Four tokens do not show it."""
-    config = SimpleNamespace(model_type="glm5_next_text")
-    assert "one pass of Glm over several tokens computes other logits" in no_rollback("Glm", config)
