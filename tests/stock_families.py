@@ -69,9 +69,9 @@ class StockFamily:
     def __str__(self) -> str:
         return self.name + ("Text" if self.kind == "ForCausalLM" else "")
 
-    def build(self) -> Any:
-        torch.manual_seed(0)
-        text = {**FOUR, **self.text}
+    def build(self, seed: int = 0, **changes: Any) -> Any:
+        torch.manual_seed(seed)
+        text = {**FOUR, **self.text, **changes}
         kind: Any = getattr(hf, self.name + self.kind)
         if self.kind == "ForCausalLM":
             config = kind.config_class(**text)
@@ -93,7 +93,7 @@ class StockFamily:
         return model
 
 
-OWN_MASK, RECURS = "builds its own attention mask", ""
+RECURS = ""
 PIXELS = settings(pixel_values=(1, 3, SIDE, SIDE))
 PATCHES = settings(pixel_values=(16, 3 * 2 * 4 * 4))
 GRID = settings(image_grid_thw=torch.tensor([[1, 4, 4]]))
@@ -130,7 +130,7 @@ FEW_EXPERTS = settings(num_local_experts=4, num_experts_per_tok=2, moe_intermedi
 STOCK_FAMILIES = (
     StockFamily(
         "Gemma3",
-        OWN_MASK,
+        "",
         text=SLIDING,
         config=settings(vision_config=SIGLIP, mm_tokens_per_image=4, image_token_index=PICTURE),
         tokens=4,
@@ -155,7 +155,7 @@ STOCK_FAMILIES = (
     StockFamily("Gemma4", "", text=GEMMA4, kind="ForCausalLM"),
     StockFamily(
         "Gemma4",
-        OWN_MASK,
+        "",
         text={**GEMMA4, "use_bidirectional_attention": "vision"},
         config=settings(
             vision_config=settings(

@@ -333,6 +333,7 @@ class RecurrentCache(KVCache):
     @torch.inference_mode()
     def copied(self, rows: KVCache) -> KVCache:
         assert isinstance(rows, RecurrentCache)
+        rows._settle(rows.lengths)  # the copy has no states before passes
         copy = self.new_rows(len(rows.lengths))
         assert isinstance(copy, RecurrentCache)
         for row, length in enumerate(rows.lengths):

@@ -14,6 +14,7 @@ import pytest
 from families import FAMILIES, SPECIAL, Family, tokenizer
 from hypothesis import event
 from language_models import language_part
+from made_families import MADE
 from rotary import ROTARY, is_refused, lengths_of, renewed
 from stock import NEAR_TIE, answers, noisy, target
 from transformers.video_utils import VideoMetadata
@@ -27,7 +28,7 @@ from draftlens.models.prompt_cache import PromptCache
 from draftlens.request import Request
 from draftlens.streaming import Stream
 
-BY_NAME = {family.name: family for family in (*FAMILIES, *ROTARY)}
+BY_NAME = {family.name: family for family in (*FAMILIES, *ROTARY, *MADE)}
 FRAMES = 4
 
 
@@ -163,6 +164,8 @@ class TurnsCase:
     Args:
         max_bytes: of the prompt cache.
         namespaces: of the turns, in turn.
+        repeats: whether every turn is asked twice.
+        edits: answers that are cut in half, one by one, before the last question is asked again.
     """
 
     family: str
@@ -173,6 +176,7 @@ class TurnsCase:
     max_bytes: int
     namespaces: tuple[str | None, ...] = ("",)
     repeats: bool = False
+    edits: tuple[int, ...] = ()
 
 
 def check_turns(case: TurnsCase) -> int:
@@ -183,7 +187,13 @@ def check_turns(case: TurnsCase) -> int:
     replies: list[list[str]] = [[] for _ in case.talks]
     drafts = ("method", "plain") not in case.method
     cached = 0
-    for count, new in enumerate(case.new, 1):
+    questions = list(enumerate(case.new, 1))
+    last = questions[-1:] * len(case.edits)
+    for place, (count, new) in enumerate([*questions, *last]):
+        if place >= len(questions):
+            for said in replies:
+                number = case.edits[place - len(questions)] % len(said)
+                said[number] = said[number][: len(said[number]) // 2]
         given = inputs_of(family, case.talks, replies, count)
         namespace = case.namespaces[count % len(case.namespaces)]
         if is_refused(case.family, lengths_of(given), new, drafts):

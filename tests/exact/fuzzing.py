@@ -20,16 +20,18 @@ from unittest.mock import patch
 import pytest
 import torch
 from compiling import attach_static
+from conversations import answer_of_stock
 from families import FAMILIES, PLANS, SPECIAL, VOCAB, inputs, tokenizer
 from hypothesis import event
 from hypothesis import strategies as st
 from language_models import language_part
 from links import ScriptedLink
+from made_families import MADE, is_static, takes_trees
 from retokenizing import KINDS as RETOKENIZED
 from retokenizing import other_inputs, retokenized
 from rotary import NAMES as ROTARY_NAMES
 from rotary import ROTARY, is_refused, lengths_of, renewed
-from stock import LONG, NEAR_TIE, Divisible, answers, noisy, reference, target
+from stock import LONG, NEAR_TIE, Divisible, answers, noisy, target
 from transformers import StoppingCriteria, StopStringCriteria
 
 import draftlens
@@ -55,8 +57,9 @@ from draftlens.pruning import PRUNERS
 from draftlens.request import Request, read_extras
 from draftlens.scheduling import Job, Scheduler, Update
 
-BY_NAME = {family.name: family for family in (*FAMILIES, *ROTARY)}
+BY_NAME = {family.name: family for family in (*FAMILIES, *ROTARY, *MADE)}
 ALL = tuple(family.name for family in FAMILIES)
+MADE_NAMES = tuple(family.name for family in MADE)
 STATIC = 7
 """Of so many scripts one lets the models run static passes (`compiling`)."""
 NEVER = VOCAB
@@ -129,7 +132,7 @@ class Prompts:
     def token(self, place: Place) -> int:
         """A token of the answer that stock `generate` gives without options."""
         row, step = place
-        return reference(BY_NAME[self.family], self.kind, LONG)[row][step]
+        return answers_of_plan(self.family, self.kind)[row][step]
 
 
 @cache
@@ -204,6 +207,13 @@ PASSED_ON = (
 NO_PLACE = (-1, -1)
 
 
+@cache
+def answers_of_plan(family: str, kind: str) -> list[list[int]]:
+    """What stock `generate` answers to all rows of a plan, near-ties included."""
+    given = cached_inputs(family, kind, tuple(range(len(PLANS[kind]))), "left")
+    return answer_of_stock(target(BY_NAME[family]), given, max_new_tokens=LONG)
+
+
 def bad_word(prompts: Prompts, place: Place) -> list[int]:
     """Two tokens that follow each other in an answer, or one at an odd step."""
     row, step = place
@@ -228,8 +238,8 @@ class Case:
     Attributes:
         prompts: the batch.
         draft: `self`, `random`, `words` (the target's language model, with noise), `shuffled` or
-            `letters` (the same with another tokenizer: `retokenizing`), the amount of noise on the
-            target's weights, or None.
+            `letters` (the same with another tokenizer: `retokenizing`), another family, the amount
+            of noise on the target's weights, or None.
         draft_side: where the draft's inputs are padded; None gives it none of its own.
         method: its options, as pairs.
         options: of `generate`.
@@ -284,6 +294,8 @@ class Case:
             return other_inputs(
                 BY_NAME[self.prompts.family], replace(self.prompts, side=side).inputs
             )
+        if self.draft in BY_NAME:
+            return inputs_by(str(self.draft), self.prompts)
         if self.draft_side is None and not reads_captions(self.method_options):
             return None
         side = self.draft_side or self.prompts.side
@@ -304,7 +316,9 @@ class Case:
             "seed": self.seeds,
             "prefill": None if self.prefill is None else thawed(self.prefill),
             "compile": self.script % STATIC == STATIC - 1
-            and self.prompts.family not in ROTARY_NAMES,
+            and self.prompts.family not in ROTARY_NAMES
+            and is_static(BY_NAME[self.prompts.family])
+            and (self.draft not in BY_NAME or is_static(BY_NAME[str(self.draft)])),
         }
         if self.references is not None and takes_references(self.method_options):
             call["references"] = references_of(self.prompts, self.references)
@@ -385,6 +399,12 @@ def with_captions(prompts: Prompts, method: Mapping[str, Any] | None) -> dict[st
     return {**prompts.inputs, "views": {"caption": words}}
 
 
+def inputs_by(family: str, prompts: Prompts) -> dict[str, Any]:
+    """The inputs of a draft of another family: of the same kind, or words if it has none."""
+    kind = prompts.kind if prompts.kind in BY_NAME[family].kinds else "text"
+    return cached_inputs(family, kind, prompts.rows, prompts.side)
+
+
 def is_exact(prefill: Pairs | None) -> bool:
     """Whether a prompt that is read so has the tokens of stock `generate`."""
     options = dict(prefill or ())
@@ -395,8 +415,8 @@ def is_exact(prefill: Pairs | None) -> bool:
 def references_of(prompts: Prompts, kind: str) -> list[list[Any]]:
     """The references of each row, made of the answers that stock `generate` gives without
     options."""
-    answers_of_plan = reference(BY_NAME[prompts.family], prompts.kind, LONG)
-    return [REFERENCES[kind](answers_of_plan, row) for row in prompts.rows]
+    whole = answers_of_plan(prompts.family, prompts.kind)
+    return [REFERENCES[kind](whole, row) for row in prompts.rows]
 
 
 def edited(tokens: list[int], every: int) -> list[int]:
@@ -472,6 +492,8 @@ def draft_of(family: str, draft: str | float | None) -> Any:
         return None
     if draft == "random":
         return BY_NAME[family].build(seed=7)
+    if draft in BY_NAME:
+        return target(BY_NAME[str(draft)])
     model = target(BY_NAME[family])
     if draft == "words":
         return language_part(noisy(model, 0.02))
@@ -1041,6 +1063,8 @@ def act(
         draft_inputs = dict(with_captions(visit.prompts, thawed(case.method)))
         if case.draft in RETOKENIZED:
             draft_inputs = other_inputs(BY_NAME[case.family], visit.prompts.inputs)
+        if case.draft in BY_NAME:
+            draft_inputs = dict(inputs_by(str(case.draft), visit.prompts))
         extras["views"] = draft_inputs.pop("views", None)
         extras = read_extras(plan, extras, ExtraSource(len(seeds), tokenizer()))
         extras[NAMESPACE] = "" if case.caches else None
@@ -1050,6 +1074,8 @@ def act(
 # --- strategies
 
 NOISE = (0.01, 0.03, 0.05, 0.1, 0.2)
+LITTLE = (0.003, 0.01, 0.02)
+"""For models of four layers."""
 RATIOS = (0, 0.5, 0.9, 1)
 NULLABLE = (
     *("eos_token_id", "repetition_penalty", "no_repeat_ngram_size", "min_new_tokens"),
@@ -1093,9 +1119,11 @@ kinds_of_references = st.sampled_from((None, *REFERENCES))
 
 
 @st.composite
-def shapes(draw: st.DrawFn) -> Pairs:
+def shapes(draw: st.DrawFn, trees_too: bool = True) -> Pairs:
     """The draft tokens of a drafting method: a chain or a tree."""
     shape = draw(st.sampled_from(("chain", "chain", "eagle", "paths")))
+    if not trees_too and shape != "chain":
+        return (("tree", tuple((0,) * depth for depth in range(1, draw(st.integers(2, 8))))),)
     if shape == "chain":
         return (("tree", None), ("num_speculative_tokens", draw(st.integers(1, 7))))
     if shape == "eagle":
@@ -1111,7 +1139,7 @@ def schedules(draw: st.DrawFn) -> Pairs:
 
 
 @st.composite
-def pruned(draw: st.DrawFn, has_draft: bool, ahead: bool) -> Pairs:
+def pruned(draw: st.DrawFn, has_draft: bool, ahead: bool, trees_too: bool) -> Pairs:
     """Method `specvlm`, or `parallelvlm` with a draft that runs ahead."""
     name = draw(st.sampled_from(list(PRUNERS)))
     pruner: Any = name
@@ -1121,7 +1149,7 @@ def pruned(draw: st.DrawFn, has_draft: bool, ahead: bool) -> Pairs:
     options = [
         ("pruner", pruner),
         ("prune_ratio", draw(st.sampled_from(RATIOS))),
-        *draw(schedules() if ahead else shapes()),
+        *draw(schedules() if ahead else shapes(trees_too)),
     ]
     name = "parallelvlm" if waits else "specvlm"
     if has_draft and draw(st.booleans()):
@@ -1172,11 +1200,15 @@ def views(draw: st.DrawFn) -> Any:
 
 
 @st.composite
-def ensembles(draw: st.DrawFn, has_draft: bool) -> Pairs:
-    """Method `tabed`."""
-    chosen = tuple(draw(st.lists(views(), min_size=1, max_size=3, unique=True)))
+def ensembles(draw: st.DrawFn, has_draft: bool, family: str) -> Pairs:
+    """Method `tabed`. A draft that takes no trees has one view, as one without pictures."""
+    trees_too = takes_trees(BY_NAME[family])
+    most = 3 if trees_too else 1
+    chosen = tuple(draw(st.lists(views(), min_size=1, max_size=most, unique=True)))
+    if BY_NAME[family].kinds == ("text",):
+        chosen = ("multimodal",)
     if set(chosen) <= {"text", "caption"}:  # no family has words alone of every prompt
-        chosen = (*chosen, "multimodal")
+        chosen = (*chosen, "multimodal") if trees_too else ("multimodal",)
     shares = tuple(float(number) for number in range(1, len(chosen) + 1))
     uses = ("auto", "self", "model") if has_draft else ("auto", "self")
     return (
@@ -1185,7 +1217,7 @@ def ensembles(draw: st.DrawFn, has_draft: bool) -> Pairs:
         ("weights", draw(st.sampled_from((*BY_EVIDENCE, "bayes", shares)))),
         ("rest", draw(st.booleans())),
         ("draft", draw(st.sampled_from(uses))),
-        *draw(rarely(st.just((("tree", "auto"),)), draw(shapes()))),
+        *draw(rarely(st.just((("tree", "auto"),)), draw(shapes(trees_too)))),
     )
 
 
@@ -1203,8 +1235,10 @@ def blocks(draw: st.DrawFn) -> Pairs:
 
 
 @st.composite
-def prefills(draw: st.DrawFn) -> Pairs | None:
+def prefills(draw: st.DrawFn, family: str) -> Pairs | None:
     """How a prompt is read, in most calls as always."""
+    if family in MADE_NAMES:
+        return None
     name = draw(st.sampled_from((None, None, None, "ring", "spava", "spava", "star")))
     if name is None:
         return None
@@ -1227,9 +1261,12 @@ def mixtures(draw: st.DrawFn, has_draft: bool) -> Pairs:
 
 
 @st.composite
-def methods(draw: st.DrawFn, draft: str | float | None) -> Pairs:
+def methods(draw: st.DrawFn, draft: str | float | None, family: str = ALL[0]) -> Pairs:
     """Options of any method that takes the draft."""
     has_draft = draft is not None
+    trees_too = takes_trees(BY_NAME[family])
+    if draft in BY_NAME:
+        return draw(of_another_family(trees_too and takes_trees(BY_NAME[str(draft)])))
     if draft in RETOKENIZED:
         length = ("num_speculative_tokens", draw(st.integers(1, 7)))
         return (("method", "speculative"), ("tree", None), length)
@@ -1243,17 +1280,45 @@ def methods(draw: st.DrawFn, draft: str | float | None) -> Pairs:
     if kind >= 6:
         return draw(from_texts())
     if kind >= 4:
-        return draw(ensembles(has_draft))
+        return draw(ensembles(has_draft, family))
     names = ("speculative", "speculative", "specvlm") if has_draft else ("specvlm",)
     name = draw(st.sampled_from((*names, *names, "plain")))
     if name == "plain":
         return (("method", "plain"),)
     ahead = draw(st.integers(0, 3)) == 3
     if name == "specvlm":
-        return draw(pruned(has_draft, ahead))
+        return draw(pruned(has_draft, ahead, trees_too))
     if ahead:
         return (("method", "speculative"), *draw(schedules()))
-    return (("method", "speculative"), *draw(shapes()))
+    return (("method", "speculative"), *draw(shapes(trees_too)))
+
+
+@st.composite
+def of_another_family(draw: st.DrawFn, trees_too: bool) -> Pairs:
+    """Options of methods whose draft reads its own inputs."""
+    model = (("method", "speculative"), *draw(st.one_of(shapes(trees_too), schedules())))
+    copying = (("name", draw(st.sampled_from(("lookup", "hsd")))), ("window", 1))
+    mixed: Pairs = (("method", "mixed"), ("model", "speculative"), ("copying", copying))
+    return draw(st.sampled_from((model, model, model, mixed)))
+
+
+def drafts_for(family: str) -> st.SearchStrategy[Any]:
+    """Drafts of a target."""
+    if family not in MADE_NAMES:
+        return drafts
+    return st.one_of(
+        st.sampled_from((*NOISE, *LITTLE, "self", "self", "random", None)),
+        st.sampled_from(LITTLE),
+        st.sampled_from(drafts_of_other_families(family)),
+    )
+
+
+@cache
+def drafts_of_other_families(family: str) -> tuple[str, ...]:
+    """Families that see all that a target may see."""
+    seen = Backbone(target(BY_NAME[family])).modalities
+    others = (*MADE_NAMES, *ALL)
+    return tuple(name for name in others if Backbone(target(BY_NAME[name])).modalities >= seen)
 
 
 drafts = st.sampled_from((*NOISE, "self", "self", "random", "words", *RETOKENIZED, None))
@@ -1312,11 +1377,11 @@ def nones_for(options: Options) -> st.SearchStrategy[tuple[str, ...]]:
 def greedy_cases(draw: st.DrawFn, families: tuple[str, ...] = ALL) -> Case:
     """A greedy call of any kind."""
     family = draw(st.sampled_from(families))
-    draft = draw(drafts)
+    draft = draw(drafts_for(family))
     entry = draw(st.sampled_from(("generate", "stream", "custom_generate")))
     # Stock `generate` itself needs padding on the left.
     side = "left" if entry == "custom_generate" else None
-    method = draw(st.one_of(st.none(), methods(draft), methods(draft)))
+    method = draw(st.one_of(st.none(), methods(draft, family), methods(draft, family)))
     return Case(
         prompts=draw(batches_of_prompts(family, side)),
         draft=draft,
@@ -1326,7 +1391,7 @@ def greedy_cases(draw: st.DrawFn, families: tuple[str, ...] = ALL) -> Case:
         entry=entry,
         script=draw(scripts),
         references=draw(kinds_of_references),
-        prefill=draw(prefills()),
+        prefill=draw(prefills(family)),
     )
 
 
@@ -1347,8 +1412,8 @@ def sampled_options(draw: st.DrawFn) -> Options:
 def sampled_cases(draw: st.DrawFn, families: tuple[str, ...] = ALL) -> Case:
     """A call that draws, with a seed for each row."""
     family = draw(st.sampled_from(families))
-    draft = draw(drafts)
-    method = draw(methods(draft))
+    draft = draw(drafts_for(family))
+    method = draw(methods(draft, family))
     # With a worker of its own, rejection sampling would depend on who moves when.
     options_of_method = dict(method)
     can_reject = (
@@ -1373,7 +1438,7 @@ def sampled_cases(draw: st.DrawFn, families: tuple[str, ...] = ALL) -> Case:
         seeds=tuple(seeds),
         script=draw(scripts),
         references=draw(kinds_of_references),
-        prefill=draw(prefills()),
+        prefill=draw(prefills(family)),
     )
 
 
@@ -1394,12 +1459,12 @@ def visits(draw: st.DrawFn, family: str) -> Visit:
 def sessions(draw: st.DrawFn, families: tuple[str, ...] = ALL) -> Visits:
     """Two to four requests that share a session."""
     family = draw(st.sampled_from(families))
-    draft = draw(drafts)
-    method = draw(methods(draft))
+    draft = draw(drafts_for(family))
+    method = draw(methods(draft, family))
     requests = draw(st.lists(visits(family), min_size=2, max_size=4))
     requests.sort(key=lambda visit: visit.joins)
     references = draw(kinds_of_references)
-    prefill = draw(prefills())
+    prefill = draw(prefills(family))
     script = draw(scripts)
     part = draw(rarely(st.integers(1, 40)))
     caches = prefill is None and draw(st.booleans())
@@ -1441,14 +1506,14 @@ WILD: Mapping[str, tuple[Any, ...]] = {
 @st.composite
 def wild_cases(draw: st.DrawFn, name: str) -> Case:
     """A greedy call whose method, of this name, has options in any combination."""
-    family = draw(st.sampled_from(ALL))
+    family = draw(st.one_of(st.sampled_from(ALL), st.sampled_from(MADE_NAMES)))
     known = [field.name for field in fields(METHODS[name]) if field.name in WILD]
     chosen = draw(st.lists(st.sampled_from(known), unique=True, max_size=5))
     options = [(option, draw(st.sampled_from(WILD[option]))) for option in chosen]
     entry = draw(st.sampled_from(("generate", "stream", "custom_generate")))
     return Case(
         prompts=draw(batches_of_prompts(family, "left" if entry == "custom_generate" else None)),
-        draft=draw(drafts),
+        draft=draw(drafts_for(family)),
         draft_side=draw(rarely(st.sampled_from(("left", "right")))),
         method=(("method", name), *options),
         options=Options(new=draw(st.integers(1, 12))),

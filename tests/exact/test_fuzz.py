@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pytest
 from fuzzing import (
+    MADE_NAMES,
     ROTARY_NAMES,
     Case,
     Visits,
@@ -41,31 +42,56 @@ def share(part: float) -> settings:
     return settings(profile, max_examples=max(1, round(profile.max_examples * part)))
 
 
-@share(0.55)
+@share(0.45)
 @given(greedy_cases())
 def test_greedy_answers_are_those_of_stock_generate(case: Case) -> None:
     """Whatever is drafted, wherever the answer ends, by every entry point."""
     check_greedy(case)
 
 
-@share(0.2)
+@share(0.15)
 @given(sampled_cases())
 def test_draws_depend_on_seeds_alone(case: Case) -> None:
     """Neither on the draft nor on the other rows."""
     check_sampled(case)
 
 
-@share(0.15)
+@share(0.1)
 @given(sessions())
 def test_rows_that_join_and_leave(case: Visits) -> None:
     """Each row has the tokens that it has in a call of its own."""
     check_visits(case)
 
 
-@share(0.1)
+@share(0.08)
 @given(jobs())
 def test_requests_of_a_scheduler(case: Visits) -> None:
     """Each has the tokens that it has in a call of its own."""
+    check_jobs(case)
+
+
+@share(0.1)
+@given(greedy_cases(MADE_NAMES))
+def test_greedy_answers_of_other_layers(case: Case) -> None:
+    """Sliding windows, states, and prompts that attend both ways."""
+    check_greedy(case)
+
+
+@share(0.05)
+@given(sampled_cases(MADE_NAMES))
+def test_draws_of_other_layers(case: Case) -> None:
+    check_sampled(case)
+
+
+@share(0.05)
+@given(sessions(MADE_NAMES))
+def test_rows_of_other_layers_that_join_and_leave(case: Visits) -> None:
+    check_visits(case)
+
+
+@share(0.02)
+@given(jobs(MADE_NAMES))
+def test_scheduled_requests_of_other_layers(case: Visits) -> None:
     check_jobs(case)
 
 

@@ -23,7 +23,7 @@ from draftlens.core.sampling import gumbel, row_seeds
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import chain
 from draftlens.decoding import Plan, Session, decode
-from draftlens.decoding.admission import NAMESPACE
+from draftlens.decoding.admission import NAMESPACE, PartSize
 from draftlens.drafting.draft_prompt import DraftPromptBuilder
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.methods.base import Models, from_dict
@@ -419,3 +419,27 @@ def test_clips(name: str) -> None:
     )
     assert result.tokens == stock(model, given, max_new_tokens=NEW)
     check_rounds(result.stats)
+
+
+@every_family
+def test_rows_whose_prompts_end_in_different_parts(
+    family: StockFamily, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two are at their ends while the third is read on, beside a running row."""
+    monkeypatch.setattr(PartSize, "within", lambda self, seconds: 9)
+    models = Models(Backbone.of(model_of(family)), Backbone.of(draft_of(family)))
+    session = Session(models.target, from_dict(CHAIN).plan(models), Clock(Stats()))
+    calls = [prompts(family, (12,)), prompts(family, (30, 11, 19))]
+    rows: list[Any] = []
+    for seed, given in enumerate(calls):
+        prepared = session.target.prepare(given, max_new_tokens=NEW)
+        rows += session.add(prepared, [seed] * len(prepared.input_ids), given)
+        if not seed:
+            chunks = decode(session)
+            list(islice(chunks, 3))
+    for _ in chunks:
+        pass
+    assert rows[1].in_parts
+    model = session.target.model
+    answers = [row for given in calls for row in stock(model, given, max_new_tokens=NEW)]
+    assert [row.tokens for row in rows] == answers

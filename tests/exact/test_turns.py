@@ -23,8 +23,10 @@ from conversations import (
     models_of,
 )
 from families import FAMILIES, Family
+from fuzzing import MADE_NAMES
 from hypothesis import given as drawn
 from hypothesis import strategies as st
+from made_families import takes_trees
 from rotary import NAMES as ROTARY_NAMES
 from stock import stock, target
 from test_fuzz import share
@@ -308,13 +310,31 @@ def cases(draw: st.DrawFn, families: Sequence[str] = NAMES) -> TurnsCase:
         draw(st.sampled_from([PLENTY, 400_000, 60_000, 0])),
         draw(st.sampled_from([("",), ("", "a"), (None, "")])),
         draw(st.booleans()),
+        tuple(draw(st.lists(st.integers(0, 4), max_size=2))),
     )
 
 
+@st.composite
+def made_cases(draw: st.DrawFn) -> TurnsCase:
+    """Of methods that the family takes."""
+    case = draw(cases(MADE_NAMES))
+    names = ["plain", "chain", "chain", "specvlm", "lookup", "mixed"]
+    if takes_trees(BY_NAME[case.family]):
+        names += ["eagle", "tabed"]
+    return replace(case, method=pairs(draw(st.sampled_from(names))))
+
+
 @pytest.mark.slow
-@share(0.3)
+@share(0.2)
 @drawn(cases())
 def test_random_conversations(case: TurnsCase) -> None:
+    check_turns(case)
+
+
+@pytest.mark.slow
+@share(0.1)
+@drawn(made_cases())
+def test_random_conversations_of_other_layers(case: TurnsCase) -> None:
     check_turns(case)
 
 
