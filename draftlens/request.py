@@ -27,8 +27,7 @@ from draftlens.models.checks import (
     check_tokens,
     num_ids_of,
 )
-from draftlens.models.media_features import remembering
-from draftlens.models.prompt import Prepared
+from draftlens.models.prompt import Prepared, remembering
 from draftlens.options import (
     CallOptions,
     Seed,

@@ -30,6 +30,7 @@ COUNTS = ("num_hidden_layers", "n_layers", "depth", "num_layers", "encoder_layer
 
 RULES: tuple[tuple[str, Any], ...] = (
     (r"head_dim|.*_head_dim|d_kv", HEAD_DIM),
+    (r"index(er)?_(n_|num_)?heads", 16),  # with few of them tokens tie, and ties break by shape
     (r".*(num|n)_key_value_heads|linear_num_key_heads|.*_kv_heads", 2),
     (r".*heads", HEADS),
     (r".*_rank|index_topk|ssm_state_size", 16),

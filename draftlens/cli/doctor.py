@@ -24,8 +24,8 @@ from draftlens.drafting.adaptive.history import calibrate_models
 from draftlens.methods.parts import TEXT_DRAFT_HINT
 from draftlens.models.adapter import Backbone
 from draftlens.models.checks import is_blind, unseen
+from draftlens.models.inspection import ATTENTION
 from draftlens.models.load import Loaded
-from draftlens.models.support import ATTENTION
 from draftlens.passes import chosen, describe_passes
 
 DOCTOR_SECONDS = 10.0

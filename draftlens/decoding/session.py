@@ -31,8 +31,7 @@ from draftlens.decoding.observer import NO_OBSERVER, Observer, StatsRecorder, ig
 from draftlens.decoding.plan import Plan, TargetContext
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
-from draftlens.models.media_features import remembering
-from draftlens.models.prompt import Prepared, Prompt
+from draftlens.models.prompt import Prepared, Prompt, remembering
 from draftlens.models.prompt_reading import store_answer
 from draftlens.models.support import changing_frequencies
 

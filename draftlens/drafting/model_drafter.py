@@ -23,7 +23,7 @@ from draftlens.drafting.adaptive.costs import Expectation
 from draftlens.drafting.adaptive.history import TreeControllers
 from draftlens.drafting.draft_prompt import PromptBuilder
 from draftlens.drafting.draft_rows import DraftRows, Level, Nodes, levels
-from draftlens.models.media_features import remembering
+from draftlens.models.prompt import remembering
 
 MIN_TRIALS = 24  # First draft tokens of a round after which a draft can be called useless.
 USELESS = 0.05  # Share of accepted ones below which it is.

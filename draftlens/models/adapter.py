@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from draftlens.core import tree as trees
 from draftlens.core.errors import UnsupportedModelError
-from draftlens.models import support
+from draftlens.models import inspection, support
 from draftlens.models.attention.dispatch import ARGUMENT, AttentionPass, dispatching
 from draftlens.models.forward_backend import EAGER, EndsChain, Passes
 from draftlens.models.kv_cache import BLOCK, LAYERS_PER_BLOCK, KVCache
@@ -74,7 +74,7 @@ class Backbone:
     """
 
     def __init__(self, model: Any) -> None:
-        model = support.unwrapped_model(model)
+        model = inspection.unwrapped_model(model)
         self.model = model
         self.name = type(model).__name__
         self.encode_pixels: PixelEncoder = unencoded
@@ -82,36 +82,38 @@ class Backbone:
         self.retokenizer: Retokenizer | None = None
         self.passes: Passes = EAGER
         self._lock = lock_of(model)
-        self.decoder, self.head, self.embed, missing = support.model_parts(model, self.name)
+        self.decoder, self.head, self.embed, missing = inspection.model_parts(model, self.name)
         self.text_config = model.config.get_text_config(decoder=True)
         # The head of HYV4 keeps 32 bits in a model of 16.
         head_dtype = getattr(getattr(self.head, "weight", None), "dtype", None)
         self._widens = head_dtype is torch.float32 is not model.dtype
         with self._lock.exclusive():
             self.attention = getattr(self.decoder, "config", model.config)._attn_implementation
-        support.check_attention(self.name, self.attention)
+        inspection.check_attention(self.name, self.attention)
         # Passes of frequencies that are set anew in each of them must not run side by side.
         changing = support.changing_frequencies(self.text_config)
         self._shares_passes = self.attention == "sdpa" and not changing
         self._dynamic = support.dynamic_modules(self.decoder)
-        self.device = support.execution_device(self.embed)
+        self.device = inspection.execution_device(self.embed)
         self.products = ModelProducts(model, self.decoder, self.head, self.device)
         self.vocab_size: int = getattr(self.head, "out_features", None) or (
             self.text_config.vocab_size
         )
         self._check_mode()
-        self.both_ways = support.attends_both_ways(self.decoder)
-        self.indexers = support.indexers_of(self)
-        self.has_groups = self.indexers is None and support.has_groups(self.text_config)
-        self.plain_only = missing or support.no_rollback(self.name, self.text_config, self.indexers)
-        self.kinds = None if self.plain_only else support.kinds_of(self.text_config)
-        self.states, self.chains_only = support.state_layers(self, self.plain_only)
+        self.both_ways = inspection.attends_both_ways(self.decoder)
+        self.indexers = inspection.indexers_of(self)
+        self.has_groups = self.indexers is None and inspection.has_groups(self.text_config)
+        self.plain_only = missing or inspection.no_rollback(
+            self.name, self.text_config, self.indexers
+        )
+        self.kinds = None if self.plain_only else inspection.kinds_of(self.text_config)
+        self.states, self.chains_only = inspection.state_layers(self, self.plain_only)
         if not self.plain_only:
             with self._lock.exclusive():
-                self.scale, self.embed = support.around(self)
+                self.scale, self.embed = inspection.around(self)
                 self.divisor = self.scale.divisor if self.scale else 1.0
                 self.plain_only = _DIRECT_CALLS.get_or_make(
-                    model, lambda: support.no_direct_calls(self)
+                    model, lambda: inspection.no_direct_calls(self)
                 )
         if self.plain_only:
             from draftlens.models.stock_rows import StockPasses

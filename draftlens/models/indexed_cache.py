@@ -14,6 +14,7 @@ from transformers.cache_utils import DummyLayer, DynamicSlidingWindowLayer, Line
 from draftlens.core import tree as trees
 from draftlens.core.errors import InputError, UnsupportedModelError
 from draftlens.core.tree import ROOT, Topology
+from draftlens.models.inspection import is_indexed
 from draftlens.models.kv_cache import (
     LAYERS_PER_BLOCK,
     KVCache,
@@ -22,7 +23,6 @@ from draftlens.models.kv_cache import (
     _Layer,
     make_buffers,
 )
-from draftlens.models.support import is_indexed
 
 
 class Indexers:

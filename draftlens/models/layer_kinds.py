@@ -19,10 +19,10 @@ from transformers.cache_utils import DummyLayer, DynamicSlidingWindowLayer, Line
 
 from draftlens.core import tree as trees
 from draftlens.core.tree import ROOT, Topology
+from draftlens.models.inspection import PLAIN_LAYERS, is_indexed
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.outer_model import ReplacingEmbedding
 from draftlens.models.prompt import TOKEN_INPUTS
-from draftlens.models.support import PLAIN_LAYERS, is_indexed
 
 FULL, SLIDING, INDEXED = "full_attention", "sliding_attention", "indexed_attention"
 """Kinds of layers as transformers names them in `layer_types` and in mappings of masks."""

@@ -17,7 +17,7 @@ from transformers.quantizers.auto import AutoQuantizationConfig
 from transformers.utils import logging
 
 from draftlens.core.errors import ConfigError, UnsupportedModelError
-from draftlens.models.support import ATTENTION
+from draftlens.models.inspection import ATTENTION
 
 
 @contextmanager

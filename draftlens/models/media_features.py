@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +12,7 @@ import torch
 from torch import Tensor
 
 from draftlens.models.pixel_split import PIXELS, Shares, pixel_items
+from draftlens.models.prompt import FEATURES_OF
 from draftlens.models.prompt_cache import PromptCache, content_digest
 
 MODALITIES = ("image", "video")
@@ -21,28 +20,13 @@ MODALITIES = ("image", "video")
 ENCODED = "mm_encoder_outputs"
 """The argument of `generate` that holds features."""
 
-_NAMESPACE: ContextVar[str | None] = ContextVar("namespace of features", default=None)
-# Not an argument, because drafters of other packages read prompts, too: what they read outside of
-# `remembering` is not remembered, so nothing is shared by omission.
-
-
-@contextmanager
-def remembering(namespace: str | None) -> Iterator[None]:
-    """Let the prompts that this thread reads in the block use features of a namespace, and add to
-    them; None for none."""
-    token = _NAMESPACE.set(namespace)
-    try:
-        yield
-    finally:
-        _NAMESPACE.reset(token)
-
 
 def with_features(cache: PromptCache, model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of `generate` with features, from the cache if it has them, in place of pixels.
     Pixels stay where the model takes no features, its family is unknown, or no namespace is given
     (`remembering`)."""
     remaining = dict(inputs)
-    if _NAMESPACE.get() is None or ENCODED not in inspect.signature(model.forward).parameters:
+    if FEATURES_OF.get() is None or ENCODED not in inspect.signature(model.forward).parameters:
         return remaining
     outputs: dict[str, Any] = dict(remaining.get(ENCODED) or {})
     for modality in MODALITIES:
@@ -117,7 +101,7 @@ def _features(cache: PromptCache, model: Any, modality: str, shares: Shares) -> 
 def _remembered(cache: PromptCache, model: Any, modality: str, arguments: Mapping[str, Any]) -> Any:
     """The output of the encoder, from the cache if it has it. Nobody may change its tensors."""
     digest = content_digest(
-        [("namespace", _NAMESPACE.get()), ("modality", modality), *sorted(arguments.items())]
+        [("namespace", FEATURES_OF.get()), ("modality", modality), *sorted(arguments.items())]
     )
     output = cache.find_features(model, digest)
     if output is None:

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from draftlens.core.errors import UnsupportedModelError
-from draftlens.models.model_state import Slot, lock_of
-from draftlens.models.support import ERRORS, media_ids
+from draftlens.models.inspection import ERRORS
+from draftlens.models.model_state import lock_of
+from draftlens.models.support import media_ids
 
 
 class ReplacingEmbedding:
@@ -33,15 +34,15 @@ class ReplacingEmbedding:
 
 
 @torch.no_grad()
-def embedding_of(backbone: Any) -> Any:
-    """The embeddings of a model's answers, compared with what it makes of placeholders itself."""
+def replaced_ids(backbone: Any) -> dict[int, int]:
+    """The placeholders that a model reads as other ids in its answers."""
     placeholders = sorted(id for id in media_ids(backbone.model.config) if id < backbone.vocab_size)
     others: dict[int, int] = {}
     ids = torch.tensor([[1, *placeholders]], device=backbone.device)
     try:
         read = backbone.text_prompt(ids).embeds[0, 1:] if placeholders else ()
     except (*ERRORS, UnsupportedModelError):  # it takes no placeholders without media
-        return backbone.embed
+        return {}
     pad = getattr(backbone.text_config, "pad_token_id", None) or 0
     for placeholder, states in zip(placeholders, read, strict=True):
         for id in (placeholder, 0, pad):
@@ -49,7 +50,7 @@ def embedding_of(backbone: Any) -> Any:
                 if id != placeholder:
                     others[placeholder] = id
                 break
-    return ReplacingEmbedding(backbone.embed, others) if others else backbone.embed
+    return others
 
 
 @dataclass(frozen=True)
@@ -84,9 +85,6 @@ class LogitScale:
         return torch.tanh(logits / self.cap) * self.cap if self.cap else logits
 
 
-_SCALE = Slot[LogitScale]("logit scale")
-
-
 def logit_scale_of(backbone: Any) -> LogitScale | None:
     """What a model does to its logits, None for nothing: some do not what their text configuration
     says, as the vision-language models of Cohere do not."""
@@ -95,7 +93,7 @@ def logit_scale_of(backbone: Any) -> LogitScale | None:
         return None
     if configured.is_quotient:
         return configured
-    seen = _SCALE.get_or_make(backbone.model, lambda: _seen_scale(backbone, configured))
+    seen = _seen_scale(backbone, configured)
     return None if seen == LogitScale() else seen
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -53,6 +55,23 @@ PROMPT_ONLY = (
 
 
 NO_ARGUMENTS: Mapping[str, Tensor] = MappingProxyType({})
+
+
+FEATURES_OF: ContextVar[str | None] = ContextVar("namespace of features", default=None)
+"""The namespace of media features that this thread uses. It is no argument, because drafters of
+other packages read prompts, too: what they read outside of `remembering` is not remembered, so
+nothing is shared by omission."""
+
+
+@contextmanager
+def remembering(namespace: str | None) -> Iterator[None]:
+    """Let the prompts that this thread reads in the block use features of a namespace, and add to
+    them; None for none."""
+    token = FEATURES_OF.set(namespace)
+    try:
+        yield
+    finally:
+        FEATURES_OF.reset(token)
 
 
 @dataclass(frozen=True)

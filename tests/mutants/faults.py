@@ -493,7 +493,7 @@ FAULTS = (
     ),
     Fault(
         "a loop of another kind is taken for that of stock generate",
-        "draftlens/models/support.py",
+        "draftlens/models/inspection.py",
         "not hasattr(model, GENERATES):",
         'not hasattr(model, "generate"):',
         _only("tests/exact/test_census.py", "diffusion_gemma"),
@@ -1590,7 +1590,7 @@ FAULTS = (
     ),
     Fault(
         "direct calls: a prompt that attends both ways is compared with one that sees more",
-        "draftlens/models/support.py",
+        "draftlens/models/inspection.py",
         "    if backbone.both_ways:\n",
         "    if False:\n",
         BLOCK_ANSWERS,

@@ -18,11 +18,12 @@ from torch import Tensor
 from draftlens.decoding.plan import TargetContext
 from draftlens.drafting.pruning import Pruning
 from draftlens.models.adapter import Backbone
+from draftlens.models.inspection import model_parts
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.model_state import capture_arguments, lock_of
 from draftlens.models.prompt import Prompt, build_prompt
 from draftlens.models.prompt_subset import gather
-from draftlens.models.support import model_parts, represents, without_cache
+from draftlens.models.support import represents, without_cache
 from draftlens.models.visual_grid import read_layout
 from draftlens.prefill.base import FullPrefill, PrefillReading
 from draftlens.pruning import Pruner

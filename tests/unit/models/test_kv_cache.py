@@ -11,8 +11,8 @@ import transformers
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from draftlens.models.inspection import no_rollback
 from draftlens.models.kv_cache import GROWTH, KVCache
-from draftlens.models.support import no_rollback
 
 LAYERS, HEADS, KEY_WIDTH, VALUE_WIDTH = 3, 2, 4, 6
 

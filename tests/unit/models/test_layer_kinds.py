@@ -72,7 +72,10 @@ def test_masks_of_a_pass(mixed: bool, prefix: list[int], tree: str, whole: bool)
     cache.truncate(prefix)
     mask = trees.attention_mask(prefix, trees.batch_ancestors(topologies, torch.device("cpu")))
     backbone: Any = SimpleNamespace(
-        attention_mask=lambda mask: mask, device=torch.device("cpu"), token_inputs=lambda ids: {}
+        attention_mask=lambda mask: mask,
+        device=torch.device("cpu"),
+        token_inputs=lambda ids: {},
+        indexers=None,
     )
     tokens = torch.zeros(len(prefix), len(TREES[tree]) + 1, dtype=torch.long)
     given = kinds.arguments(backbone, cache, mask, tokens, whole)["attention_mask"]
@@ -114,7 +117,10 @@ def test_caches_of_others_are_read_whole() -> None:
     cache = KVCache(2, 1, 64)
     cache.truncate([40])
     backbone: Any = SimpleNamespace(
-        attention_mask=lambda mask: mask, device=torch.device("cpu"), token_inputs=lambda ids: {}
+        attention_mask=lambda mask: mask,
+        device=torch.device("cpu"),
+        token_inputs=lambda ids: {},
+        indexers=None,
     )
     given = kinds.arguments(backbone, cache, None, torch.zeros(1, 1), False)["attention_mask"]
     assert cache.first_seen == 0

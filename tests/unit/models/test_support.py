@@ -8,12 +8,7 @@ from typing import Any
 import pytest
 
 from draftlens.core.errors import InputError
-from draftlens.models.support import (
-    Frequencies,
-    check_reach,
-    frequencies_of,
-    reads_with_original,
-)
+from draftlens.models.support import Frequencies, check_reach, frequencies_of, reads_with_original
 
 DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
 LONG = {"rope_type": "longrope", "original_max_position_embeddings": 40}
