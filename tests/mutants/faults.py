@@ -2207,14 +2207,14 @@ FAULTS = (
     Fault(
         "guard: features of media are shared by all keys",
         "draftlens/models/media_features.py",
-        '("namespace", _NAMESPACE.get())',
+        '("namespace", FEATURES_OF.get())',
         '("namespace", "")',
         _only("tests/exact/test_turns.py", "share_no_features"),
     ),
     Fault(
         "guard: features are remembered without a namespace",
         "draftlens/models/media_features.py",
-        "if _NAMESPACE.get() is None or ENCODED not in",
+        "if FEATURES_OF.get() is None or ENCODED not in",
         "if ENCODED not in",
         _only("tests/exact/test_turns.py", "share_no_features"),
     ),
