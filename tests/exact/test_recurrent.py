@@ -312,6 +312,13 @@ def test_several_views_and_blocks_are_refused(family: StockFamily) -> None:
         answer(family, prefill="spava")
 
 
+@every_family
+def test_keys_of_each_layer_are_refused(family: StockFamily) -> None:
+    method = {"method": "self-sd", "kv": "sparse", "num_speculative_tokens": 3}
+    with pytest.raises(draftlens.UnsupportedModelError, match="keys and values of their own"):
+        answer(family, bool(family.tokens), method=method)
+
+
 def test_two_threads() -> None:
     """Each collects the inputs of its own passes."""
     family = RECURRENT[0]
