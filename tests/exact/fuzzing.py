@@ -26,7 +26,7 @@ from hypothesis import event
 from hypothesis import strategies as st
 from language_models import language_part
 from links import ScriptedLink
-from made_families import MADE, is_static, takes_trees
+from made_families import MADE, has_own_keys, is_static, takes_trees
 from retokenizing import KINDS as RETOKENIZED
 from retokenizing import other_inputs, retokenized
 from rotary import NAMES as ROTARY_NAMES
@@ -1074,6 +1074,8 @@ def act(
 # --- strategies
 
 NOISE = (0.01, 0.03, 0.05, 0.1, 0.2)
+CAPPED = "Gemma2Text"
+"""Its attention, whose scores are soft-capped, is not read for pruners."""
 LITTLE = (0.003, 0.01, 0.02)
 """For models of four layers."""
 RATIOS = (0, 0.5, 0.9, 1)
@@ -1139,8 +1141,9 @@ def schedules(draw: st.DrawFn) -> Pairs:
 
 
 @st.composite
-def pruned(draw: st.DrawFn, has_draft: bool, ahead: bool, trees_too: bool) -> Pairs:
+def pruned(draw: st.DrawFn, has_draft: bool, ahead: bool, family: str) -> Pairs:
     """Method `specvlm`, or `parallelvlm` with a draft that runs ahead."""
+    trees_too, sparse = takes_trees(BY_NAME[family]), has_own_keys(BY_NAME[family])
     name = draw(st.sampled_from(list(PRUNERS)))
     pruner: Any = name
     if name in PRUNER_OPTIONS and draw(st.booleans()):
@@ -1154,7 +1157,8 @@ def pruned(draw: st.DrawFn, has_draft: bool, ahead: bool, trees_too: bool) -> Pa
     name = "parallelvlm" if waits else "specvlm"
     if has_draft and draw(st.booleans()):
         return (("method", name), *options, ("draft", "model"))
-    kv = "gather" if ahead else draw(st.sampled_from(("prefill", "gather", "sparse")))
+    sources = ("prefill", "gather", "sparse") if sparse else ("prefill", "gather")
+    kv = "gather" if ahead else draw(st.sampled_from(sources))
     if kv != "gather":
         return (("method", "self-sd"), *options, ("kv", kv))
     return (("method", name), *options, ("draft", "self"))
@@ -1201,12 +1205,12 @@ def views(draw: st.DrawFn) -> Any:
 
 @st.composite
 def ensembles(draw: st.DrawFn, has_draft: bool, family: str) -> Pairs:
-    """Method `tabed`. A draft that takes no trees has one view, as one without pictures."""
+    """Method `tabed`. A draft that takes no trees has one view."""
     trees_too = takes_trees(BY_NAME[family])
     most = 3 if trees_too else 1
     chosen = tuple(draw(st.lists(views(), min_size=1, max_size=most, unique=True)))
-    if BY_NAME[family].kinds == ("text",):
-        chosen = ("multimodal",)
+    if family in MADE_NAMES:  # their ids do not show which words belong to a picture
+        chosen = tuple(dict.fromkeys("multimodal" if each == "text" else each for each in chosen))
     if set(chosen) <= {"text", "caption"}:  # no family has words alone of every prompt
         chosen = (*chosen, "multimodal") if trees_too else ("multimodal",)
     shares = tuple(float(number) for number in range(1, len(chosen) + 1))
@@ -1274,20 +1278,22 @@ def methods(draw: st.DrawFn, draft: str | float | None, family: str = ALL[0]) ->
         name = st.just((("method", "speculative"),))
         shape = st.one_of(shapes(), schedules())
         return draw(st.one_of(from_texts(), *3 * [st.builds(tuple.__add__, name, shape)]))
-    kind = draw(st.integers(0, 8))
+    kind = draw(st.sampled_from((0, 6)) if family == CAPPED else st.integers(0, 8))
     if kind == 8:
         return draw(mixtures(has_draft))
     if kind >= 6:
         return draw(from_texts())
-    if kind >= 4:
+    if kind >= 4 and BY_NAME[family].kinds != ("text",):
         return draw(ensembles(has_draft, family))
     names = ("speculative", "speculative", "specvlm") if has_draft else ("specvlm",)
+    if family == CAPPED:
+        names = ("speculative",) if has_draft else ("plain",)
     name = draw(st.sampled_from((*names, *names, "plain")))
     if name == "plain":
         return (("method", "plain"),)
     ahead = draw(st.integers(0, 3)) == 3
     if name == "specvlm":
-        return draw(pruned(has_draft, ahead, trees_too))
+        return draw(pruned(has_draft, ahead, family))
     if ahead:
         return (("method", "speculative"), *draw(schedules()))
     return (("method", "speculative"), *draw(shapes(trees_too)))

@@ -111,3 +111,15 @@ def is_static(family: Family) -> bool:
         return True
     backbone = Backbone(target(family))
     return backbone.kinds is None and backbone.states is None
+
+
+@cache
+def has_own_keys(family: Family) -> bool:
+    """Whether each of its layers has keys and values of its own."""
+    if not isinstance(family, MadeFamily):
+        return True
+    backbone = Backbone(target(family))
+    own = backbone.kinds is None or (
+        backbone.kinds.num_cached == backbone.text_config.num_hidden_layers
+    )
+    return backbone.states is None and own

@@ -163,6 +163,12 @@ def test_copied_tokens_do_not_branch(family: StockFamily, method: str) -> None:
     ]
     result = answer(family, method=method, references=references)
     assert result.tokens == rows
+    # Other texts and the ends of answers may follow the end of one.
+    pieces = [[row[:7], row[7:14], row[13:], row[5:9]] for row in rows]
+    ends = {"eos_token_id": [rows[0][20], rows[1][25]]}
+    given = prompts(family, LENGTHS)
+    result = answer(family, method=method, references=pieces, **ends)
+    assert result.tokens == stock(model_of(family), given, max_new_tokens=NEW, **ends)
     options = {"method": method, "num_speculative_tokens": 4, "max_branches": 3}
     result = answer(family, method=options, references=references)
     assert result.tokens == rows
@@ -304,6 +310,13 @@ def test_several_views_and_blocks_are_refused(family: StockFamily) -> None:
         answer(family, bool(family.tokens), draft=draft_of(family), method="tabed")
     with pytest.raises(draftlens.UnsupportedModelError, match=r"not (read in blocks|divided)"):
         answer(family, prefill="spava")
+
+
+@every_family
+def test_keys_of_each_layer_are_refused(family: StockFamily) -> None:
+    method = {"method": "self-sd", "kv": "sparse", "num_speculative_tokens": 3}
+    with pytest.raises(draftlens.UnsupportedModelError, match="keys and values of their own"):
+        answer(family, bool(family.tokens), method=method)
 
 
 def test_two_threads() -> None:

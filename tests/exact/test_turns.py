@@ -23,7 +23,7 @@ from conversations import (
     models_of,
 )
 from families import FAMILIES, Family
-from fuzzing import MADE_NAMES
+from fuzzing import CAPPED, MADE_NAMES
 from hypothesis import given as drawn
 from hypothesis import strategies as st
 from made_families import takes_trees
@@ -294,7 +294,8 @@ def test_a_bound_holds_and_counts_what_is_held() -> None:
 @st.composite
 def cases(draw: st.DrawFn, families: Sequence[str] = NAMES) -> TurnsCase:
     family = BY_NAME[draw(st.sampled_from(families))]
-    kinds = ["", "", "i", "ii"] + (["v", "iv"] if "mixed" in family.kinds else [])
+    kinds = ["", "", "i", "ii"] if "image" in family.kinds else [""]
+    kinds += ["v", "iv"] if "mixed" in family.kinds else []
     count = draw(st.integers(2, 5))
     turn = st.builds(Turn, st.sampled_from(kinds), st.integers(1, 24))
     turns = st.lists(turn, min_size=count, max_size=count).map(tuple)
@@ -319,8 +320,11 @@ def made_cases(draw: st.DrawFn) -> TurnsCase:
     """Of methods that the family takes."""
     case = draw(cases(MADE_NAMES))
     names = ["plain", "chain", "chain", "specvlm", "lookup", "mixed"]
-    if takes_trees(BY_NAME[case.family]):
-        names += ["eagle", "tabed"]
+    family = BY_NAME[case.family]
+    if takes_trees(family):
+        names += ["eagle", "tabed"] if "image" in family.kinds else ["eagle"]
+    if case.family == CAPPED:
+        names = ["plain", "chain", "eagle", "lookup"]
     return replace(case, method=pairs(draw(st.sampled_from(names))))
 
 

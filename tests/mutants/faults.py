@@ -2207,14 +2207,14 @@ FAULTS = (
     Fault(
         "guard: features of media are shared by all keys",
         "draftlens/models/media_features.py",
-        '("namespace", _NAMESPACE.get())',
+        '("namespace", FEATURES_OF.get())',
         '("namespace", "")',
         _only("tests/exact/test_turns.py", "share_no_features"),
     ),
     Fault(
         "guard: features are remembered without a namespace",
         "draftlens/models/media_features.py",
-        "if _NAMESPACE.get() is None or ENCODED not in",
+        "if FEATURES_OF.get() is None or ENCODED not in",
         "if ENCODED not in",
         _only("tests/exact/test_turns.py", "share_no_features"),
     ),
@@ -2469,6 +2469,20 @@ FAULTS = (
         "self._settle([start + count for start",
         "self._read = list([start + count for start",
         STATES,
+    ),
+    Fault(
+        "states: rows are copied before those of a dropped token are",
+        "draftlens/models/recurrent.py",
+        "        rows._settle(rows.lengths)  # the copy has no states before passes\n",
+        "",
+        _only("tests/exact/test_recurrent.py", "different_parts and Lfm2Vl"),
+    ),
+    Fault(
+        "states: several texts may follow the end of one",
+        "draftlens/methods/hsd/matcher.py",
+        "islice(heads, 1) if self.chains else heads",
+        "heads",
+        _only("tests/exact/test_recurrent.py", "not_branch and hsd and Lfm2Vl"),
     ),
     Fault(
         "states: an accepted token is not read again",

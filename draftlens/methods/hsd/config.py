@@ -154,6 +154,7 @@ class HSD:
             variants=self.variants,
             recovery=self.recovery,
             heads=self.heads,
+            chains=bool(target.chains_only),
         )
         return DocumentDrafter(
             Vocabulary(target.vocab_size, target.pixel_ids),

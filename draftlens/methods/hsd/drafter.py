@@ -23,13 +23,15 @@ MOST_ENDS = 2  # Ids that are proposed as the end of an answer, at most.
 
 @dataclass(frozen=True)
 class DocumentOptions:
-    """Options of `HSD`; `by_text` compares letters and digits instead of token ids."""
+    """Options of `HSD`; `by_text` compares letters and digits instead of token ids, `chains` lets
+    one text at most follow the end of another."""
 
     window: int = 3
     by_text: bool = True
     variants: bool = True
     recovery: bool = True
     heads: bool = True
+    chains: bool = False
 
 
 class DocumentDrafter(LookupDrafter):
@@ -95,6 +97,7 @@ def document_matcher(
         sources=[Reference(TokenIndex(options.window, prompt))],
         recovery=options.recovery,
         heads=options.heads,
+        chains=options.chains,
         window=options.window,
         context=prompt,
         decoder=None if codec is None else codec.decoder(),

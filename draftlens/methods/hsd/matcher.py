@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from math import inf
 from operator import itemgetter
 
@@ -169,6 +169,7 @@ class DocumentMatcher(Matcher):
         sources: further texts that are only searched, such as the prompt.
         recovery, heads, window: as for `HSD`; the window does not grow.
         context, decoder: as for `Matcher`.
+        chains: whether one text at most may follow the end of a reference.
     """
 
     def __init__(
@@ -180,12 +181,14 @@ class DocumentMatcher(Matcher):
         window: int = 3,
         context: Sequence[int] = (),
         decoder: PieceDecoder | None = None,
+        chains: bool = False,
     ) -> None:
         references = [*queue.sources, *sources]
         super().__init__(references, window, context, window, decoder)
         self.queue = queue
         self.recovery = recovery
         self.heads = heads
+        self.chains = chains
         self.position = Position()
         self._unmatched = 0  # tokens of the answer that the position does not explain
         self._unmatched_text = ""  # their text, in front of the candidates
@@ -244,7 +247,8 @@ class DocumentMatcher(Matcher):
             remaining = length - len(candidate.tokens)
             is_open = candidate.reaches_end and remaining > 0 and bool(self.queue.regions)
             if rank == 0 and is_open and self.heads:
-                for head in self.queue.next(self.tail, 0, remaining, candidate.reference):
+                heads = self.queue.next(self.tail, 0, remaining, candidate.reference)
+                for head in islice(heads, 1) if self.chains else heads:
                     yield replace(candidate, tokens=candidate.tokens + head.tokens, head=head)
             yield candidate
 

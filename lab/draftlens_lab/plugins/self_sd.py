@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from draftlens.core.errors import ConfigError
+from draftlens.core.errors import ConfigError, UnsupportedModelError
 from draftlens.core.prefill_readings import ATTENTION
 from draftlens.decoding.plan import TargetContext
 from draftlens.drafting.draft_prompt import (
@@ -36,6 +36,13 @@ class SparsePrompt(SelfPromptBuilder):
     most, whatever the pruner."""
 
     def __init__(self, backbone: Backbone, pruning: Pruning) -> None:
+        kinds = backbone.kinds
+        shares = kinds is not None and kinds.num_cached < backbone.text_config.num_hidden_layers
+        if shares or backbone.states is not None:
+            raise UnsupportedModelError(
+                f"some layers of {backbone.name} have no keys and values of their own, which kv "
+                "'sparse' takes in each layer: use 'prefill'"
+            )
         super().__init__(backbone, replace(pruning, pruner=AttentionPruner()))
         self.readings = self.readings | ATTENTION
 
