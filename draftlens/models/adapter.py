@@ -24,7 +24,7 @@ from draftlens.models.attention.dispatch import ARGUMENT, AttentionPass, dispatc
 from draftlens.models.forward_backend import EAGER, EndsChain, Passes
 from draftlens.models.kv_cache import BLOCK, LAYERS_PER_BLOCK, KVCache
 from draftlens.models.media_features import with_features
-from draftlens.models.model_state import Slot, capture_arguments, layers_of, lock_of, watched_layers
+from draftlens.models.model_state import capture_arguments, layers_of, lock_of, watched_layers
 from draftlens.models.products import ModelProducts
 from draftlens.models.prompt import (
     PixelEncoder,
@@ -42,8 +42,6 @@ from draftlens.models.prompt import (
 from draftlens.models.prompt_cache import PromptCache
 from draftlens.models.retokenizer import Retokenizer
 from draftlens.models.visual_grid import read_layout
-
-_DIRECT_CALLS = Slot[str]("result of no_direct_calls")
 
 
 class Backbone:
@@ -84,9 +82,7 @@ class Backbone:
         self._lock = lock_of(model)
         self.decoder, self.head, self.embed, missing = inspection.model_parts(model, self.name)
         self.text_config = model.config.get_text_config(decoder=True)
-        # The head of HYV4 keeps 32 bits in a model of 16.
-        head_dtype = getattr(getattr(self.head, "weight", None), "dtype", None)
-        self._widens = head_dtype is torch.float32 is not model.dtype
+        self._widens = inspection.is_wide(self.head, model.dtype)
         with self._lock.exclusive():
             self.attention = getattr(self.decoder, "config", model.config)._attn_implementation
         inspection.check_attention(self.name, self.attention)
@@ -108,13 +104,11 @@ class Backbone:
         )
         self.kinds = None if self.plain_only else inspection.kinds_of(self.text_config)
         self.states, self.chains_only = inspection.state_layers(self, self.plain_only)
+        self.scale: Any = None
         if not self.plain_only:
             with self._lock.exclusive():
                 self.scale, self.embed = inspection.around(self)
-                self.divisor = self.scale.divisor if self.scale else 1.0
-                self.plain_only = _DIRECT_CALLS.get_or_make(
-                    model, lambda: inspection.no_direct_calls(self)
-                )
+                self.plain_only = inspection.no_direct_calls(self)
         if self.plain_only:
             from draftlens.models.stock_rows import StockPasses
 
@@ -123,6 +117,10 @@ class Backbone:
     @classmethod
     def of(cls, model: Any) -> Backbone:
         return model if isinstance(model, Backbone) else cls(model)
+
+    @property
+    def divisor(self) -> float:
+        return 1.0 if self.scale is None else self.scale.divisor
 
     @property
     def modalities(self) -> frozenset[str]:
@@ -497,7 +495,7 @@ class Backbone:
 
     def _built(self, inputs: Mapping[str, Any], visual: Tensor, mask: Tensor | None) -> Prompt:
         given = capture_arguments(self._lock, self.model, self.decoder, inputs)
-        arguments = {**self.token_inputs(given.get("input_ids")), **given}
+        arguments = {**given, **self.token_inputs(given.get("input_ids"))}
         return build_prompt(self.name, arguments, self.embed, visual, mask, self.both_ways)
 
     def token_inputs(self, tokens: Tensor | None) -> dict[str, Tensor]:

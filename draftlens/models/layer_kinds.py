@@ -1,8 +1,9 @@
 """Layers that are more than full attention to keys of their own: sliding windows, keys and values
 that layers share, and inputs of each token for each layer.
 
-The cache keeps all tokens of every layer; masks hide what a window has left behind. transformers
-takes a mask for each kind of layer as a mapping; a single one would silently hold for all layers.
+The cache keeps all tokens of every layer; masks hide those that are no longer within a window.
+transformers takes a mask for each kind of layer as a mapping; a single one would silently hold for
+all layers.
 """
 
 from __future__ import annotations

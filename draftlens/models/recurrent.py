@@ -32,7 +32,7 @@ from draftlens.models.prompt_cache import EndStates
 from draftlens.models.support import CACHE_ARGUMENTS, cache_in
 
 MOST_PASSES = 16
-"""Passes whose states a cache keeps where it is not told how far rows may be rolled back."""
+"""Passes whose states a cache keeps where the most tokens of a rollback are not known."""
 
 
 class StateLayers:
@@ -340,7 +340,8 @@ class RecurrentCache(KVCache):
             copy.put(row, 0, rows.states(row, 0, length), length)
         for index, layer in rows._state_layers.items():
             copy.layers[index].values = layer.values
-        copy.lengths, copy._read, copy._floor = list(rows.lengths), rows._read, rows._floor
+        copy.lengths, copy.held = list(rows.lengths), list(rows.held)
+        copy._read, copy._floor = list(rows._read), list(rows._floor)
         return copy
 
     @torch.inference_mode()

@@ -17,6 +17,7 @@ import psutil
 import torch
 from torch import Tensor
 
+from draftlens.core.errors import UnsupportedModelError
 from draftlens.core.files import check_private, private_folder
 from draftlens.models.adapter import Backbone
 from draftlens.passes.base import PassEngine
@@ -42,7 +43,7 @@ LEAST = 8 * 2**20
 MEMORY = 1.2
 """Free memory that the copy of the weights needs, in sizes of the weights."""
 
-FORMAT = 2
+FORMAT = 3
 """Version of the graphs; those of another version are traced again."""
 
 WEIGHT = "weight:"
@@ -261,6 +262,7 @@ def traced_graph(backbone: Backbone, axes: tuple[int, ...]) -> Any:
     """The model's pass as a graph of OpenVINO, whose constants are the memory of its weights.
 
     Raises:
+        UnsupportedModelError: a loop of the model depends on values of a pass.
         Exception: whatever tracing and conversion raise on code that they do not support.
     """
     from openvino.frontend import FrontEndManager
@@ -268,10 +270,16 @@ def traced_graph(backbone: Backbone, axes: tuple[int, ...]) -> Any:
 
     inputs = example_inputs(backbone, axes)
     module = SplitPass(backbone.model, backbone.divisor).eval()
-    with warnings.catch_warnings():
-        # Tracing is deprecated in favour of torch.export, which takes minutes here.
+    # Tracing is deprecated in favour of torch.export, which takes minutes here.
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")
+        # A loop over experts would have only those that the tokens of the example choose.
+        warnings.filterwarnings("always", "Iterating over a tensor")
         traced = torch.jit.trace(module, inputs, check_trace=False)  # type: ignore[no-untyped-call]
+        if caught:
+            raise UnsupportedModelError(
+                "its layers run over experts that tokens choose, which a trace cannot follow"
+            )
         # `openvino.convert_model` does the same and reports to its makers over the network.
         frontend = FrontEndManager().load_by_framework("pytorch")
         decoder = TorchScriptPythonDecoder(traced, example_input=inputs)

@@ -11,11 +11,12 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+import multimodal_types
 import pytest
 import torch
 from batches import batch_of, sequences
 from families import FAMILIES, Family, inputs
-from stock import METHODS, NEW, draft, reference, target
+from stock import METHODS, NEW, draft, reference, stock, target
 
 import draftlens
 from draftlens.core import tree as trees
@@ -351,3 +352,18 @@ def _copy(model: Any) -> Any:
     copied = type(model)(model.config)
     copied.load_state_dict(model.state_dict())
     return copied.eval()
+
+
+def test_loops_over_experts_are_not_traced(caplog: pytest.LogCaptureFixture) -> None:
+    """A trace would hold the experts that the tokens of the example choose."""
+    model = multimodal_types.build("qwen3_vl_moe")
+    model.set_experts_implementation("eager")
+    backbone = Backbone(model)
+    attach([backbone], "openvino")
+    assert backbone.passes is EAGER
+    assert "its layers run over experts that tokens choose" in caplog.text
+    given = {"input_ids": torch.arange(5, 22)[None], "attention_mask": torch.ones(1, 17).long()}
+    result = draftlens.generate(
+        model, given, method="lookup", compile="openvino", max_new_tokens=NEW
+    )
+    assert result.tokens == stock(model, given, max_new_tokens=NEW)

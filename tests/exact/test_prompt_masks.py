@@ -8,6 +8,7 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,9 +27,11 @@ from draftlens.decoding import Session, decode, step
 from draftlens.decoding.admission import PartSize
 from draftlens.methods.base import Models, from_dict
 from draftlens.models.adapter import Backbone
+from draftlens.models.prompt import TOKEN_INPUTS
 from draftlens.models.prompt_blocks import block_ends
 from draftlens.models.prompt_cache import PromptCache
 from draftlens.models.prompt_reading import PromptReading
+from draftlens.prefill.spava import ring
 
 NEW = 20
 LENGTHS = (19, 12)
@@ -49,6 +52,8 @@ METHODS: dict[str, dict[str, Any]] = {
     },
     "tabed": {"method": "tabed", "views": ("multimodal", "pooled"), "num_speculative_tokens": 3},
 }
+
+SPAVA = {"name": "spava", "blocks": 2, "anchor": 2, "passing": 2, "query_tokens": 3}
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
 every_method = pytest.mark.parametrize("name", METHODS)
@@ -308,3 +313,29 @@ def test_forbidden_ids_are_named_where_nothing_is_drafted(pictures: int) -> None
     result = draftlens.generate(model, given, max_new_tokens=NEW)
     assert result.tokens == stock(model, given, max_new_tokens=NEW)
     assert "forbids some ids after its output head" in result.notes[0]
+
+
+@pytest.mark.parametrize("prefill", ["ring", SPAVA])
+def test_a_prompt_that_is_read_ahead_is_not_divided(
+    prefill: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part would lack later tokens that its own attend to. Texts of such a model are divided."""
+    family = BY_NAME["Molmo2"]
+    monkeypatch.setattr(ring, "hosts_of", lambda backbone: SimpleNamespace(size=2))
+    given = prompts(family, (8,), pictures=6)
+    with pytest.raises(draftlens.UnsupportedModelError, match="attend to later ones in Molmo2"):
+        draftlens.generate(
+            model_of(family), given, method="plain", prefill=prefill, max_new_tokens=3
+        )
+
+
+@pytest.mark.parametrize("name", ["Gemma4", "Gemma3n"])
+def test_texts_have_inputs_for_each_layer(name: str) -> None:
+    """Without them transformers would look for each embedding in the whole table."""
+    family = next(each for each in STOCK_FAMILIES if each.name == name)
+    backbone = Backbone(model_of(family))
+    given = prompts(family, (9, 6))
+    prompt = backbone.encode(backbone.prepare(given, max_new_tokens=2))
+    made = backbone.token_inputs(given["input_ids"])[TOKEN_INPUTS]
+    for row, length in enumerate(prompt.lengths):
+        assert torch.equal(prompt.extra[TOKEN_INPUTS][row, :length], made[row, -length:])

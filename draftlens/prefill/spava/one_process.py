@@ -24,6 +24,16 @@ from draftlens.prefill.spava.rows import PromptRow, notes_of
 _CHECKED = Slot[bool]("passed check_directed")
 
 
+def check_causal(backbone: Backbone, prompt: Prompt) -> None:
+    """Raise `UnsupportedModelError` for a prompt whose tokens attend to later ones, since those may
+    lie in another part of it."""
+    if prompt.ahead is not None:
+        raise UnsupportedModelError(
+            f"tokens of the prompt attend to later ones in {backbone.name}, so it is not divided: "
+            "use prefill 'full'"
+        )
+
+
 def read_in_blocks(
     backbone: Backbone,
     reading: PrefillReading,
@@ -41,12 +51,14 @@ def read_in_blocks(
 
     Raises:
         HostError: a rank is lost.
+        UnsupportedModelError: a row would be divided, and its tokens attend to later ones.
     """
     notes = notes_of(rows)
     prompt = reading.prompt
     if len(notes) == len(rows):
         output = FullPrefill().run(backbone, reading)
         return PrefillOutput(output.logits, output.readings, notes=notes)
+    check_causal(backbone, prompt)
     if hosts_of(backbone).size > 1:
         size = hosts_of(backbone).size
         hands = [_hand(prompt, rows, size, rank, zigzag) for rank in range(size)]

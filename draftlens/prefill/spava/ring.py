@@ -11,7 +11,7 @@ from draftlens.models.prompt import Prompt
 from draftlens.prefill.base import FullPrefill, PrefillOutput, PrefillReading
 from draftlens.prefill.spava.hosts import hosts_of
 from draftlens.prefill.spava.kv_placement import check_decode, new_cache
-from draftlens.prefill.spava.one_process import check_directed
+from draftlens.prefill.spava.one_process import check_causal, check_directed
 from draftlens.prefill.spava.rank_zero import Hand, OnRankZero, RowPart, read_by_ranks
 from draftlens.prefill.spava.ring_attention import Chunks, InRing
 from draftlens.prefill.spava.several import SeveralProcesses
@@ -66,6 +66,7 @@ class RingPrefill(SeveralProcesses):
         min_length = 2 * hosts.size
         if hosts.size == 1 or max(lengths) < min_length:
             return FullPrefill().run(backbone, reading)
+        check_causal(backbone, reading.prompt)
         hands = [_hand(lengths, rank, hosts.size, min_length) for rank in range(hosts.size)]
         return read_by_ranks(backbone, hosts, reading, hands)
 

@@ -11,6 +11,7 @@ from transformers.generation.configuration_utils import GenerationMode
 
 from draftlens.core.errors import ConfigError, InputError, UnsupportedModelError
 from draftlens.models.prompt import (
+    TOKEN_INPUTS,
     Prompt,
     build_prompt,
     capture_call,
@@ -283,3 +284,15 @@ def test_tokens_behind_each_row(axes: tuple[int, ...]) -> None:
     assert longer.extra["flag"] == 1
     assert torch.equal(longer.next_position, next_position + 2)
     assert prompt.lengths == lengths  # the prompt itself is as it was
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_inputs_for_layers_move_with_their_tokens(side: str) -> None:
+    """Of Gemma 3n and 4: ``[B, L, layers, D]``, reordered with the rows."""
+    ids = padded(side)["input_ids"]
+    inputs = torch.stack([ids * 10, ids * 100], -1)[..., None].expand(*ids.shape, 2, 3).float()
+    prompt = build_prompt("Some", {**call(side), TOKEN_INPUTS: inputs}, embed, ids == 23)
+    for number, row in enumerate(ROWS):
+        kept = prompt.extra[TOKEN_INPUTS][number, : len(row)]
+        assert kept[:, 0, 0].tolist() == [10 * id for id in row]
+        assert kept[:, 1, 2].tolist() == [100 * id for id in row]

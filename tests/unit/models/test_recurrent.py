@@ -7,6 +7,7 @@ import random
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from stock_families import STOCK_FAMILIES, model_of
@@ -16,7 +17,7 @@ from transformers import DynamicCache
 from draftlens.core import tree as trees
 from draftlens.core.tree import chain
 from draftlens.models.adapter import Backbone
-from draftlens.models.kv_cache import KVCache
+from draftlens.models.kv_cache import HeldTokens, KVCache
 from draftlens.models.prompt import Prompt
 from draftlens.models.prompt_reading import PromptReading
 from draftlens.models.recurrent import MOST_PASSES, RecurrentCache
@@ -239,3 +240,17 @@ def test_a_single_token_is_read_without_further_copies(name: str) -> None:
         rows.keep(rows.read(1), [1])
     [step] = rows.cache._passes
     assert not step.inputs
+
+
+@every_model
+def test_a_copy_is_known_to_the_prompt_cache(name: str) -> None:
+    """Rows whose prompt was read in parts join as copies, and what they hold is stored as well."""
+    rows = Rows(name, [4, 5])
+    prompt = rows.prompt([rows.words(6)])
+    further = rows.backbone.new_cache(prompt, 64)
+    rows.backbone.prefill(prompt, further)
+    held = HeldTokens("of a key", np.zeros((6, 16), np.uint8))
+    further.held = [held]
+    copy = rows.cache.copied(further)
+    assert copy.held == [held]
+    assert copy.held is not further.held

@@ -12,6 +12,7 @@ from unittest import mock
 import pytest
 import torch
 from families import FAMILIES
+from stock_families import STOCK_FAMILIES, model_of
 
 import draftlens
 from draftlens.cli.options import parse_compile, with_values
@@ -19,7 +20,15 @@ from draftlens.core.errors import ConfigError
 from draftlens.load_engine import pop_pass_quantization
 from draftlens.models.adapter import Backbone
 from draftlens.models.forward_backend import EAGER, Passes
-from draftlens.passes import BY_MODULES, attach, base, chosen, engine_of, openvino
+from draftlens.passes import (
+    BY_MODULES,
+    attach,
+    base,
+    chosen,
+    describe_passes,
+    engine_of,
+    openvino,
+)
 from draftlens.passes.base import PassEngine
 from draftlens.passes.inductor import engine as inductor
 from draftlens.passes.inductor.engine import CompiledPasses, InductorEngine
@@ -239,3 +248,12 @@ def test_no_engine_is_named_outside_its_files() -> None:
     source = (ROOT / "passes" / "base.py").read_text(encoding="utf-8")
     lines = [line for line in source.splitlines() if re.search("openvino|inductor", line, re.I)]
     assert len(lines) == 4  # two entries, what True stands for, and the order of "auto"
+
+
+def test_engines_are_described_for_a_model_that_drafts_nothing() -> None:
+    family = next(each for each in STOCK_FAMILIES if each.cause)
+    backbone = Backbone(model_of(family))
+    assert backbone.plain_only
+    facts = describe_passes(backbone)
+    assert set(facts) == {"inductor", "openvino"}
+    assert all(fact == f"never: {backbone.plain_only}" for fact in facts.values())
