@@ -246,9 +246,10 @@ class FullPrefill(AtOnce):
                 logits = part.read(size())
             if logits is None:
                 yield None
-        num_states = 0 if backbone.states is None else len(backbone.states.num_states)
-        if probe is not None and len(probe.by_layer) != num_layers - num_states:
-            raise UnsupportedModelError(
-                f"{backbone.name} does not let its attention be read: prune without attention"
-            )
+        if probe is not None:
+            with_states = () if backbone.states is None else backbone.states.num_states
+            if len(probe.by_layer) != num_layers - len(with_states):
+                raise UnsupportedModelError(
+                    f"{backbone.name} does not let its attention be read: prune without attention"
+                )
         yield PrefillOutput(logits, collector.readings(probe), cached=part.cached)
