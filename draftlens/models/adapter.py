@@ -232,12 +232,10 @@ class Backbone:
         layers_per_block = 1 if self.is_spread else LAYERS_PER_BLOCK
         if self.indexers is not None:
             return self.indexers.new_cache(rows, capacity, layers_per_block)  # type: ignore[no-any-return]
-        num_layers = self.text_config.num_hidden_layers
+        num_layers = self.kinds.num_cached if self.kinds else self.text_config.num_hidden_layers
         make = KVCache if self.states is None else self.states.new_cache
-        if self.kinds is None:
-            return make(num_layers, rows, capacity, True, layers_per_block)
-        num_layers = self.kinds.num_cached
-        return self.kinds.marked(make(num_layers, rows, capacity, True, layers_per_block))
+        cache = make(num_layers, rows, capacity, True, layers_per_block)
+        return self.kinds.marked(cache) if self.kinds else cache
 
     @torch.no_grad()
     def followed_by(self, prompt: Prompt, tokens: Tensor) -> Prompt:
@@ -483,9 +481,7 @@ class Backbone:
 
     def _logits(self, hidden: Tensor) -> Tensor:
         logits: Tensor = self.head(hidden.float() if self._widens else hidden)
-        if self.scale is not None:
-            logits = self.scale(logits)
-        return logits.to(self.device)
+        return (self.scale(logits) if self.scale else logits).to(self.device)
 
     def attention_mask(self, mask: Tensor | None) -> Tensor | None:
         """A boolean mask in the form that the attention of the model takes."""

@@ -8,7 +8,6 @@ from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -52,9 +51,6 @@ PROMPT_ONLY = (
     "moe_mm_token_type_ids",  # of ERNIE 4.5 VL
 )
 """Further tensors of a language model that concern the prompt's own tokens only."""
-
-
-NO_ARGUMENTS: Mapping[str, Tensor] = MappingProxyType({})
 
 
 FEATURES_OF: ContextVar[str | None] = ContextVar("namespace of features", default=None)
@@ -246,7 +242,7 @@ class Prompt:
         rows = torch.arange(len(self.lengths), device=hidden.device)[:, None]
         return hidden[rows, last]
 
-    def followed_by(self, embeds: Tensor, further: Mapping[str, Tensor] = NO_ARGUMENTS) -> Prompt:
+    def followed_by(self, embeds: Tensor, further: Mapping[str, Tensor] | None = None) -> Prompt:
         """The prompt with embeddings ``[B, T, D]`` and further arguments of text tokens after each
         row's last token."""
         num_rows, num_tokens = embeds.shape[:2]
@@ -264,7 +260,7 @@ class Prompt:
 
         extra = dict(self.extra)
         for name, value in self.extra.items():
-            if name in further:
+            if further and name in further:
                 extra[name] = extended(value, further[name])
             elif _per_token(name, value, self.visual.shape):  # which tokens represent pixels
                 new = value.new_zeros(num_rows, num_tokens, *value.shape[2:])
