@@ -59,6 +59,8 @@ class StateLayers:
         self._modules = {index: module for index, module in modules.items() if module is not None}
         self._arguments = {index: _cache_argument(each) for index, each in self._modules.items()}
         self.missing = ""
+        if len(modules) == len(kinds):
+            self.missing = "none of its layers keeps keys and values, by which tokens are counted"
         if len(self._modules) < len(modules):
             index = next(index for index, module in modules.items() if module is None)
             self.missing = f"its layer {index} shows no module that keeps its states"

@@ -24,11 +24,10 @@ PICTURE = str(CLIPS / "shapes.png")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint with sliding windows in one of two layers, and its processor."""
+    """A checkpoint whose configuration names a layer of cross-attention, and its processor."""
     family = next(family for family in FAMILIES if family.name == "llava_onevision")
-    folder = tmp_path_factory.mktemp("sliding")
-    windows = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
-    return Path(save_pair(family, folder, **windows)[0])
+    folder = tmp_path_factory.mktemp("crossed")
+    return Path(save_pair(family, folder, cross_attention_layers=[1])[0])
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +37,10 @@ def engine(folder: Path) -> draftlens.Engine:
 
 def test_load_takes_plain_decoding_with_a_notice(folder: Path, engine: draftlens.Engine) -> None:
     assert engine.method == draftlens.PlainDecoding()
-    assert "SlidingWindowLayer" in engine.notice
+    assert "cross-attention" in engine.notice
     assert "'plain'" in engine.notice
     for options in ({"method": "lookup"}, {"prefill": "ring"}):
-        with pytest.raises(draftlens.UnsupportedModelError, match="SlidingWindowLayer"):
+        with pytest.raises(draftlens.UnsupportedModelError, match="cross-attention"):
             draftlens.load(str(folder), device="cpu", **options)
     with pytest.raises(draftlens.UnsupportedModelError, match="it cannot draft"):
         draftlens.load(str(folder), str(folder), device="cpu")
@@ -59,7 +58,7 @@ def test_answers_of_one_engine_at_once(engine: draftlens.Engine) -> None:
         inputs = engine.read("what is it", **media).target
         expected = run_stock(engine.target.backbone, inputs, max_new_tokens=NEW).tokens
         assert result.tokens == expected
-        assert "SlidingWindowLayer" in result.notes[0]
+        assert "cross-attention" in result.notes[0]
 
 
 def test_the_second_turn_of_a_chat(engine: draftlens.Engine) -> None:
@@ -100,17 +99,17 @@ def test_commands(command: Any, folder: Path, tmp_path: Path) -> None:
     assert status == 0, error
     answer = json.loads(printed)
     assert answer["lossless"]
-    assert "SlidingWindowLayer" in answer["notes"][0]
+    assert "cross-attention" in answer["notes"][0]
     _, _, line = command(*answering)
-    assert line.splitlines()[-1].count("SlidingWindowLayer") == 1
+    assert line.splitlines()[-1].count("cross-attention") == 1
     status, _, _ = command(*answering, "--out", str(tmp_path / "answers.jsonl"))
     assert status == 0
     assert "error" not in json.loads((tmp_path / "answers.jsonl").read_text().splitlines()[-1])
     status, _, error = command(*answering, "--method", "lookup")
     assert status == 2
-    assert "SlidingWindowLayer" in error
+    assert "cross-attention" in error
     _, printed, _ = command("doctor", *options, "--json")
-    assert "SlidingWindowLayer" in json.loads(printed)["drafting"]
+    assert "cross-attention" in json.loads(printed)["drafting"]
 
 
 def test_pages_are_answered_without_drafts(engine: draftlens.Engine) -> None:
@@ -120,7 +119,7 @@ def test_pages_are_answered_without_drafts(engine: draftlens.Engine) -> None:
     assert page.error is None
     assert page.lossless
     assert not page.differs
-    assert "SlidingWindowLayer" in parser.notes[0]
+    assert "cross-attention" in parser.notes[0]
     with pytest.raises(draftlens.ConfigError, match="no use for crops"):
         draftlens.DocumentParser(engine, draftlens.ParseSettings(stages="regions"))
 

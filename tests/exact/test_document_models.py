@@ -137,7 +137,7 @@ def florence() -> Any:
 
 REFUSED = {
     kosmos: "shows no language model without an output head",
-    minicpm: "LinearAttentionLayer, which cannot be rolled back",
+    minicpm: "none of its layers keeps keys and values",
     florence: "is no decoder-only model",
 }
 

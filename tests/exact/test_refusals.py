@@ -23,16 +23,17 @@ def ask(model: Any = None, **options: Any) -> draftlens.Result:
     return draftlens.generate(model or target(FAMILY), given, **{"max_new_tokens": 3, **options})
 
 
-def test_a_sliding_window() -> None:
+def test_layers_with_attention_and_states_in_one() -> None:
     """As a target and as a draft."""
-    sliding = FAMILY.build(use_sliding_window=True, sliding_window=8, max_window_layers=1)
-    with pytest.raises(
-        UnsupportedModelError,
-        match=r"LlavaOnevision.* keeps a \w*Sliding\w*, which cannot be rolled",
-    ):
-        ask(sliding, method="lookup")
-    with pytest.raises(UnsupportedModelError, match="Sliding"):
-        ask(draft=sliding)
+    sizes = settings(mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8, mamba_d_state=8)
+    config = hf.FalconH1Config(**{**TEXT, "num_hidden_layers": 2, **sizes})
+    hybrid = hf.FalconH1ForCausalLM(config).eval()
+    cause = "FalconH1.* keeps a LinearAttentionAndFullAttentionLayer, which cannot be rolled"
+    given = {"input_ids": torch.arange(5, 14)[None]}
+    with pytest.raises(UnsupportedModelError, match=cause):
+        draftlens.generate(hybrid, given, method="lookup", max_new_tokens=3)
+    with pytest.raises(UnsupportedModelError, match=cause):
+        ask(draft=hybrid)
 
 
 def test_layers_of_cross_attention() -> None:

@@ -89,7 +89,7 @@ WORK: dict[str, dict[str, Any]] = {
     },
 }
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "Qwen3_5": ({"vision": QWEN_VISION}, "LinearAttentionLayer, which cannot be rolled back"),
+    "Qwen3_5": ({"vision": QWEN_VISION}, "none of its layers keeps keys and values"),
 }
 IDS = torch.arange(5, 23).view(2, 9)
 
