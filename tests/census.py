@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -205,10 +206,15 @@ def _compare(
 def _methods(name: str, backbone: Backbone, verdict: Verdict) -> list[dict[str, Any]]:
     if verdict.drafts == "nothing":
         return [{"method": "plain"}]
-    draft = noisy(backbone.model, EXEMPT.get(name, Exempt("")).noise)
+    draft = _draft_of(name, backbone.model)
     chains = {"draft": draft, "method": {"num_speculative_tokens": 4}}
     trees = [{"draft": draft, "method": {"tree": "eagle"}}] if verdict.drafts == "trees" else []
     return [{"method": "lookup"}, chains, *trees]
+
+
+@lru_cache(maxsize=1)
+def _draft_of(name: str, model: Any) -> Any:
+    return noisy(model, EXEMPT.get(name, Exempt("")).noise)
 
 
 def _second_turn(name: str, backbone: Backbone, given: Mapping[str, Any], verdict: Verdict) -> bool:

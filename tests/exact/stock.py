@@ -11,8 +11,10 @@ from typing import Any
 import torch
 from families import FAMILIES, Family, inputs, tokenizer
 from rotary import renewed
+from torch import Tensor
 from transformers import LogitsProcessor, StoppingCriteria
 
+from draftlens.core.sampling import gumbel
 from draftlens.core.tree import ROOT, Topology, cut
 
 NEW = 13
@@ -193,3 +195,14 @@ class NoEcho(LogitsProcessor):
         return scores.scatter_add_(
             1, (input_ids[:, -5:-4] + 2) % scores.shape[1], torch.full((len(scores), 1), 4.0)
         )
+
+
+class Noise(LogitsProcessor):
+    """Makes greedy decoding draw as the coupled rule does."""
+
+    def __init__(self, length: int, seeds: list[int]) -> None:
+        self.length, self.seeds = length, torch.tensor(seeds)[:, None]
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        steps = torch.tensor(input_ids.shape[1] - self.length)
+        return scores + gumbel(self.seeds, steps, scores.shape[1])[:, 0]

@@ -12,9 +12,9 @@ import pytest
 import torch
 from conversations import answer as answer_of
 from families import settings
-from stock import noisy, stock
+from stock import Noise, noisy, stock
 from stock_families import PICTURE, PIXELS, WINDOW, StockFamily, model_of, prompts
-from test_plain_families import Noise, alone
+from test_plain_families import alone
 from transformers import TopKLogitsWarper
 
 import draftlens

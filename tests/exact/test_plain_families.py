@@ -10,13 +10,12 @@ import pytest
 import torch
 import transformers as hf
 from families import VOCAB, settings
-from stock import stock
+from stock import Noise, stock
 from stock_families import PLAIN, StockFamily, model_of, prompts
-from torch import Tensor
-from transformers import LogitsProcessor, TopKLogitsWarper
+from transformers import TopKLogitsWarper
 
 import draftlens
-from draftlens.core.sampling import gumbel, row_seeds
+from draftlens.core.sampling import row_seeds
 from draftlens.core.stats import Clock, Stats
 from draftlens.decoding import Session, decode
 from draftlens.methods.base import Models, from_dict
@@ -67,17 +66,6 @@ def test_padded_texts_are_read_row_by_row() -> None:
     expected = [stock(model, row, max_new_tokens=NEW)[0] for row in alone(family, given)]
     assert model.generate(**given, max_new_tokens=NEW)[1, 19:].tolist() != expected[1]
     assert draftlens.generate(model, given, max_new_tokens=NEW).tokens == expected
-
-
-class Noise(LogitsProcessor):
-    """Makes greedy decoding draw as the coupled rule does."""
-
-    def __init__(self, length: int, seeds: list[int]) -> None:
-        self.length, self.seeds = length, torch.tensor(seeds)[:, None]
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        steps = torch.tensor(input_ids.shape[1] - self.length)
-        return scores + gumbel(self.seeds, steps, scores.shape[1])[:, 0]
 
 
 @every_family

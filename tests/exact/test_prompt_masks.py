@@ -15,9 +15,8 @@ import pytest
 import torch
 import transformers as hf
 from conversations import answer, answer_of_stock
-from stock import noisy, stock
+from stock import Noise, noisy, stock
 from stock_families import FOUR, PICTURE, STOCK_FAMILIES, StockFamily, model_of, prompts
-from test_plain_families import Noise
 from transformers import TopKLogitsWarper
 
 import draftlens

@@ -3,6 +3,7 @@ as drafts, however many draft tokens of a row are accepted."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import islice
@@ -12,14 +13,13 @@ import pytest
 import torch
 from conversations import answer as answer_of
 from links import ScriptedLink
-from stock import noisy, stock
+from stock import Noise, noisy, stock
 from stock_families import STOCK_FAMILIES, StockFamily, model_of, prompts
-from torch import Tensor
-from transformers import LogitsProcessor, TopKLogitsWarper
+from transformers import TopKLogitsWarper
 from transformers.cache_utils import DynamicCache, LinearAttentionLayer
 
 import draftlens
-from draftlens.core.sampling import gumbel, row_seeds
+from draftlens.core.sampling import row_seeds
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import chain
 from draftlens.decoding import Plan, Session, decode
@@ -205,17 +205,6 @@ def test_ends_inside_accepted_tokens(family: StockFamily) -> None:
     assert 0 < result.stats.accepted < result.stats.drafted
 
 
-class Noise(LogitsProcessor):
-    """Makes greedy decoding draw as the coupled rule does."""
-
-    def __init__(self, length: int, seeds: list[int]) -> None:
-        self.length, self.seeds = length, torch.tensor(seeds)[:, None]
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        steps = torch.tensor(input_ids.shape[1] - self.length)
-        return scores + gumbel(self.seeds, steps, scores.shape[1])[:, 0]
-
-
 @every_family
 def test_sampled_answers(family: StockFamily) -> None:
     pictures = bool(family.tokens)
@@ -334,14 +323,20 @@ def test_two_threads() -> None:
         assert not module._forward_pre_hooks
 
 
-def chat(family: StockFamily, rows: list[list[int]]) -> dict[str, Any]:
+def chat(family: StockFamily, rows: Sequence[Sequence[int]]) -> dict[str, Any]:
     """A batch of texts, padded on the left."""
     width = max(map(len, rows))
-    ids = torch.tensor([[0] * (width - len(row)) + row for row in rows])
+    ids = torch.tensor([[0] * (width - len(row)) + list(row) for row in rows])
     given = {"input_ids": ids, "attention_mask": (ids != 0).long()}
     if family.types is not None:
         given[family.types] = torch.zeros_like(ids)
     return given
+
+
+@cache
+def stock_turn(family: StockFamily, rows: tuple[tuple[int, ...], ...]) -> list[list[int]]:
+    tokens: list[list[int]] = stock(model_of(family), chat(family, rows), max_new_tokens=NEW)
+    return tokens
 
 
 @every_family
@@ -367,7 +362,7 @@ def test_turns_of_a_chat(family: StockFamily, method: Any) -> None:
     def ask(rows: list[list[int]]) -> Any:
         given = chat(family, rows)
         result = answer_of((target, draft), given, method or "plain", max_new_tokens=NEW)
-        assert result.tokens == stock(target.model, given, max_new_tokens=NEW)
+        assert result.tokens == stock_turn(family, tuple(map(tuple, rows)))
         assert cached.nbytes == cached.counted()
         return result
 

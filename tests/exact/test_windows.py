@@ -15,10 +15,9 @@ import torch
 from conversations import BY_NAME, Conversation, Turn, TurnsCase, check_turns
 from families import FAMILIES, Family, inputs
 from random_trees import choose_at_random
-from stock import LONG, METHODS, NEW, draft, noisy, reference, stock, target
+from stock import LONG, METHODS, NEW, Noise, draft, noisy, reference, stock, target
 from stock_families import WINDOW, WINDOWED, StockFamily, model_of, prompts
 from test_parts import in_parts  # noqa: F401 - a fixture
-from test_plain_families import Noise
 from transformers import TopKLogitsWarper
 
 import draftlens

@@ -356,7 +356,7 @@ def model(name: str, vocab_size: int = 100, *modalities: str) -> Any:
         device=torch.device("cpu"),
         text_config=SimpleNamespace(max_position_embeddings=2048),
         chains_only="",
-            indexers=None,
+        indexers=None,
         model=torch.nn.Module(),
     )
 
