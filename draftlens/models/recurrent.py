@@ -8,13 +8,15 @@ that is rolled back takes the states before the pass, and the layers alone read 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
+from torch.overrides import TorchFunctionMode
 from transformers.cache_utils import Cache, LinearAttentionCacheLayerMixin
 
 from draftlens.core.sequence import replace_by_last
@@ -33,6 +35,14 @@ from draftlens.models.support import CACHE_ARGUMENTS, cache_in
 
 MOST_PASSES = 16
 """Passes whose states a cache keeps where the most tokens of a rollback are not known."""
+
+
+Products = dict[int, Tensor | None]
+"""Products ``[B, T, D]`` of a layer's inputs with its matrices, by the identity of the matrix; None
+for a matrix that the layer uses twice."""
+
+FEW = 3
+"""Most tokens that a layer reads again one by one, which takes less time than all at once."""
 
 
 class StateLayers:
@@ -57,6 +67,10 @@ class StateLayers:
         self._lock = lock
         modules = {index: _state_module(decoder, index) for index in self.num_states}
         self._modules = {index: module for index, module in modules.items() if module is not None}
+        self._linears = {
+            index: [each for each in module.modules() if type(each) is nn.Linear]
+            for index, module in self._modules.items()
+        }
         self._arguments = {index: _cache_argument(each) for index, each in self._modules.items()}
         self.missing = ""
         if len(modules) == len(kinds):
@@ -79,11 +93,17 @@ class StateLayers:
             return self._decoder(**arguments)
 
     @contextmanager
-    def noting(self, inputs: dict[int, Tensor]) -> Iterator[None]:
-        """Collect what each layer of this thread's pass reads, ``[B, T, D]``."""
+    def noting(self, step: _Pass) -> Iterator[None]:
+        """Collect what each layer of this thread's pass reads, and its products with matrices in a
+        pass over tokens of an answer."""
         with ExitStack() as hooks:
             for index, module in self._modules.items():
-                hooks.enter_context(self._lock.hooked(module, _note(inputs, index), after=False))
+                note = _note(step.inputs, index)
+                hooks.enter_context(self._lock.hooked(module, note, after=False))
+                step.products[index] = {}
+                for linear in () if step.is_reading else self._linears[index]:
+                    keep = _keep(step.products[index])
+                    hooks.enter_context(self._lock.hooked(linear, keep, after=True))
             yield
 
     def end(self, cache: RecurrentCache, row: int) -> EndStates:
@@ -94,13 +114,21 @@ class StateLayers:
         """Set the states of a row of an empty cache, which holds the keys of the same tokens."""
         cache.begin(row, end)
 
-    def read_again(self, index: int, values: Values, inputs: Tensor) -> Values:
-        """The states of a layer after it has read inputs ``[B, T, D]`` in these states."""
+    def read_again(
+        self, index: int, values: Values, inputs: Tensor, products: Mapping[int, Tensor]
+    ) -> Values:
+        """The states of a layer after it has read inputs ``[B, T, D]`` in these states; `products`
+        are known ones of these inputs, by the identity of the matrix."""
         layer = StateLayer(self.num_states[index], _no_buffers())
         layer.values = values
-        layer.before_pass(inputs.shape[1])
         cache = Cache(layers=[layer] * (index + 1))
-        self._modules[index](inputs, **{self._arguments[index]: cache})
+        # Kernels for several tokens of linear attention compute at least a block of 64.
+        width = 1 if inputs.shape[1] <= FEW else inputs.shape[1]
+        for start in range(0, inputs.shape[1], width):
+            part = slice(start, start + width)
+            layer.before_pass(width)
+            with _KnownProducts({matrix: each[:, part] for matrix, each in products.items()}):
+                self._modules[index](inputs[:, part], **{self._arguments[index]: cache})
         return layer.values
 
 
@@ -131,6 +159,30 @@ def _note(inputs: dict[int, Tensor], index: int) -> Callable[..., None]:
     return hook
 
 
+def _keep(products: Products) -> Callable[..., None]:
+    def hook(module: nn.Linear, args: tuple[Any, ...], output: Tensor) -> None:
+        matrix = id(module.weight)
+        products[matrix] = None if matrix in products else output
+
+    return hook
+
+
+class _KnownProducts(TorchFunctionMode):
+    """Takes products with matrices that are known, so that a layer that reads tokens again does not
+    read its matrices."""
+
+    def __init__(self, products: Products) -> None:
+        super().__init__()
+        self._products = products
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func is linear and (known := self._products.get(id(args[1]))) is not None:
+            return known
+        return func(*args, **(kwargs or {}))
+
+
 @dataclass(eq=False)
 class _Pass:
     """A pass over some rows, and what was before it.
@@ -139,6 +191,7 @@ class _Pass:
         width: tokens that it has read of each row.
         values: the states before it, by layer.
         inputs: what each layer read, ``[B, T, D]``; empty if it was a single token.
+        products: of the layers' matrices in it, by layer; empty for a prompt.
         before: of the cache's rows now, the tokens that the states had read before the pass.
         places: of the same rows, their places in the tensors; None if the row was not in the pass,
             or was rolled back to fewer tokens.
@@ -147,10 +200,11 @@ class _Pass:
 
     width: int
     values: dict[int, Values]
-    inputs: dict[int, Tensor]
     before: list[int]
     places: list[int | None]
     is_reading: bool = False
+    inputs: dict[int, Tensor] = field(default_factory=dict)
+    products: dict[int, Products] = field(default_factory=dict)
 
     def reaches(self, row: int, length: int) -> int:
         """The most tokens of a row, at most `length`, whose states can be had; -1 for none."""
@@ -162,7 +216,8 @@ class _Pass:
     @property
     def nbytes(self) -> int:
         inputs = sum(tensor.nbytes for tensor in self.inputs.values())
-        return inputs + sum(map(num_bytes, self.values.values()))
+        products = sum(num_bytes(tuple(each.values())) for each in self.products.values())
+        return inputs + products + sum(map(num_bytes, self.values.values()))
 
 
 class RecurrentCache(KVCache):
@@ -228,11 +283,11 @@ class RecurrentCache(KVCache):
         values = {index: layer.before_pass(width) for index, layer in layers.items()}
         before = list(self._read)
         places: list[int | None] = list(range(len(before)))
-        step = _Pass(width, values, {}, list(before), places, lengths is not None)
+        step = _Pass(width, values, list(before), places, lengths is not None)
         is_padded = lengths is not None and any(length != width for length in lengths)
         noting: AbstractContextManager[None] = nullcontext()
         if is_padded or (lengths is None and width > 1):
-            noting = self._states.noting(step.inputs)
+            noting = self._states.noting(step)
         try:
             with noting:
                 yield
@@ -278,8 +333,13 @@ class RecurrentCache(KVCache):
             values = rows_of(step.values[index], places)
             if count:
                 inputs = step.inputs[index]
-                chosen = inputs[index_of(places, inputs), :count]
-                values = self._states.read_again(index, values, chosen)
+                chosen = index_of(places, inputs), slice(count)
+                products = {
+                    matrix: product[chosen]
+                    for matrix, product in step.products[index].items()
+                    if product is not None and product.shape[:2] == inputs.shape[:2]
+                }
+                values = self._states.read_again(index, values, inputs[chosen], products)
             layer.put(rows, values, len(self.lengths))
 
     def _forget(self) -> None:

@@ -2487,8 +2487,8 @@ FAULTS = (
     Fault(
         "states: an accepted token is not read again",
         "draftlens/models/recurrent.py",
-        "inputs[index_of(places, inputs), :count]",
-        "inputs[index_of(places, inputs), : max(count - 1, 1)]",
+        "chosen = index_of(places, inputs), slice(count)",
+        "chosen = index_of(places, inputs), slice(max(count - 1, 1))",
         STATES,
     ),
     Fault(
@@ -2615,6 +2615,13 @@ FAULTS = (
         "draftlens/models/recurrent.py",
         "copy.lengths, copy.held = list(rows.lengths), list(rows.held)",
         "copy.lengths = list(rows.lengths)",
+        ("tests/unit/models/test_recurrent.py",),
+    ),
+    Fault(
+        "states: products of other tokens are taken as those that are read again",
+        "draftlens/models/recurrent.py",
+        "{matrix: each[:, part] for matrix, each in products.items()}",
+        "{matrix: each[:, :width] for matrix, each in products.items()}",
         ("tests/unit/models/test_recurrent.py",),
     ),
 )

@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 import torch
 from stock_families import STOCK_FAMILIES, model_of
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import linear
+from torch.overrides import TorchFunctionMode
 from transformers import DynamicCache
 
 from draftlens.core import tree as trees
 from draftlens.core.tree import chain
+from draftlens.models import recurrent
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import HeldTokens, KVCache
 from draftlens.models.prompt import Prompt
@@ -254,3 +257,38 @@ def test_a_copy_is_known_to_the_prompt_cache(name: str) -> None:
     copy = rows.cache.copied(further)
     assert copy.held == [held]
     assert copy.held is not further.held
+
+
+class Matrices(TorchFunctionMode):
+    """Notes the matrices of products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used: list[int] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is linear:
+            self.used.append(id(args[1]))
+        return func(*args, **(kwargs or {}))
+
+
+@every_model
+@pytest.mark.parametrize("kept", [1, 2, 4])
+def test_accepted_tokens_are_read_again_without_the_matrices(name: str, kept: int) -> None:
+    """Their products are those of the pass before."""
+    rows = Rows(name, [4, 6], seed=2)
+    rows.keep(rows.read(5), [kept, 5])
+    with Matrices() as matrices:
+        rows.cache._settle(rows.cache.lengths)
+    assert matrices.used == []
+    rows.check()
+
+
+def test_a_matrix_that_is_used_twice_is_multiplied_again() -> None:
+    products: dict[int, Tensor | None] = {}
+    layer = nn.Linear(2, 2)
+    layer.register_forward_hook(recurrent._keep(products))
+    layer(torch.ones(1, 1, 2))
+    assert products[id(layer.weight)] is not None
+    layer(torch.zeros(1, 1, 2))
+    assert products[id(layer.weight)] is None
