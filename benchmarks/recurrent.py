@@ -121,7 +121,9 @@ def _words(count: int, seed: int) -> Tensor:
 
 
 def _read(model: Any, ids: Tensor, cache: Any, width: int) -> Tensor:
-    parts = [model(input_ids=part, cache=cache).logits[0] for part in ids.split(width, dim=1)]
+    parts = [
+        model(input_ids=part, cache=cache).logits[0] for part in torch.split(ids, width, dim=1)
+    ]
     return torch.cat(parts)
 
 
