@@ -16,7 +16,7 @@ from conversations import BY_NAME, Conversation, Turn, TurnsCase, check_turns
 from families import FAMILIES, Family, inputs
 from random_trees import choose_at_random
 from stock import LONG, METHODS, NEW, Noise, draft, noisy, reference, stock, target
-from stock_families import WINDOW, WINDOWED, StockFamily, model_of, prompts
+from stock_families import WINDOW, WINDOWED, StockFamily, model_of, prompts, unlike
 from test_parts import in_parts  # noqa: F401 - a fixture
 from transformers import TopKLogitsWarper
 
@@ -36,6 +36,7 @@ ANSWER = 24
 CHAIN = {"method": "speculative", "num_speculative_tokens": 4}
 
 every_family = pytest.mark.parametrize("family", WINDOWED, ids=str)
+every_kind = pytest.mark.parametrize("family", unlike(WINDOWED, type), ids=str)
 
 
 def windowed(name: str, *kinds: str) -> Family:
@@ -79,8 +80,17 @@ def draft_of(family: StockFamily) -> Any:
 
 
 @every_family
-@pytest.mark.parametrize("name", ["chain", "eagle", "lookup"])
-def test_greedy_answers_of_every_family(family: StockFamily, name: str) -> None:
+def test_trees_of_every_family(family: StockFamily) -> None:
+    check_greedy_answers(family, "eagle")
+
+
+@every_kind
+@pytest.mark.parametrize("name", ["chain", "lookup"])
+def test_chains_and_copies(family: StockFamily, name: str) -> None:
+    check_greedy_answers(family, name)
+
+
+def check_greedy_answers(family: StockFamily, name: str) -> None:
     """A row that is longer than the window beside one that becomes so."""
     method = {"chain": CHAIN, "eagle": {"tree": "eagle"}, "lookup": {"method": "lookup"}}[name]
     model = model_of(family)
@@ -134,7 +144,7 @@ def test_windows_on_one_side_only(family: Family, ours: bool) -> None:
     assert 0 < result.stats.accepted < result.stats.drafted
 
 
-@every_family
+@every_kind
 def test_sampled_answers(family: StockFamily) -> None:
     """The scale of the logits shows here, where it changes which token is drawn."""
     model, given = model_of(family), prompts(family, (19, 5))
