@@ -496,4 +496,4 @@ class Backbone:
 
     def token_inputs(self, tokens: Tensor | None) -> dict[str, Tensor]:
         """Further arguments of the language model for text tokens ``[..., T]``, if any."""
-        return self.kinds.token_inputs(self, tokens) if self.kinds else {}
+        return self.kinds.token_inputs(self.decoder, self.embed, tokens) if self.kinds else {}

@@ -8,16 +8,21 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from draftlens.core.errors import UnsupportedModelError
 from draftlens.models.adapter import Backbone
 from draftlens.models.attention.dispatch import ARGUMENT, dispatching
 from draftlens.models.forward_backend import Passes
 from draftlens.models.kv_cache import KVCache
+from draftlens.models.layer_kinds import FULL, SLIDING, LayerKinds, within_window
+from draftlens.models.outer_model import ReplacingEmbedding
 from draftlens.models.prompt import Prompt
 from draftlens.models.support import with_cache
 from draftlens.passes.structure import (
@@ -34,6 +39,9 @@ Function = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 """From the inputs of `SplitPass.forward`, all contiguous, to its outputs, which may be overwritten
 by the next call."""
 
+Buffers = tuple[list[Tensor], list[Tensor]]
+"""Keys and values of each layer that keeps them (`KVCache.whole_buffers`)."""
+
 ROWS, WIDTH, CAPACITY = 2, 3, 96
 """Sizes of the tensors that a pass is traced with. Their dimensions are variables afterwards."""
 
@@ -46,6 +54,9 @@ SCORES = 2**24
 LEAST_PART = 64
 """A prompt whose parts would be smaller is read by the modules, whose attention keeps no pairs."""
 
+SHORT_WINDOW = 2
+"""Sliding windows while a function is checked, so that its few tokens cross them."""
+
 SAMPLES = 8
 """Elements of each weight that are compared to notice that a model has changed."""
 
@@ -54,7 +65,7 @@ class SplitPasses(Passes):
     """Passes by an engine that makes a function of a `SplitPass`.
 
     Keys and values stay in the buffers of the cache: the function reads them in place and returns
-    those of the new tokens.
+    those of the new tokens. Embeddings, masks and the scale of the logits are computed by torch.
 
     Args:
         backbone: the model, on the CPU, which is not kept alive.
@@ -78,6 +89,10 @@ class SplitPasses(Passes):
         self._functions: dict[tuple[int, ...], Function | None] = {}
         self._layers = kept_by_layers(backbone)
         self._num_heads = backbone.text_config.num_attention_heads
+        self._kinds = backbone.kinds
+        self._scale = backbone.scale
+        embed = backbone.embed
+        self._others = embed.others if isinstance(embed, ReplacingEmbedding) else {}
         self._weights = _fingerprint(backbone.model)
         self._one_at_a_time = threading.RLock()
         self._prepare(position_axes(backbone))
@@ -90,13 +105,19 @@ class SplitPasses(Passes):
     def start(self, backbone: Backbone, axes: tuple[int, ...], function: Function) -> None:
         """Use a function, if it computes the logits of the modules; raises
         `UnsupportedModelError` otherwise. It is called by one thread at a time."""
+        kinds = backbone.kinds
+        if kinds is not None and kinds.window:
+            backbone.kinds = replace(kinds, window=SHORT_WINDOW)
+        run = partial(self._run, backbone.kinds)
         try:
             self._functions[axes] = function
-            check_pass(backbone, self.run, 2, 3, axes, self._bound)
-            check_pass(backbone, self.run, 1, 1, axes, self._bound)
+            check_pass(backbone, run, 2, 3, axes, self._bound)
+            check_pass(backbone, run, 1, 1, axes, self._bound)
         except Exception:
             self._functions[axes] = None  # never run what differs from the modules
             raise
+        finally:
+            backbone.kinds = kinds
 
     def begin(self) -> None:
         """Compile anew if the weights have changed, since engines have a copy of them."""
@@ -112,6 +133,16 @@ class SplitPasses(Passes):
         self, tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None
     ) -> Tensor | None:
         """See `Passes.run`."""
+        return self._run(self._kinds, tokens, position_ids, cache, mask)
+
+    def _run(
+        self,
+        kinds: LayerKinds | None,
+        tokens: Tensor,
+        position_ids: Tensor,
+        cache: KVCache,
+        mask: Tensor | None,
+    ) -> Tensor | None:
         width = tokens.shape[1]
         if torch.is_autocast_enabled("cpu") or not self._is_ready(position_ids.shape[:-2]):
             return None
@@ -121,7 +152,9 @@ class SplitPasses(Passes):
         slots = slots_of(cache.lengths, width, tokens.device)
         visible = _visible(mask, cache.lengths, slots, buffers[0][0].shape[2])
         readers = torch.arange(tokens.numel())
-        inputs = (self._embeds(tokens), position_ids, visible, readers)
+        embeds, further = self._read_tokens(tokens)
+        mask, *others = _masks(kinds, visible)
+        inputs = (embeds, position_ids, mask, readers, *others, *further)
         return self._append(inputs, slots, buffers).view(*tokens.shape, -1)
 
     def read(self, prompt: Prompt, cache: KVCache, num_logits: int) -> Tensor | None:
@@ -134,6 +167,11 @@ class SplitPasses(Passes):
             return None
         if not self._is_ready(prompt.position_ids.shape[:-2]):
             return None
+        if not all(layer.is_initialized for layer in cache.layers):
+            self._reserve(cache)
+        buffers = cache.whole_buffers(reach)
+        if buffers is None:
+            return None
         # The last tokens of each row, as indices into the rows.
         last = torch.tensor(prompt.lengths)[:, None] - num_logits + torch.arange(num_logits)
         logits: Tensor | None = None
@@ -143,7 +181,7 @@ class SplitPasses(Passes):
                 end = min(start + size, length)
                 is_here = (start <= last) & (last < end)
                 readers = (last - start + (end - start) * torch.arange(rows)[:, None])[is_here]
-                found = self._read_part(prompt, cache, start, end, readers)
+                found = self._read_part(prompt, cache, buffers, start, end, readers)
                 if logits is None:
                     logits = found.new_empty(rows, num_logits, found.shape[-1])
                 logits[is_here] = found
@@ -153,15 +191,17 @@ class SplitPasses(Passes):
         return logits
 
     def _read_part(
-        self, prompt: Prompt, cache: KVCache, start: int, end: int, readers: Tensor
+        self,
+        prompt: Prompt,
+        cache: KVCache,
+        buffers: Buffers,
+        start: int,
+        end: int,
+        readers: Tensor,
     ) -> Tensor:
         """Append tokens `start` to `end` of each row; logits after `readers`, as in `SplitPass`."""
         embeds = prompt.embeds[:, start:end]
         rows, width = embeds.shape[:2]
-        if not all(layer.is_initialized for layer in cache.layers):
-            self._reserve(cache)
-        buffers = cache.whole_buffers(max(cache.lengths) + width)
-        assert buffers is not None
         reach = max(*cache.lengths, 1)  # one slot that no token attends to where all are empty
         visible = torch.ones(rows, 1, width, reach + width, dtype=torch.bool)
         visible[..., :reach] = (
@@ -169,7 +209,8 @@ class SplitPasses(Passes):
         )
         visible[..., reach:] = torch.ones(width, width, dtype=torch.bool).tril()
         slots = slots_of(cache.lengths, width, embeds.device)
-        inputs = (embeds, prompt.position_ids[..., start:end], visible, readers)
+        mask, *others = _masks(self._kinds, visible)
+        inputs = (embeds, prompt.position_ids[..., start:end], mask, readers, *others)
         return self._append(inputs, slots, buffers)
 
     def _reserve(self, cache: KVCache) -> None:
@@ -180,35 +221,36 @@ class SplitPasses(Passes):
             values = torch.zeros(rows, facts.heads, 1, facts.value_width, dtype=facts.dtype)
             layer.update(keys, values)
 
-    def _append(
-        self,
-        inputs: tuple[Tensor, Tensor, Tensor, Tensor],
-        slots: Tensor,
-        buffers: tuple[list[Tensor], list[Tensor]],
-    ) -> Tensor:
-        """Run a pass with the first four inputs of `SplitPass`, write its keys and values to
-        `slots` ``[B, T]`` of the buffers, and return its logits."""
-        embeds, _, visible, _ = inputs
-        reach = visible.shape[-1] - embeds.shape[1]
+    def _append(self, inputs: Sequence[Tensor], slots: Tensor, buffers: Buffers) -> Tensor:
+        """Run a pass with the inputs of `SplitPass` that come before cached states, write its keys
+        and values to `slots` ``[B, T]`` of the buffers, and return its logits."""
+        embeds, position_ids, mask = inputs[:3]
+        reach = mask.shape[-1] - embeds.shape[1]
         states = [*buffers[0], *buffers[1]]
         cached = states
         if reach < states[0].shape[2]:
             cached = [layer[:, :, :reach].contiguous() for layer in states]
         with self._one_at_a_time:
-            function = self._functions[tuple(inputs[1].shape[:-2])]
+            function = self._functions[tuple(position_ids.shape[:-2])]
             assert function is not None
             ready = [*(tensor.contiguous() for tensor in inputs), *cached]
             logits, *new_states = function(ready)
             rows = torch.arange(len(slots))[:, None]
             for layer, new in zip(states, new_states, strict=True):
                 layer[rows, :, slots] = new.transpose(1, 2)
-            return logits.clone()
+            return self._scale(logits) if self._scale is not None else logits.clone()
 
-    def _embeds(self, tokens: Tensor) -> Tensor:
+    def _read_tokens(self, tokens: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Embeddings and further inputs of the tokens of an answer."""
         model = self._model()
         assert model is not None
-        embeds: Tensor = model.get_input_embeddings()(tokens)
-        return embeds
+        embed = model.get_input_embeddings()
+        if self._others:
+            embed = ReplacingEmbedding(embed, self._others)
+        further: dict[str, Tensor] = {}
+        if self._kinds is not None:
+            further = self._kinds.token_inputs(model.get_decoder(), embed, tokens)
+        return embed(tokens), list(further.values())
 
     def _is_ready(self, axes: tuple[int, ...]) -> bool:
         """Whether passes whose positions have these leading sizes can run, compiled if need be.
@@ -239,15 +281,15 @@ class SplitPass(nn.Module):
     softmax: the cache is read where it is and never copied.
 
     Args:
-        model: of transformers; its own modules are called.
-        divisor: of the logits (`Backbone.divisor`).
+        backbone: the model; its own modules are called.
     """
 
-    def __init__(self, model: Any, divisor: float) -> None:
+    def __init__(self, backbone: Backbone) -> None:
         super().__init__()
-        self.decoder = model.get_decoder()
-        self.head = model.get_output_embeddings()
-        self.divisor = divisor
+        self.decoder = backbone.decoder
+        self.head = backbone.head
+        self.is_mixed = backbone.kinds is not None and backbone.kinds.are_mixed
+        self.further = tuple(backbone.token_inputs(torch.zeros(1, 1, dtype=torch.long)))
 
     def forward(
         self,
@@ -255,36 +297,43 @@ class SplitPass(nn.Module):
         position_ids: Tensor,
         visible: Tensor,
         readers: Tensor,
-        *cached: Tensor,
+        *others: Tensor,
     ) -> tuple[Tensor, ...]:
-        """Logits after some tokens, ``[N, V]``, and the new keys and values of each layer,
-        ``[B, H, T, D]``.
+        """Logits after some tokens, ``[N, V]``, not yet scaled, and the new keys and values of each
+        layer that keeps them, ``[B, H, T, D]``.
 
         Args:
             embeds: ``[B, T, D]``.
             position_ids: int64 ``[..., B, T]``.
             visible: bool ``[B, 1, T, K + T]``, which of the K cached and the T new tokens each new
-                token attends to.
+                token attends to; in layers without a window, where both kinds are there.
             readers: int64 ``[N]``, the tokens that logits follow, counted through all rows.
-            cached: keys of each layer, then values of each layer, ``[B, H, K, D]``.
+            others: the same mask of sliding layers, where both kinds are there; further inputs of
+                tokens (`Backbone.token_inputs`); the cached keys of each layer that keeps them,
+                then their values, ``[B, H, K, D]``.
         """
-        num_layers = len(cached) // 2
-        keys = cached[:num_layers]
-        values = cached[num_layers:]
+        mask: Any = visible
+        if self.is_mixed:
+            sliding, *others = others
+            mask = {FULL: visible, SLIDING: sliding}
+        count = len(self.further)
+        further = dict(zip(self.further, others, strict=False))
+        num_layers = (len(others) - count) // 2
+        keys = others[count : count + num_layers]
+        values = others[count + num_layers :]
         layers = [_NewStates(visible.shape[-1]) for _ in keys]
-        attention = _SplitAttention(keys, values)
+        attention = _SplitAttention(keys, values, layers)
         with dispatching(self.decoder):
             output = self.decoder(
                 inputs_embeds=embeds,
-                attention_mask=visible,
+                attention_mask=mask,
                 position_ids=position_ids,
                 use_cache=True,
+                **further,
                 **{ARGUMENT: attention},
                 **with_cache(Cache(layers=layers)),
             )
         logits = self.head(output.last_hidden_state.flatten(0, 1).index_select(0, readers))
-        if self.divisor != 1:
-            logits = logits / self.divisor
         new_keys = [layer.keys for layer in layers]
         new_values = [layer.values for layer in layers]
         return (logits, *new_keys, *new_values)
@@ -296,13 +345,25 @@ def example_inputs(backbone: Backbone, axes: tuple[int, ...]) -> tuple[Tensor, .
     cache = backbone.new_cache(prompt, room=CAPACITY)
     backbone.prefill(prompt, cache)
     buffers = cache.whole_buffers(CAPACITY)
-    assert buffers is not None
+    if buffers is None:
+        raise UnsupportedModelError("its cache has no buffers of all tokens")
     keys, values = ([states[:, :, :CAPACITY].contiguous() for states in part] for part in buffers)
-    embeds = backbone.embed(torch.zeros(ROWS, WIDTH, dtype=torch.long))
+    tokens = torch.zeros(ROWS, WIDTH, dtype=torch.long)
     positions = torch.zeros(*axes, ROWS, WIDTH, dtype=torch.long)
     visible = torch.ones(ROWS, 1, WIDTH, CAPACITY + WIDTH, dtype=torch.bool)
+    mask, *others = _masks(backbone.kinds, visible)
+    others += backbone.token_inputs(tokens).values()
     readers = torch.arange(ROWS * WIDTH - 1)
-    return (embeds, positions, visible, readers, *keys, *values)
+    return (backbone.embed(tokens), positions, mask, readers, *others, *keys, *values)
+
+
+def _masks(kinds: LayerKinds | None, visible: Tensor) -> list[Tensor]:
+    """The masks of `SplitPass` by kind of layer. New tokens come after the cached ones, as in the
+    cache, so that windows end at the same tokens."""
+    if kinds is None or not kinds.window:
+        return [visible]
+    sliding = within_window(visible, kinds.window)
+    return [visible, sliding] if kinds.are_mixed else [sliding]
 
 
 def _visible(mask: Tensor | None, lengths: Sequence[int], slots: Tensor, capacity: int) -> Tensor:
@@ -372,10 +433,21 @@ class _NewStates(CacheLayerMixin):  # type: ignore[misc]
 
 
 class _SplitAttention:
-    """An `AttentionPass` over cached and new tokens; layers call it in their order."""
+    """An `AttentionPass` over cached and new tokens; layers call it in their order, those that keep
+    keys and values first. The others read what one of these has stored in the same pass."""
 
-    def __init__(self, keys: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    def __init__(
+        self, keys: Sequence[Tensor], values: Sequence[Tensor], layers: Sequence[_NewStates]
+    ) -> None:
+        self._states = list(zip(keys, values, layers, strict=True))
         self._cached = iter(zip(keys, values, strict=True))
+
+    def _shared(self, key: Tensor) -> tuple[Tensor, Tensor]:
+        """What is cached of the layer whose new keys are given."""
+        for keys, values, layer in self._states:
+            if layer.keys is key:
+                return keys, values
+        raise UnsupportedModelError("its layers change the keys that they share")
 
     def __call__(
         self,
@@ -390,7 +462,7 @@ class _SplitAttention:
     ) -> tuple[Tensor, None]:
         """See `AttentionPass`; `mask` is `visible`."""
         assert mask is not None
-        cached_keys, cached_values = next(self._cached)
+        cached_keys, cached_values = next(self._cached, None) or self._shared(key)
         rows, heads, width, size = query.shape
         groups = key.shape[1]
         # The queries of a group lie one after the other, so that its keys are read once.
