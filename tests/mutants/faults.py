@@ -85,6 +85,7 @@ PRODUCTS = ("tests/unit/models/test_products.py",)
 WINDOWS = ("tests/unit/models/test_layer_kinds.py",)
 GROUPED = ("tests/unit/models/attention/test_gqa.py",)
 READ_BY_OPENVINO = ("tests/exact/test_openvino.py", "-k", "prompts")
+OTHER_LAYERS = _only("tests/exact/test_openvino.py", "other_layers")
 MIXED = ("tests/exact/test_mixed.py",)
 PASS_ENGINES = ("tests/unit/passes/test_base.py",)
 COMPILED_PRODUCTS = _only("tests/unit/passes/inductor/test_compiler.py", "onednn")
@@ -1986,6 +1987,48 @@ FAULTS = (
         "cache.lengths = [cached + end - start for cached in cache.lengths]",
         "cache.lengths = list(cache.lengths)",
         READ_BY_OPENVINO,
+    ),
+    Fault(
+        "OpenVINO: layers have the masks of the other kind",
+        "draftlens/passes/split_pass.py",
+        "mask = {FULL: visible, SLIDING: sliding}",
+        "mask = {FULL: sliding, SLIDING: visible}",
+        OTHER_LAYERS,
+    ),
+    Fault(
+        "OpenVINO: the check of a function crosses no window",
+        "draftlens/passes/split_pass.py",
+        "backbone.kinds = replace(kinds, window=SHORT_WINDOW)",
+        "pass",
+        _only("tests/exact/test_openvino.py", "wrong_layers"),
+    ),
+    Fault(
+        "OpenVINO: parts of a prompt are read without windows",
+        "draftlens/passes/split_pass.py",
+        "_masks(self._kinds, visible)",
+        "[visible, visible]",
+        READ_BY_OPENVINO,
+    ),
+    Fault(
+        "OpenVINO: layers that share keys read what is cached of the first one",
+        "draftlens/passes/split_pass.py",
+        "            if layer.keys is key:\n",
+        "            if True:\n",
+        OTHER_LAYERS,
+    ),
+    Fault(
+        "OpenVINO: logits are neither scaled nor capped",
+        "draftlens/passes/split_pass.py",
+        "self._scale(logits) if self._scale is not None else logits.clone()",
+        "logits.clone()",
+        OTHER_LAYERS,
+    ),
+    Fault(
+        "OpenVINO: placeholders in an answer are read as they are",
+        "draftlens/passes/split_pass.py",
+        "        if self._others:\n",
+        "        if False:\n",
+        _only("tests/exact/test_openvino.py", "reads_as_others"),
     ),
     Fault(
         "OpenVINO: features between layers are left out of a prompt",
