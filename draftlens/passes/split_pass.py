@@ -31,6 +31,7 @@ from draftlens.passes.structure import (
     named_tensors,
     position_axes,
     slots_of,
+    whole_cache,
 )
 
 _log = logging.getLogger("draftlens")
@@ -53,6 +54,9 @@ SCORES = 2**24
 
 LEAST_PART = 64
 """A prompt whose parts would be smaller is read by the modules, whose attention keeps no pairs."""
+
+FEW_SLOTS = 64
+"""Sliding layers read no fewer slots of a cache, if it has them."""
 
 SHORT_WINDOW = 2
 """Sliding windows while a function is checked, so that its few tokens cross them."""
@@ -153,9 +157,8 @@ class SplitPasses(Passes):
         visible = _visible(mask, cache.lengths, slots, buffers[0][0].shape[2])
         readers = torch.arange(tokens.numel())
         embeds, further = self._read_tokens(tokens)
-        mask, *others = _masks(kinds, visible)
-        inputs = (embeds, position_ids, mask, readers, *others, *further)
-        return self._append(inputs, slots, buffers).view(*tokens.shape, -1)
+        inputs = (embeds, position_ids, visible, readers)
+        return self._append(kinds, inputs, further, slots, buffers).view(*tokens.shape, -1)
 
     def read(self, prompt: Prompt, cache: KVCache, num_logits: int) -> Tensor | None:
         """See `Passes.read`. Attention is written out in the graph, so a prompt is read in parts of
@@ -209,9 +212,8 @@ class SplitPasses(Passes):
         )
         visible[..., reach:] = torch.ones(width, width, dtype=torch.bool).tril()
         slots = slots_of(cache.lengths, width, embeds.device)
-        mask, *others = _masks(self._kinds, visible)
-        inputs = (embeds, prompt.position_ids[..., start:end], mask, readers, *others)
-        return self._append(inputs, slots, buffers)
+        inputs = (embeds, prompt.position_ids[..., start:end], visible, readers)
+        return self._append(self._kinds, inputs, (), slots, buffers)
 
     def _reserve(self, cache: KVCache) -> None:
         """Make the buffers of an empty cache."""
@@ -221,19 +223,35 @@ class SplitPasses(Passes):
             values = torch.zeros(rows, facts.heads, 1, facts.value_width, dtype=facts.dtype)
             layer.update(keys, values)
 
-    def _append(self, inputs: Sequence[Tensor], slots: Tensor, buffers: Buffers) -> Tensor:
-        """Run a pass with the inputs of `SplitPass` that come before cached states, write its keys
-        and values to `slots` ``[B, T]`` of the buffers, and return its logits."""
-        embeds, position_ids, mask = inputs[:3]
-        reach = mask.shape[-1] - embeds.shape[1]
+    def _append(
+        self,
+        kinds: LayerKinds | None,
+        inputs: tuple[Tensor, Tensor, Tensor, Tensor],
+        further: Sequence[Tensor],
+        slots: Tensor,
+        buffers: Buffers,
+    ) -> Tensor:
+        """Run a pass with the first four inputs of `SplitPass`, without windows, and further inputs
+        of its tokens; write its keys and values to `slots` ``[B, T]`` of the buffers, and return
+        its logits."""
+        embeds, position_ids, visible, readers = inputs
+        width = embeds.shape[1]
+        every = slice(0, visible.shape[-1] - width)
+        masks, part = _masks(kinds, visible), every
+        if kinds is not None and kinds.window:
+            part = _slots_in_windows(masks[-1], width, kinds.window)
+            masks[-1] = torch.cat([masks[-1][..., part], masks[-1][..., every.stop :]], -1)
+        mask, *others = masks
+        given = (embeds, position_ids, mask, readers, *others, *further)
+        parts = [every] * len(self._layers)
+        if kinds is not None:
+            parts = [part if slides else every for slides in kinds.slides[: len(self._layers)]]
         states = [*buffers[0], *buffers[1]]
-        cached = states
-        if reach < states[0].shape[2]:
-            cached = [layer[:, :, :reach].contiguous() for layer in states]
+        cached = [layer[:, :, read] for layer, read in zip(states, parts * 2, strict=True)]
         with self._one_at_a_time:
             function = self._functions[tuple(position_ids.shape[:-2])]
             assert function is not None
-            ready = [*(tensor.contiguous() for tensor in inputs), *cached]
+            ready = [tensor.contiguous() for tensor in (*given, *cached)]
             logits, *new_states = function(ready)
             rows = torch.arange(len(slots))[:, None]
             for layer, new in zip(states, new_states, strict=True):
@@ -313,14 +331,14 @@ class SplitPass(nn.Module):
                 then their values, ``[B, H, K, D]``.
         """
         mask: Any = visible
+        rest = list(others)
         if self.is_mixed:
-            sliding, *others = others
+            sliding = rest.pop(0)
             mask = {FULL: visible, SLIDING: sliding}
-        count = len(self.further)
-        further = dict(zip(self.further, others, strict=False))
-        num_layers = (len(others) - count) // 2
-        keys = others[count : count + num_layers]
-        values = others[count + num_layers :]
+        further = {name: rest.pop(0) for name in self.further}
+        num_layers = len(rest) // 2
+        keys = rest[:num_layers]
+        values = rest[num_layers:]
         layers = [_NewStates(visible.shape[-1]) for _ in keys]
         attention = _SplitAttention(keys, values, layers)
         with dispatching(self.decoder):
@@ -342,7 +360,7 @@ class SplitPass(nn.Module):
 def example_inputs(backbone: Backbone, axes: tuple[int, ...]) -> tuple[Tensor, ...]:
     """Inputs of `SplitPass` to trace it with."""
     prompt = backbone.text_prompt(torch.ones(ROWS, 2, dtype=torch.long))
-    cache = backbone.new_cache(prompt, room=CAPACITY)
+    cache = whole_cache(backbone, prompt, room=CAPACITY)
     backbone.prefill(prompt, cache)
     buffers = cache.whole_buffers(CAPACITY)
     if buffers is None:
@@ -364,6 +382,21 @@ def _masks(kinds: LayerKinds | None, visible: Tensor) -> list[Tensor]:
         return [visible]
     sliding = within_window(visible, kinds.window)
     return [visible, sliding] if kinds.are_mixed else [sliding]
+
+
+def _slots_in_windows(mask: Tensor, width: int, window: int) -> slice:
+    """The cached slots that sliding layers read, given their mask ``[B, 1, T, K + T]``: all, or at
+    most half of them. Their numbers are few, since an engine prepares itself for each."""
+    reach = mask.shape[-1] - width
+    seen = mask[..., :reach].flatten(0, 2).any(0).nonzero().flatten()
+    first, end = (int(seen[0]), int(seen[-1]) + 1) if len(seen) else (0, 0)
+    size = max(window, FEW_SLOTS)
+    while size < end - first:
+        size *= 2
+    if 2 * size > reach:
+        return slice(0, reach)
+    start = max(end - size, 0)
+    return slice(start, start + size)
 
 
 def _visible(mask: Tensor | None, lengths: Sequence[int], slots: Tensor, capacity: int) -> Tensor:
@@ -463,6 +496,8 @@ class _SplitAttention:
         """See `AttentionPass`; `mask` is `visible`."""
         assert mask is not None
         cached_keys, cached_values = next(self._cached, None) or self._shared(key)
+        if cached_keys.shape[1] != key.shape[1] or cached_keys.shape[3] != key.shape[3]:
+            raise UnsupportedModelError("its layers attend to other keys than they keep")
         rows, heads, width, size = query.shape
         groups = key.shape[1]
         # The queries of a group lie one after the other, so that its keys are read once.

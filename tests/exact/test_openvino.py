@@ -18,7 +18,7 @@ from batches import batch_of, sequences
 from document_models import READERS, Reader
 from families import FAMILIES, Family, inputs
 from stock import METHODS, NEW, draft, noisy, reference, stock, target
-from stock_families import STOCK_FAMILIES, WINDOWED, model_of, prompts
+from stock_families import STOCK_FAMILIES, WINDOW, WINDOWED, model_of, prompts
 from test_windows import MIXED
 
 import draftlens
@@ -44,8 +44,8 @@ BY_NAME = {family.name: family for family in FAMILIES}
 BY_LABEL = {str(family): family for family in (*WINDOWED, *STOCK_FAMILIES)}
 
 OTHER_LAYERS = ("MistralText", "Gemma3", "Gemma4", "Cohere2Vision")
-"""All layers slide, or some. Gemma's prompts with pictures attend both ways; in Gemma 4 layers share
-keys, tokens have inputs for each layer and logits are capped."""
+"""All layers slide, or some. Gemma's prompts with pictures attend both ways; Gemma 4 has layers
+that share keys, inputs of tokens for each layer and capped logits."""
 
 INT8 = "<Type: 'int8_t'>"
 
@@ -93,6 +93,7 @@ def test_other_layers_answer_by_openvino(label: str, monkeypatch: pytest.MonkeyP
     attach([backbone], "openvino")
     assert isinstance(backbone.passes, OpenVinoPasses)
     monkeypatch.setattr(Backbone, "forward_modules", _no_modules(backbone))
+    monkeypatch.setattr(split_pass, "FEW_SLOTS", WINDOW)
     for method in ("chain5", "eagle"):
         request = Request(given, method=METHODS[method], options={"max_new_tokens": NEW})
         result = Stream(backbone, small, request).run()
@@ -143,9 +144,10 @@ def test_masks_of_the_wrong_layers_never_run(
     assert "its logits differ from those of the model" in caplog.text
 
 
-def test_ids_that_a_model_reads_as_others() -> None:
-    """An answer with placeholders of media."""
-    model = _copy(model_of(BY_LABEL["MuseGlimmer"]))
+@pytest.mark.parametrize("label", ["MuseGlimmer", "Cohere2Text"])
+def test_what_is_computed_around_the_graph(label: str) -> None:
+    """An answer with placeholders of media, which Muse reads as other ids; a scale of logits."""
+    model = _copy(model_of(BY_LABEL[label]))
     ids = torch.tensor([[7, 9, 201, 202, 11]])
     logits = []
     for compile in (False, "openvino"):
@@ -316,6 +318,7 @@ def test_prompts_are_read_as_by_the_modules(
     where a second turn is read after the first."""
     monkeypatch.setattr(split_pass, "PART", size)
     monkeypatch.setattr(split_pass, "LEAST_PART", 1)
+    monkeypatch.setattr(split_pass, "FEW_SLOTS", WINDOW)
     backbone = Backbone.of(_copy(target(family)))
     prompt = backbone.encode(backbone.prepare(inputs(family, family.richest), max_new_tokens=1))
     assert len(set(prompt.lengths)) > 1
