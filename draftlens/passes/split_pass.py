@@ -7,9 +7,10 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from draftlens.models.kv_cache import KVCache
 from draftlens.models.layer_kinds import FULL, SLIDING, LayerKinds, within_window
 from draftlens.models.outer_model import ReplacingEmbedding
 from draftlens.models.prompt import Prompt
+from draftlens.models.prompt_blocks import ends_of_parts
 from draftlens.models.support import with_cache
 from draftlens.passes.structure import (
     check_pass,
@@ -47,7 +49,7 @@ ROWS, WIDTH, CAPACITY = 2, 3, 96
 """Sizes of the tensors that a pass is traced with. Their dimensions are variables afterwards."""
 
 PART = 256
-"""Most tokens of a row that are read at once."""
+"""Most tokens of a row that are read at once, but for those that attend to each other."""
 
 SCORES = 2**24
 """Most pairs of a query and a key in all heads of a layer: 64 MiB in float32."""
@@ -63,6 +65,24 @@ SHORT_WINDOW = 2
 
 SAMPLES = 8
 """Elements of each weight that are compared to notice that a model has changed."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Tokens that are appended to a cache, as `SplitPass` reads them.
+
+    Args:
+        visible: without windows.
+        further: inputs.
+        ahead: which later ones of these tokens each token attends to (`Prompt.ahead`).
+    """
+
+    embeds: Tensor
+    position_ids: Tensor
+    visible: Tensor
+    readers: Tensor
+    further: Sequence[Tensor] = ()
+    ahead: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 class SplitPasses(Passes):
@@ -94,6 +114,7 @@ class SplitPasses(Passes):
         self._layers = kept_by_layers(backbone)
         self._num_heads = backbone.text_config.num_attention_heads
         self._kinds = backbone.kinds
+        self._further = tuple(backbone.token_inputs(torch.zeros(1, 1, dtype=torch.long)))
         self._scale = backbone.scale
         embed = backbone.embed
         self._others = embed.others if isinstance(embed, ReplacingEmbedding) else {}
@@ -157,16 +178,21 @@ class SplitPasses(Passes):
         visible = _visible(mask, cache.lengths, slots, buffers[0][0].shape[2])
         readers = torch.arange(tokens.numel())
         embeds, further = self._read_tokens(tokens)
-        inputs = (embeds, position_ids, visible, readers)
-        return self._append(kinds, inputs, further, slots, buffers).view(*tokens.shape, -1)
+        given = Tokens(embeds, position_ids, visible, readers, further)
+        return self._append(kinds, given, slots, buffers).view(*tokens.shape, -1)
 
     def read(self, prompt: Prompt, cache: KVCache, num_logits: int) -> Tensor | None:
         """See `Passes.read`. Attention is written out in the graph, so a prompt is read in parts of
         at most `SCORES` pairs of a query and a key."""
         rows, length = prompt.embeds.shape[:2]
         reach = max(cache.lengths) + length
-        size = min(PART, SCORES // (self._num_heads * rows * reach))
-        if size < LEAST_PART or torch.is_autocast_enabled("cpu"):
+        most = SCORES // (self._num_heads * rows * reach)
+        if most < LEAST_PART or torch.is_autocast_enabled("cpu"):
+            return None
+        if prompt.further != set(self._further):
+            return None
+        parts = list(pairwise([0, *ends_of_parts(prompt, min(PART, most))]))
+        if any(end - start > most for start, end in parts):
             return None
         if not self._is_ready(prompt.position_ids.shape[:-2]):
             return None
@@ -180,8 +206,7 @@ class SplitPasses(Passes):
         logits: Tensor | None = None
         lengths = cache.lengths
         try:
-            for start in range(0, length, size):
-                end = min(start + size, length)
+            for start, end in parts:
                 is_here = (start <= last) & (last < end)
                 readers = (last - start + (end - start) * torch.arange(rows)[:, None])[is_here]
                 found = self._read_part(prompt, cache, buffers, start, end, readers)
@@ -212,8 +237,15 @@ class SplitPasses(Passes):
         )
         visible[..., reach:] = torch.ones(width, width, dtype=torch.bool).tril()
         slots = slots_of(cache.lengths, width, embeds.device)
-        inputs = (embeds, prompt.position_ids[..., start:end], visible, readers)
-        return self._append(self._kinds, inputs, (), slots, buffers)
+        given = Tokens(
+            embeds,
+            prompt.position_ids[..., start:end],
+            visible,
+            readers,
+            [prompt.extra[name][:, start:end] for name in self._further],
+            {kind: seen[:, start:end, start:end] for kind, seen in (prompt.ahead or {}).items()},
+        )
+        return self._append(self._kinds, given, slots, buffers)
 
     def _reserve(self, cache: KVCache) -> None:
         """Make the buffers of an empty cache."""
@@ -224,32 +256,25 @@ class SplitPasses(Passes):
             layer.update(keys, values)
 
     def _append(
-        self,
-        kinds: LayerKinds | None,
-        inputs: tuple[Tensor, Tensor, Tensor, Tensor],
-        further: Sequence[Tensor],
-        slots: Tensor,
-        buffers: Buffers,
+        self, kinds: LayerKinds | None, tokens: Tokens, slots: Tensor, buffers: Buffers
     ) -> Tensor:
-        """Run a pass with the first four inputs of `SplitPass`, without windows, and further inputs
-        of its tokens; write its keys and values to `slots` ``[B, T]`` of the buffers, and return
+        """Run a pass, write its keys and values to `slots` ``[B, T]`` of the buffers, and return
         its logits."""
-        embeds, position_ids, visible, readers = inputs
-        width = embeds.shape[1]
-        every = slice(0, visible.shape[-1] - width)
-        masks, part = _masks(kinds, visible), every
+        width = slots.shape[1]
+        every = slice(0, tokens.visible.shape[-1] - width)
+        masks, part = _masks(kinds, tokens.visible, tokens.ahead), every
         if kinds is not None and kinds.window:
             part = _slots_in_windows(masks[-1], width, kinds.window)
             masks[-1] = torch.cat([masks[-1][..., part], masks[-1][..., every.stop :]], -1)
         mask, *others = masks
-        given = (embeds, position_ids, mask, readers, *others, *further)
+        given = (tokens.embeds, tokens.position_ids, mask, tokens.readers, *others, *tokens.further)
         parts = [every] * len(self._layers)
         if kinds is not None:
             parts = [part if slides else every for slides in kinds.slides[: len(self._layers)]]
         states = [*buffers[0], *buffers[1]]
         cached = [layer[:, :, read] for layer, read in zip(states, parts * 2, strict=True)]
         with self._one_at_a_time:
-            function = self._functions[tuple(position_ids.shape[:-2])]
+            function = self._functions[tuple(tokens.position_ids.shape[:-2])]
             assert function is not None
             ready = [tensor.contiguous() for tensor in (*given, *cached)]
             logits, *new_states = function(ready)
@@ -369,19 +394,24 @@ def example_inputs(backbone: Backbone, axes: tuple[int, ...]) -> tuple[Tensor, .
     tokens = torch.zeros(ROWS, WIDTH, dtype=torch.long)
     positions = torch.zeros(*axes, ROWS, WIDTH, dtype=torch.long)
     visible = torch.ones(ROWS, 1, WIDTH, CAPACITY + WIDTH, dtype=torch.bool)
-    mask, *others = _masks(backbone.kinds, visible)
+    mask, *others = _masks(backbone.kinds, visible, {})
     others += backbone.token_inputs(tokens).values()
     readers = torch.arange(ROWS * WIDTH - 1)
     return (backbone.embed(tokens), positions, mask, readers, *others, *keys, *values)
 
 
-def _masks(kinds: LayerKinds | None, visible: Tensor) -> list[Tensor]:
-    """The masks of `SplitPass` by kind of layer. New tokens come after the cached ones, as in the
-    cache, so that windows end at the same tokens."""
-    if kinds is None or not kinds.window:
-        return [visible]
-    sliding = within_window(visible, kinds.window)
-    return [visible, sliding] if kinds.are_mixed else [sliding]
+def _masks(kinds: LayerKinds | None, visible: Tensor, ahead: Mapping[str, Tensor]) -> list[Tensor]:
+    """The masks of `SplitPass` by kind of layer, as `prompt_blocks.masks` has them. New tokens come
+    after the cached ones, as in the cache, so that windows end at the same tokens."""
+    masks = {"": visible}
+    if kinds is not None and kinds.window:
+        sliding = within_window(visible, kinds.window)
+        masks = {FULL: visible, SLIDING: sliding} if kinds.are_mixed else {"": sliding}
+    for kind, later in ((kind, ahead.get(kind, ahead.get(""))) for kind in masks):
+        if later is not None:
+            masks[kind] = masks[kind].clone()
+            masks[kind][..., -later.shape[-1] :] |= later[:, None]
+    return list(masks.values())
 
 
 def _slots_in_windows(mask: Tensor, width: int, window: int) -> slice:

@@ -43,9 +43,9 @@ pytestmark = pytest.mark.skipif(
 BY_NAME = {family.name: family for family in FAMILIES}
 BY_LABEL = {str(family): family for family in (*WINDOWED, *STOCK_FAMILIES)}
 
-OTHER_LAYERS = ("MistralText", "Gemma3", "Gemma4", "Cohere2Vision")
-"""All layers slide, or some. Gemma's prompts with pictures attend both ways; Gemma 4 has layers
-that share keys, inputs of tokens for each layer and capped logits."""
+OTHER_LAYERS = ("MistralText", "Gemma3", "Gemma4", "Cohere2Vision", "PaliGemma")
+"""All layers slide, some, or none. Prompts of Gemma with pictures attend both ways; Gemma 4 has
+layers that share keys, inputs of tokens for each layer and capped logits."""
 
 INT8 = "<Type: 'int8_t'>"
 
@@ -83,7 +83,7 @@ def test_every_family_answers_by_openvino(family: Family) -> None:
 @pytest.mark.parametrize("label", OTHER_LAYERS)
 def test_other_layers_answer_by_openvino(label: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A prompt longer than the window beside one that becomes so, with a picture where the family
-    has any; OpenVINO computes every pass, of prompts too where they are embeddings alone."""
+    has any. OpenVINO computes every pass, those of prompts in parts that divide no picture."""
     family = BY_LABEL[label]
     model = model_of(family)
     small = Backbone.of(noisy(model))
@@ -92,7 +92,8 @@ def test_other_layers_answer_by_openvino(label: str, monkeypatch: pytest.MonkeyP
     backbone = Backbone.of(_copy(model))
     attach([backbone], "openvino")
     assert isinstance(backbone.passes, OpenVinoPasses)
-    monkeypatch.setattr(Backbone, "forward_modules", _no_modules(backbone))
+    monkeypatch.setattr(Backbone, "_hidden", _no_modules(backbone))
+    monkeypatch.setattr(split_pass, "PART", 5)
     monkeypatch.setattr(split_pass, "FEW_SLOTS", WINDOW)
     for method in ("chain5", "eagle"):
         request = Request(given, method=METHODS[method], options={"max_new_tokens": NEW})
@@ -102,14 +103,14 @@ def test_other_layers_answer_by_openvino(label: str, monkeypatch: pytest.MonkeyP
 
 
 def _no_modules(backbone: Backbone) -> Any:
-    """`Backbone.forward_modules` that refuses passes of one model."""
-    compute = Backbone.forward_modules
+    """`Backbone._hidden` that refuses passes of one model."""
+    compute = Backbone._hidden
 
-    def forward(self: Backbone, *arguments: Any) -> torch.Tensor:
+    def hidden(self: Backbone, *arguments: Any) -> torch.Tensor:
         assert self.model is not backbone.model
         return compute(self, *arguments)
 
-    return forward
+    return hidden
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -343,7 +344,7 @@ def test_what_reads_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
     and where the pairs of a long prompt would take much memory."""
     with_features, family = BY_NAME["qwen3_vl"], BY_NAME["llava"]
     assert _parts_read(family, "plain") == [True]
-    assert _parts_read(with_features, "plain") == []
+    assert _parts_read(with_features, "plain") == [False]
     assert _parts_read(family, {"method": "specvlm", "draft": "self"}) == []
     monkeypatch.setattr(split_pass, "SCORES", 1000)
     assert _parts_read(family, "plain") == [False]

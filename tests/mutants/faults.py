@@ -2032,10 +2032,17 @@ FAULTS = (
         OTHER_LOGITS,
     ),
     Fault(
+        "OpenVINO: tokens of a prompt attend to no later ones",
+        "draftlens/passes/split_pass.py",
+        "        if later is not None:\n",
+        "        if False:\n",
+        OTHER_LAYERS,
+    ),
+    Fault(
         "OpenVINO: features between layers are left out of a prompt",
-        "draftlens/models/adapter.py",
-        "            or not part.is_plain\n",
-        "",
+        "draftlens/passes/split_pass.py",
+        "if prompt.further != set(self._further):",
+        "if False:",
         READ_BY_OPENVINO,
     ),
     Fault(
