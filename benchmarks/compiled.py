@@ -6,6 +6,7 @@
     python benchmarks/compiled.py engines --layers 24
     python benchmarks/compiled.py memory
     python benchmarks/compiled.py reading
+    python benchmarks/compiled.py windows
     python benchmarks/compiled.py families
     python benchmarks/compiled.py start
 
@@ -24,6 +25,7 @@ PARTS = {
     "engines": "compiled_parts.engines",
     "memory": "compiled_parts.memory",
     "reading": "compiled_parts.reading",
+    "windows": "compiled_parts.windows",
     "families": "compiled_parts.families",
     "start": "compiled_parts.start",
 }

@@ -297,12 +297,7 @@ class Backbone:
     ) -> Tensor | None:
         """Append a prompt or a part of one by `passes`; its logits, or None to let the modules read
         it."""
-        if (
-            attention is not None
-            or not part.is_plain
-            or not cache.is_local
-            or self._lock.is_watching()
-        ):
+        if attention is not None or not cache.is_local or self._lock.is_watching():
             return None
         with self._passing():
             logits = self.passes.read(part, cache, num_logits)
@@ -496,4 +491,4 @@ class Backbone:
 
     def token_inputs(self, tokens: Tensor | None) -> dict[str, Tensor]:
         """Further arguments of the language model for text tokens ``[..., T]``, if any."""
-        return self.kinds.token_inputs(self, tokens) if self.kinds else {}
+        return self.kinds.token_inputs(self.decoder, self.embed, tokens) if self.kinds else {}

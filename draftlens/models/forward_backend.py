@@ -44,8 +44,9 @@ class Passes:
 
     def read(self, prompt: Prompt, cache: KVCache, num_logits: int) -> Tensor | None:
         """Append a prompt, or a part of one, to the cache: logits ``[B, K, V]`` after each row's
-        last K tokens, or None, with nothing read, to let the modules compute them. Keys and values
-        are written after each row's length; the lengths stay as they are."""
+        last K tokens, or None, with nothing read, to let the modules compute them, as for prompts
+        with tensors that it does not know (`Prompt.further`, `Prompt.ahead`). Keys and values are
+        written after each row's length; the lengths stay as they are."""
         return None
 
     def run_chain(

@@ -135,14 +135,13 @@ class LayerKinds:
             sliding = sliding[..., cache.first_seen :].contiguous()
         return sliding
 
-    def token_inputs(self, backbone: Any, tokens: Tensor | None) -> dict[str, Tensor]:
+    def token_inputs(self, decoder: Any, embed: Any, tokens: Tensor | None) -> dict[str, Tensor]:
         """Further arguments of a language model for text tokens ``[..., T]``, if any."""
-        decoder = backbone.decoder
         made = getattr(decoder, f"get_{TOKEN_INPUTS}", None)
         if tokens is None or made is None or not decoder.config.hidden_size_per_layer_input:
             return {}
-        if isinstance(backbone.embed, ReplacingEmbedding):
-            tokens = backbone.embed.ids(tokens)
+        if isinstance(embed, ReplacingEmbedding):
+            tokens = embed.ids(tokens)
         return {TOKEN_INPUTS: made(tokens)}
 
 

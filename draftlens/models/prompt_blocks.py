@@ -132,6 +132,26 @@ def end_of_part(prompt: Prompt, row: int, start: int, most: int) -> int:
     return first if first > end else int(ends[ends <= end].max())
 
 
+def ends_of_parts(prompt: Prompt, most: int) -> list[int]:
+    """Where parts end in which all rows of a prompt are read together: after at most `most` tokens,
+    or after the first block if that is longer."""
+    length = prompt.embeds.shape[1]
+    is_end = torch.ones(length + 1, dtype=torch.bool)
+    for row, own in enumerate(prompt.lengths if prompt.ahead is not None else ()):
+        is_closed = torch.zeros(length + 1, dtype=torch.bool)
+        is_closed[block_ends(prompt, row)] = True
+        is_closed[own:] = True
+        is_end &= is_closed
+    ends: list[int] = []
+    start = last = 0
+    for place in is_end[1:].nonzero().flatten().add(1).tolist():
+        if place - start > most and last > start:
+            ends.append(last)
+            start = last
+        last = place
+    return [*ends, length]
+
+
 def with_blocks(prompt: Prompt, row: int, digests: list[bytes]) -> list[bytes]:
     """Digests of a row's tokens, each with those of its whole block: the keys of a token follow
     from later tokens of the block, too."""

@@ -48,6 +48,10 @@ class PassEngine:
     quantizations: ClassVar[tuple[str, ...]] = ()
     """Values of its option `quantization`, which the passes of a draft may have."""
 
+    knows_kinds: ClassVar[bool] = False
+    """Whether it has masks for each kind of layer, keys that layers share and inputs of tokens for
+    each layer, scales and caps of logits, and ids that a model reads as others."""
+
     @property
     def label(self) -> str:
         """The engine's name in messages."""
@@ -86,6 +90,7 @@ class ModuleEngine(PassEngine):
     """The modules of the model."""
 
     label: ClassVar[str] = "the modules"
+    knows_kinds: ClassVar[bool] = True
 
     def refusal(self, backbone: Backbone) -> str | None:
         return None
@@ -287,8 +292,9 @@ def _made(backbone: Backbone, engine: PassEngine, automatic: bool = False) -> Pa
 
 
 def _beyond(engine: PassEngine, backbone: Backbone) -> str:
-    """Why no engine but the modules computes the passes of a model; empty if one may."""
-    if isinstance(engine, ModuleEngine):
+    """Why an engine that knows full attention alone does not compute the passes of a model; empty
+    if it may."""
+    if engine.knows_kinds:
         return ""
     if backbone.kinds is not None:
         return "some of its layers have sliding windows or share keys"

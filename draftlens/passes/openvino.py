@@ -43,7 +43,7 @@ LEAST = 8 * 2**20
 MEMORY = 1.2
 """Free memory that the copy of the weights needs, in sizes of the weights."""
 
-FORMAT = 3
+FORMAT = 4
 """Version of the graphs; those of another version are traced again."""
 
 WEIGHT = "weight:"
@@ -69,6 +69,7 @@ class OpenVinoEngine(PassEngine):
 
     quantizations: ClassVar[tuple[str, ...]] = (INT8,)
     label: ClassVar[str] = "OpenVINO"
+    knows_kinds: ClassVar[bool] = True
 
     quantization: str = ""
 
@@ -269,7 +270,7 @@ def traced_graph(backbone: Backbone, axes: tuple[int, ...]) -> Any:
     from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 
     inputs = example_inputs(backbone, axes)
-    module = SplitPass(backbone.model, backbone.divisor).eval()
+    module = SplitPass(backbone).eval()
     # Tracing is deprecated in favour of torch.export, which takes minutes here.
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")

@@ -85,6 +85,8 @@ PRODUCTS = ("tests/unit/models/test_products.py",)
 WINDOWS = ("tests/unit/models/test_layer_kinds.py",)
 GROUPED = ("tests/unit/models/attention/test_gqa.py",)
 READ_BY_OPENVINO = ("tests/exact/test_openvino.py", "-k", "prompts")
+OTHER_LAYERS = _only("tests/exact/test_openvino.py", "other_layers")
+OTHER_LOGITS = _only("tests/exact/test_openvino.py", "around_the_graph")
 MIXED = ("tests/exact/test_mixed.py",)
 PASS_ENGINES = ("tests/unit/passes/test_base.py",)
 COMPILED_PRODUCTS = _only("tests/unit/passes/inductor/test_compiler.py", "onednn")
@@ -1988,10 +1990,59 @@ FAULTS = (
         READ_BY_OPENVINO,
     ),
     Fault(
+        "OpenVINO: layers have the masks of the other kind",
+        "draftlens/passes/split_pass.py",
+        "mask = {FULL: visible, SLIDING: sliding}",
+        "mask = {FULL: sliding, SLIDING: visible}",
+        OTHER_LAYERS,
+    ),
+    Fault(
+        "OpenVINO: the check of a function crosses no window",
+        "draftlens/passes/split_pass.py",
+        "backbone.kinds = replace(kinds, window=SHORT_WINDOW)",
+        "pass",
+        _only("tests/exact/test_openvino.py", "wrong_layers"),
+    ),
+    Fault(
+        "OpenVINO: sliding layers read the first slots of a cache",
+        "draftlens/passes/split_pass.py",
+        "slice(start, start + size)",
+        "slice(0, size)",
+        READ_BY_OPENVINO,
+    ),
+    Fault(
+        "OpenVINO: layers that share keys read what is cached of the first one",
+        "draftlens/passes/split_pass.py",
+        "            if layer.keys is key:\n",
+        "            if True:\n",
+        OTHER_LAYERS,
+    ),
+    Fault(
+        "OpenVINO: logits are neither scaled nor capped",
+        "draftlens/passes/split_pass.py",
+        "self._scale(logits) if self._scale is not None else logits.clone()",
+        "logits.clone()",
+        OTHER_LOGITS,
+    ),
+    Fault(
+        "OpenVINO: placeholders in an answer are read as they are",
+        "draftlens/passes/split_pass.py",
+        "        if self._others:\n",
+        "        if False:\n",
+        OTHER_LOGITS,
+    ),
+    Fault(
+        "OpenVINO: tokens of a prompt attend to no later ones",
+        "draftlens/passes/split_pass.py",
+        "        if later is not None:\n",
+        "        if False:\n",
+        OTHER_LAYERS,
+    ),
+    Fault(
         "OpenVINO: features between layers are left out of a prompt",
-        "draftlens/models/adapter.py",
-        "            or not part.is_plain\n",
-        "",
+        "draftlens/passes/split_pass.py",
+        "if prompt.further != set(self._further):",
+        "if False:",
         READ_BY_OPENVINO,
     ),
     Fault(
