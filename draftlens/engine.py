@@ -15,7 +15,7 @@ from draftlens.async_answer import AsyncAnswer
 from draftlens.batch.map import ClipAnswer, MapOptions, map_clips
 from draftlens.chat import Chat
 from draftlens.core.errors import InputError
-from draftlens.core.names import IMAGE_PROMPT, VIDEO_PROMPT
+from draftlens.core.names import AUTO, IMAGE_PROMPT, VIDEO_PROMPT
 from draftlens.core.options import wrong
 from draftlens.core.prefill_readings import NO_FEATURES, FeatureSpec
 from draftlens.core.result import Chunk, Result
@@ -37,6 +37,7 @@ from draftlens.methods.base import (
     resolve,
     with_prefill,
 )
+from draftlens.models.adapter import Backbone
 from draftlens.models.load import Loaded, as_pair
 from draftlens.models.prompt_cache import PromptCache
 from draftlens.options import (
@@ -74,7 +75,8 @@ class Engine:
             tokenizer.
         prefill: how the target reads prompts, whatever the method; None for the method's own way.
         notice: why there is no draft although one was requested or expected; else empty.
-        compile: whether decode forwards run as compiled code; see `load`.
+        compile: what computes decode forwards; see `load`. By default (`"auto"`) models of another
+            engine keep what computes theirs.
         prompt_cache: remembers prompts and media for later calls; see `load`.
 
     Raises:
@@ -98,7 +100,7 @@ class Engine:
         draft_processor: Any = None,
         prefill: Any = None,
         notice: str = "",
-        compile: Compile = False,
+        compile: Compile = AUTO,
         prompt_cache: PromptCache | int | str | None = None,
     ) -> None:
         check_compile(compile)
@@ -110,7 +112,10 @@ class Engine:
         check_drafting(self.method, self.models)
         self.prefill = prefill
         self.processors = Processors(self.target, self.draft)
-        if compile:
+        if compile == AUTO:
+            kept = [given.backbone for given in (target, draft) if isinstance(given, Loaded)]
+            attach(self._backbones, AUTO, kept=kept)
+        elif compile:
             self.compile(compile)
         self.prompt_cache = PromptCache.of(prompt_cache)
         if self.prompt_cache is not None:
@@ -134,15 +139,15 @@ class Engine:
                 each model the first engine of `passes.base.BY_PREFERENCE` that suits it, and
                 compiles nothing for minutes. False takes the models' modules again.
             draft_quantization: `"int8"` gives the draft 8-bit weights in the passes of an engine
-                that has them, which halves the time of a draft token and changes no answer.
+                that has them, which halves the time of a draft token and changes no answer, and
+                `"none"` those of its model. None is `"int8"` with mode `"auto"` where the processor
+                multiplies 8-bit integers, else `"none"`.
 
         Raises:
             ConfigError: the mode is another one, or its engine is not installed.
         """
-        models = [self.target] if self.draft is None else [self.target, self.draft]
-        backbones = [model.backbone for model in models]
-        attach(backbones, mode, draft_quantization)
-        for backbone in backbones:
+        attach(self._backbones, mode, draft_quantization)
+        for backbone in self._backbones:
             backbone.passes.prepare()
 
     def generate(
@@ -407,6 +412,11 @@ class Engine:
         """The models as methods take them."""
         draft = None if self.draft is None else self.draft.backbone
         return Models(self.target.backbone, draft)
+
+    @property
+    def _backbones(self) -> list[Backbone]:
+        models = (self.target, self.draft)
+        return [model.backbone for model in models if model is not None]
 
     @cached_property
     def scheduler(self) -> Scheduler:
