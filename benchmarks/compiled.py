@@ -8,6 +8,7 @@
     python benchmarks/compiled.py reading
     python benchmarks/compiled.py families
     python benchmarks/compiled.py start
+    python benchmarks/compiled.py default
 
 Every part is a module of `compiled_parts` with a `BENCHMARK` that reads the options after its name
 and writes its own report, `benchmarks/results/compiled_PART.json` and `.md`.
@@ -26,6 +27,7 @@ PARTS = {
     "reading": "compiled_parts.reading",
     "families": "compiled_parts.families",
     "start": "compiled_parts.start",
+    "default": "compiled_parts.default",
 }
 """Modules by name."""
 
