@@ -19,7 +19,6 @@ from draftlens.engine import Engine
 from draftlens.media import Limits
 from draftlens.media.limits import is_url
 
-
 FEW_TOKENS = 64
 """Most tokens of a single answer that saves less time than the start of passes takes."""
 

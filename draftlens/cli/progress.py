@@ -42,6 +42,8 @@ def spinner(description: str, quiet: bool = False, after: float = 0.0) -> Iterat
     status = error_console.status(Text(description))
     timer = Timer(after, status.start)
     timer.start()
+    if not after:
+        timer.join()
     try:
         yield
     finally:
