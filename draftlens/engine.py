@@ -49,7 +49,7 @@ from draftlens.options import (
     completed_options,
     split_options,
 )
-from draftlens.passes import Compile, attach, check_compile
+from draftlens.passes import Compile, attach, check_compile, is_attached
 from draftlens.pruning import Choice
 from draftlens.request import Request, check_for_models
 from draftlens.scheduling import Scheduler, SchedulerLimits
@@ -113,9 +113,8 @@ class Engine:
         self.prefill = prefill
         self.processors = Processors(self.target, self.draft)
         if compile == AUTO:
-            kept = [given.backbone for given in (target, draft) if isinstance(given, Loaded)]
-            attach(self._backbones, AUTO, kept=kept)
-        elif compile:
+            attach(self._backbones, AUTO, kept=[*filter(is_attached, self._backbones)])
+        else:
             self.compile(compile)
         self.prompt_cache = PromptCache.of(prompt_cache)
         if self.prompt_cache is not None:

@@ -148,7 +148,9 @@ def pop_pass_quantization(words: dict[str, Any], compile: Compile) -> str | None
     it: the model is loaded in full. With `"auto"` that is so for a draft in float32 on the CPU.
     Raises `ConfigError` if the engine is not installed."""
     quantization = words.get("draft_quantization")
-    if quantization is False or quantization == UNQUANTIZED:
+    if not isinstance(quantization, str | bool):
+        return None
+    if quantization in (UNQUANTIZED, False):
         words.pop("draft_quantization")
         return UNQUANTIZED
     if quantization not in quantizations_of(compile):

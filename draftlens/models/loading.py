@@ -184,7 +184,7 @@ class LoadOptions:
                 f"unknown device_map {self.device_map!r}; known: {', '.join(DEVICE_MAPS)}, or a "
                 "mapping of modules to devices"
             )
-        if self.quantization is False or self.quantization == UNQUANTIZED:
+        if isinstance(self.quantization, str | bool) and self.quantization in (UNQUANTIZED, False):
             object.__setattr__(self, "quantization", None)
         _check_quantization(self.quantization)
 

@@ -16,6 +16,7 @@ from draftlens.passes.base import (
     chosen,
     describe_passes,
     engine_of,
+    is_attached,
     quantizations_of,
 )
 
@@ -33,5 +34,6 @@ __all__ = [
     "chosen",
     "describe_passes",
     "engine_of",
+    "is_attached",
     "quantizations_of",
 ]

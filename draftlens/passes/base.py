@@ -121,14 +121,23 @@ class Choice:
 
 @dataclass
 class _Made:
-    """What was made for a model: passes by engine, why others made none, and what was said; the
-    adapters by which it is a target; where `"auto"` has found nothing but its modules; and whether
-    a call has run it (`attach_for_call`)."""
+    """What was made for a model.
+
+    Args:
+        passes: by engine.
+        failures: why others made none.
+        said: what was written to the log.
+        targets, attached: the adapters by which it is a target, and all that `attach` has seen.
+        by_modules: where `"auto"` has found nothing but its modules.
+        was_called: whether a call has run it (`attach_for_call`).
+        lock: held while passes are made.
+    """
 
     passes: dict[PassEngine, Passes] = field(default_factory=dict)
     failures: dict[PassEngine, str] = field(default_factory=dict)
     said: set[str] = field(default_factory=set)
     targets: WeakSet[Backbone] = field(default_factory=WeakSet)
+    attached: WeakSet[Backbone] = field(default_factory=WeakSet)
     by_modules: dict[tuple[Any, ...], Choice] = field(default_factory=dict)
     was_called: bool = False
     lock: ForkLock = field(default_factory=ForkLock)
@@ -206,10 +215,11 @@ def attach(
     check_compile(compile)
     check_quantization(draft_quantization, compile)
     for number, backbone in enumerate(backbones):
-        targets = _MADE.get_or_make(backbone.model, _Made).targets
+        made = _MADE.get_or_make(backbone.model, _Made)
+        made.attached.add(backbone)
         if number == 0:
-            targets.add(backbone)
-        is_target = backbone in targets
+            made.targets.add(backbone)
+        is_target = backbone in made.targets
         quantization = UNQUANTIZED if is_target else draft_quantization
         if backbone in kept and not (is_target and backbone.passes.quantization):
             continue
@@ -224,6 +234,11 @@ def attach(
             _say_once(backbone, logging.INFO, f"passes of {backbone.name} run by {choice}")
         else:
             attach_engine(backbone, _engine(_name(compile), quantization))
+
+
+def is_attached(backbone: Backbone) -> bool:
+    """Whether what computes the passes of a model has been settled."""
+    return backbone in _MADE.get_or_make(backbone.model, _Made).attached
 
 
 def attach_for_call(backbones: Sequence[Backbone], compile: Compile) -> None:

@@ -94,7 +94,7 @@ def test_pages_are_read_by_compiled_passes(
     models = []
 
     def attach(backbones: list[Any], compile: object, draft_quantization: object) -> None:
-        models.extend(backbone.model for backbone in backbones)
+        models[:] = [backbone.model for backbone in backbones]
         attach_static(backbones, compile)
 
     monkeypatch.setattr("draftlens.engine.attach", attach)

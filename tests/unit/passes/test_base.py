@@ -22,6 +22,7 @@ from draftlens.core.errors import ConfigError
 from draftlens.load_engine import pop_pass_quantization
 from draftlens.models.adapter import Backbone
 from draftlens.models.forward_backend import EAGER, Passes
+from draftlens.models.load import Loaded
 from draftlens.models.loading import LoadOptions
 from draftlens.passes import (
     BY_MODULES,
@@ -301,8 +302,17 @@ def test_models_of_another_engine_keep_their_passes() -> None:
     passes = first.target.backbone.passes = Passes()
     second = draftlens.Engine(first.target, first.draft)
     assert second.target.backbone.passes is passes
-    draftlens.Engine(first.target, first.draft, compile="modules")
+    draftlens.Engine(first.target, first.draft, compile=False)
     assert first.target.backbone.passes is EAGER
+
+
+def test_what_a_pair_that_is_only_loaded_runs_by_is_chosen(
+    pair: tuple[Backbone, Backbone],
+) -> None:
+    """Models have no passes of another engine before an engine has had them."""
+    target, draft = (Loaded("name", each, FAMILIES[0].processor()) for each in pair)
+    draftlens.Engine(target, draft)
+    assert [engine_of(each) for each in pair] == [RoundingEngine(), RoundingEngine("int8")]
 
 
 def test_every_entry_point_chooses_by_default() -> None:
