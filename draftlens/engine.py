@@ -49,7 +49,7 @@ from draftlens.options import (
     completed_options,
     split_options,
 )
-from draftlens.passes import Compile, attach, check_compile, is_attached
+from draftlens.passes import Compile, attach, check_compile
 from draftlens.pruning import Choice
 from draftlens.request import Request, check_for_models
 from draftlens.scheduling import Scheduler, SchedulerLimits
@@ -113,7 +113,7 @@ class Engine:
         self.prefill = prefill
         self.processors = Processors(self.target, self.draft)
         if compile == AUTO:
-            attach(self._backbones, AUTO, kept=[*filter(is_attached, self._backbones)])
+            attach(self._backbones, AUTO, keeps=True)
         else:
             self.compile(compile)
         self.prompt_cache = PromptCache.of(prompt_cache)

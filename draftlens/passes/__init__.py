@@ -16,7 +16,6 @@ from draftlens.passes.base import (
     chosen,
     describe_passes,
     engine_of,
-    is_attached,
     quantizations_of,
 )
 
@@ -34,6 +33,5 @@ __all__ = [
     "chosen",
     "describe_passes",
     "engine_of",
-    "is_attached",
     "quantizations_of",
 ]

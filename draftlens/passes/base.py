@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from draftlens.core.errors import ConfigError
 from draftlens.core.locks import ForkLock
@@ -127,7 +127,7 @@ class _Made:
         passes: by engine.
         failures: why others made none.
         said: what was written to the log.
-        targets, attached: the adapters by which it is a target, and all that `attach` has seen.
+        roles: by the adapters that `attach` has seen, whether they are those of a target.
         by_modules: where `"auto"` has found nothing but its modules.
         was_called: whether a call has run it (`attach_for_call`).
         lock: held while passes are made.
@@ -136,8 +136,7 @@ class _Made:
     passes: dict[PassEngine, Passes] = field(default_factory=dict)
     failures: dict[PassEngine, str] = field(default_factory=dict)
     said: set[str] = field(default_factory=set)
-    targets: WeakSet[Backbone] = field(default_factory=WeakSet)
-    attached: WeakSet[Backbone] = field(default_factory=WeakSet)
+    roles: WeakKeyDictionary[Backbone, bool] = field(default_factory=WeakKeyDictionary)
     by_modules: dict[tuple[Any, ...], Choice] = field(default_factory=dict)
     was_called: bool = False
     lock: ForkLock = field(default_factory=ForkLock)
@@ -196,7 +195,7 @@ def attach(
     backbones: Sequence[Backbone],
     compile: Compile,
     draft_quantization: str | None = None,
-    kept: Collection[Backbone] = (),
+    keeps: bool = False,
 ) -> None:
     """Let models compute their decode forwards by an engine, or by their modules again.
 
@@ -207,7 +206,8 @@ def attach(
         draft_quantization: of the weights in the draft's passes (`PassEngine.quantizations`);
             `UNQUANTIZED` for none, and None for none too, but with `"auto"` for those that are
             faster here. A model that is a target as well has none.
-        kept: of them those whose passes stay as they are, except for rounded ones of a target.
+        keeps: whether models that were attached before keep what computes their passes, except for
+            8-bit weights of a draft that is a target now.
 
     Raises:
         ConfigError: a value is unknown or cannot be used.
@@ -215,19 +215,15 @@ def attach(
     check_compile(compile)
     check_quantization(draft_quantization, compile)
     for number, backbone in enumerate(backbones):
-        made = _MADE.get_or_make(backbone.model, _Made)
-        made.attached.add(backbone)
-        if number == 0:
-            made.targets.add(backbone)
-        is_target = backbone in made.targets
-        quantization = UNQUANTIZED if is_target else draft_quantization
-        if backbone in kept and not (is_target and backbone.passes.quantization):
+        roles = _MADE.get_or_make(backbone.model, _Made).roles
+        stays = keeps and backbone in roles
+        roles[backbone] = is_target = number == 0 or roles.get(backbone, False)
+        if stays and not (is_target and backbone.passes.quantization):
             continue
+        quantization = UNQUANTIZED if is_target else draft_quantization
         if backbone.plain_only:  # its passes are not those of the modules
             if compile and compile != AUTO:
-                name, reason = _name(compile), backbone.plain_only
-                text = f"passes of {backbone.name} do not run by {name}: {reason}"
-                _say_once(backbone, logging.WARNING, text)
+                _say_refusal(backbone, _name(compile), backbone.plain_only)
         elif compile == AUTO:
             choice = chosen(backbone, quantization)
             backbone.passes = choice.passes
@@ -236,22 +232,14 @@ def attach(
             attach_engine(backbone, _engine(_name(compile), quantization))
 
 
-def is_attached(backbone: Backbone) -> bool:
-    """Whether what computes the passes of a model has been settled."""
-    return backbone in _MADE.get_or_make(backbone.model, _Made).attached
-
-
 def attach_for_call(backbones: Sequence[Backbone], compile: Compile) -> None:
     """As `attach`, for a call with models that the caller holds. The first call of a model may be
     the only one: with `"auto"` it runs by what is there, and the next one prepares passes."""
-    kept: Collection[Backbone] = ()
-    if compile == AUTO:
-        made = [_MADE.get_or_make(backbone.model, _Made) for backbone in backbones]
-        if not all(each.was_called or each.passes for each in made):
-            kept = backbones
-        for each in made:
-            each.was_called = True
-    attach(backbones, compile, kept=kept)
+    made = [_MADE.get_or_make(backbone.model, _Made) for backbone in backbones]
+    if compile != AUTO or all(each.was_called or each.passes for each in made):
+        attach(backbones, compile)
+    for each in made:
+        each.was_called = True
 
 
 def attach_engine(backbone: Backbone, engine: PassEngine) -> None:
@@ -262,8 +250,7 @@ def attach_engine(backbone: Backbone, engine: PassEngine) -> None:
         backbone.passes = passes
         _MADE.get_or_make(backbone.model, _Made).by_modules.clear()  # code may be on disk now
         return
-    text = f"passes of {backbone.name} do not run by {engine.label}: {passes}"
-    _say_once(backbone, logging.WARNING, text)
+    _say_refusal(backbone, engine.label, passes)
 
 
 def engine_of(backbone: Backbone) -> PassEngine:
@@ -381,6 +368,11 @@ def _beyond(engine: PassEngine, backbone: Backbone) -> str:
     if isinstance(backbone.embed, ReplacingEmbedding):
         return "it reads placeholders of media in answers as other tokens"
     return ""
+
+
+def _say_refusal(backbone: Backbone, engine: str, reason: str) -> None:
+    text = f"passes of {backbone.name} do not run by {engine}: {reason}"
+    _say_once(backbone, logging.WARNING, text)
 
 
 def _say_once(backbone: Backbone, level: int, text: str) -> None:

@@ -2088,8 +2088,8 @@ FAULTS = (
     Fault(
         "compile auto: the first call of a model prepares passes",
         "draftlens/passes/base.py",
-        "if not all(each.was_called or each.passes for each in made):",
-        "if False:",
+        "if compile != AUTO or all(each.was_called or each.passes for each in made):",
+        "if True:",
         PASS_ENGINES,
     ),
     Fault(

@@ -272,7 +272,7 @@ def test_a_target_never_has_the_rounded_weights_of_a_draft(
     later = Backbone(draft.model)
     attach([target, later], "auto")
     assert later.passes.quantization == "int8"
-    attach([later], "auto", kept=[later])
+    attach([later], "auto", keeps=True)
     assert later.passes.quantization == ""
 
 
