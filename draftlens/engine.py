@@ -37,7 +37,6 @@ from draftlens.methods.base import (
     resolve,
     with_prefill,
 )
-from draftlens.models.adapter import Backbone
 from draftlens.models.load import Loaded, as_pair
 from draftlens.models.prompt_cache import PromptCache
 from draftlens.options import (
@@ -49,7 +48,7 @@ from draftlens.options import (
     completed_options,
     split_options,
 )
-from draftlens.passes import Compile, attach, check_compile
+from draftlens.passes import Compile, attach
 from draftlens.pruning import Choice
 from draftlens.request import Request, check_for_models
 from draftlens.scheduling import Scheduler, SchedulerLimits
@@ -103,7 +102,6 @@ class Engine:
         compile: Compile = AUTO,
         prompt_cache: PromptCache | int | str | None = None,
     ) -> None:
-        check_compile(compile)
         models = as_pair(target, draft, processor, draft_processor)
         self.target: Loaded = models[0]
         self.draft: Loaded | None = models[1]
@@ -112,10 +110,7 @@ class Engine:
         check_drafting(self.method, self.models)
         self.prefill = prefill
         self.processors = Processors(self.target, self.draft)
-        if compile == AUTO:
-            attach(self._backbones, AUTO, keeps=True)
-        else:
-            self.compile(compile)
+        self.compile(compile, keeps=compile == AUTO)
         self.prompt_cache = PromptCache.of(prompt_cache)
         if self.prompt_cache is not None:
             self.attach(self.prompt_cache)
@@ -126,7 +121,9 @@ class Engine:
             if model is not None:
                 model.backbone.prompt_cache = prompt_cache
 
-    def compile(self, mode: Compile = True, draft_quantization: str | None = None) -> None:
+    def compile(
+        self, mode: Compile = True, draft_quantization: str | None = None, keeps: bool = False
+    ) -> None:
         """Let an engine of passes compute the decode forwards of the models.
 
         What is compiled depends on the number of threads (`torch.set_num_threads`): set it before.
@@ -141,12 +138,14 @@ class Engine:
                 that has them, which halves the time of a draft token and changes no answer, and
                 `"none"` those of its model. None is `"int8"` with mode `"auto"` where the processor
                 multiplies 8-bit integers, else `"none"`.
+            keeps: whether models that another engine has had keep what computes their passes.
 
         Raises:
             ConfigError: the mode is another one, or its engine is not installed.
         """
-        attach(self._backbones, mode, draft_quantization)
-        for backbone in self._backbones:
+        backbones = [model.backbone for model in (self.target, self.draft) if model is not None]
+        attach(backbones, mode, draft_quantization, keeps)
+        for backbone in backbones:
             backbone.passes.prepare()
 
     def generate(
@@ -411,11 +410,6 @@ class Engine:
         """The models as methods take them."""
         draft = None if self.draft is None else self.draft.backbone
         return Models(self.target.backbone, draft)
-
-    @property
-    def _backbones(self) -> list[Backbone]:
-        models = (self.target, self.draft)
-        return [model.backbone for model in models if model is not None]
 
     @cached_property
     def scheduler(self) -> Scheduler:
