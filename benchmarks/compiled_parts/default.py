@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -98,7 +98,7 @@ def starts(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 def decoding(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Seconds of an answer by engine and method."""
-    target, draft = (shape for shape in DECODE_PAIR)
+    target, draft = DECODE_PAIR
     models = [Backbone(random_model(*target, VOCABULARY))]
     models.append(ReplayedDraft(random_model(*draft, VOCABULARY)))
     answer = run_stock(models[0], prompt(), max_new_tokens=args.max_new_tokens).tokens[0]
@@ -125,12 +125,14 @@ def decoding(args: argparse.Namespace) -> list[dict[str, Any]]:
     ]
 
 
-def measure(args: argparse.Namespace) -> Report:
+def measure(args: argparse.Namespace) -> Iterator[Report]:
     """Starts and decoding; with `--start` the figures of this process are printed."""
     if args.start:
         print(json.dumps(start(args)))
         raise SystemExit(0)
-    return {"starts": starts(args), "decoding": decoding(args)}
+    report: Report = {"starts": starts(args)}
+    yield report
+    yield {**report, "decoding": decoding(args)}
 
 
 def page(report: Report) -> list[str]:
@@ -143,6 +145,14 @@ def page(report: Report) -> list[str]:
         "long answer": "{long:.2f}",
         "all": lambda row: f"{row['preparing'] + row['long']:.1f}",
     }
+    labels = {row["start"]: row["passes"] for row in report["starts"]}
+    named = ", ".join(f"{name}: {label}" for name, label in labels.items())
+    blocks = [
+        table(medians(report["starts"], "start"), columns),
+        f"Passes of target and draft: {named}.",
+    ]
+    if "decoding" not in report:
+        return blocks
     tokens = report["environment"]["max_new_tokens"]
     rates = {
         (row["engine"], row["method"]): tokens / statistics.median(row["seconds"])
@@ -154,12 +164,8 @@ def page(report: Report) -> list[str]:
         rate = rates[engine, method]
         return f"{rate:.1f} ({rate / slow[method]:.2f})"
 
-    labels = {row["start"]: row["passes"] for row in report["starts"]}
     return [
-        table(medians(report["starts"], "start"), columns),
-        "Passes of target and draft: "
-        + ", ".join(f"{name}: {label}" for name, label in labels.items())
-        + ".",
+        *blocks,
         "Tokens each second, and in brackets over the modules:",
         grid("", ENGINES, METHODS, cell),
     ]
