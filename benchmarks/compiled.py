@@ -9,6 +9,7 @@
     python benchmarks/compiled.py windows
     python benchmarks/compiled.py families
     python benchmarks/compiled.py start
+    python benchmarks/compiled.py default
 
 Every part is a module of `compiled_parts` with a `BENCHMARK` that reads the options after its name
 and writes its own report, `benchmarks/results/compiled_PART.json` and `.md`.
@@ -28,6 +29,7 @@ PARTS = {
     "windows": "compiled_parts.windows",
     "families": "compiled_parts.families",
     "start": "compiled_parts.start",
+    "default": "compiled_parts.default",
 }
 """Modules by name."""
 

@@ -20,9 +20,11 @@ class Passes:
 
     Attributes:
         engine: what made it (`passes.base.PassEngine`); None if nothing did.
+        quantization: of its weights, which the model does not have; empty for the model's own.
     """
 
     engine: Any = None
+    quantization: str = ""
 
     @property
     def label(self) -> str:

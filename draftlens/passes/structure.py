@@ -182,6 +182,12 @@ def folder_of(backbone: Backbone, skeleton: Skeleton) -> Path:
     return path
 
 
+def is_any_on_disk(pattern: str) -> bool:
+    """Whether a folder of a model's passes has a file of this name. The folder of one model is not
+    found without reading tokens with it."""
+    return any((cache_folder() / "compiled").glob(f"*/{pattern}"))
+
+
 def _facts(backbone: Backbone, skeleton: Skeleton) -> dict[str, Any]:
     tensors = {name: dataclasses.astuple(facts) for name, facts in skeleton.tensors.items()}
     return {

@@ -2130,6 +2130,27 @@ FAULTS = (
         PASS_ENGINES,
     ),
     Fault(
+        "compile auto: a target has the 8-bit weights of a draft",
+        "draftlens/passes/base.py",
+        "UNQUANTIZED if is_target else draft_quantization",
+        "draft_quantization",
+        PASS_ENGINES,
+    ),
+    Fault(
+        "compile auto: the first call of a model prepares passes",
+        "draftlens/passes/base.py",
+        "if compile != AUTO or all(each.was_called or each.passes for each in made):",
+        "if True:",
+        PASS_ENGINES,
+    ),
+    Fault(
+        "compile auto: hooks that came later are not called",
+        "draftlens/passes/base.py",
+        "if engine in made.passes and not automatic:",
+        "if engine in made.passes:",
+        PASS_ENGINES,
+    ),
+    Fault(
         "an engine that failed is tried in every call",
         "draftlens/passes/base.py",
         "    if engine in made.failures:\n",
