@@ -248,7 +248,8 @@ def check_pass(
     cache = whole_cache(backbone, prompt, room=width)
     backbone.prefill(prompt, cache)
     steps = torch.arange(width, device=backbone.device).expand(rows, -1)
-    positions = prompt.positions(steps).expand(*axes, rows, width)
+    # Prompts may have further axes than texts, on which the positions of text are the same.
+    positions = prompt.positions(steps).reshape(-1, rows, width)[0].expand(*axes, rows, width)
     causal = torch.ones(width, width, dtype=torch.bool, device=backbone.device).tril()
     mask = trees.attention_mask([2] * rows, causal)
     logits = forward(ids[:, 2:], positions, cache, mask)
