@@ -152,6 +152,9 @@ def _restore(backbone: Backbone, prompt: Prompt, cache: KVCache, least: int) -> 
         most = before_media(prompt.visual[row], num_shared)
         at_end = backbone.states is not None
         end = stored.restore(backbone.model, cached, cache, row, most, at_end)
+        # Where states are missing, an entry before that is taken, which may end in a picture.
+        while cache.lengths[row] > (most := before_media(prompt.visual[row], cache.lengths[row])):
+            end = stored.restore(backbone.model, cached, cache, row, most, at_end)
         if at_end:
             backbone.states.begin(cache, row, end)
 

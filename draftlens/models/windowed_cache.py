@@ -214,7 +214,7 @@ class WindowedCache(KVCache):
     def put(self, row: int, start: int, states: Sequence[LayerStates], count: int) -> None:
         """See `KVCache.put`. Of sliding layers the last tokens are written."""
         end = start + count
-        before = self.firsts[row]
+        before = self.firsts[row] if start else 0
         first = max(before, end - self._kept)
         for layer, (keys, _) in zip(self.layers, states, strict=True):
             if isinstance(layer, _SlidingLayer) and keys.shape[1] < count:
