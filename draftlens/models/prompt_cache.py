@@ -140,13 +140,12 @@ def _split(segment: Segment, count: int) -> Segment:
     # Copies: a view would keep the whole in memory after the other part is removed.
     head = Segment(
         segment.digests[:count].copy(),
-        [(k.clone(), v.clone()) for k, v in _part(segment, 0, count)],
+        _copied(_part(segment, 0, count)),
         segment.parent,
         segment.used,
     )
     segment.parent.children[head.digests[0].tobytes()] = head
-    tail = _part(segment, count, len(segment))
-    segment.states = [(k.clone(), v.clone()) for k, v in tail]
+    segment.states = _copied(_part(segment, count, len(segment)))
     segment.digests = segment.digests[count:].copy()
     segment.parent = head
     head.children[segment.digests[0].tobytes()] = segment
@@ -161,6 +160,10 @@ def _part(segment: Segment, first: int, last: int) -> list[LayerStates]:
         places = slice(max(first - missing, 0), max(last - missing, 0))
         part.append((keys[:, places], values[:, places]))
     return part
+
+
+def _copied(states: Sequence[LayerStates]) -> list[LayerStates]:
+    return [(keys.clone(), values.clone()) for keys, values in states]
 
 
 def prompt_digests(prompt: Prompt, row: int) -> np.ndarray:
