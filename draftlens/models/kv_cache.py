@@ -234,6 +234,10 @@ class KVCache(Cache):  # type: ignore[misc]
         """Called before a pass over `width` tokens of each row; `counts` says how many of them
         belong to the row in a prompt or a part of one, None for other tokens."""
 
+    def collect(self, collects: bool) -> None:
+        """Let `states` also have what layers drop of the prompts that are read from now on, until
+        it is called again."""
+
     def first_needed(self, length: int) -> int:
         """The first of a row's `length` tokens whose states later passes read in all layers."""
         return 0

@@ -64,6 +64,7 @@ class PromptReading:
             if restores:
                 _restore(backbone, prompt, cache, self._least)
         self.cached = list(cache.lengths)
+        cache.collect(self._stores)
 
     @property
     def done(self) -> bool:
@@ -84,6 +85,7 @@ class PromptReading:
             return None
         if self._stores and not self._stores_ends:
             store(self._backbone, self._cache)
+            self._cache.collect(False)
         return torch.cat([logits for logits in self._logits if logits is not None])
 
     def _read_part(self, most: int) -> None:
@@ -152,9 +154,6 @@ def _restore(backbone: Backbone, prompt: Prompt, cache: KVCache, least: int) -> 
         most = before_media(prompt.visual[row], num_shared)
         at_end = backbone.states is not None
         end = stored.restore(backbone.model, cached, cache, row, most, at_end)
-        # Where states are missing, an entry before that is taken, which may end in a picture.
-        while cache.lengths[row] > (most := before_media(prompt.visual[row], cache.lengths[row])):
-            end = stored.restore(backbone.model, cached, cache, row, most, at_end)
         if at_end:
             backbone.states.begin(cache, row, end)
 

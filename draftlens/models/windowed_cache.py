@@ -9,13 +9,22 @@ of a window, so that this is rare. A prompt's pass reads all its keys and stores
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from draftlens.core.sequence import replace_by_last
-from draftlens.models.kv_cache import GROWTH, KVCache, LayerStates, _Layer, make_buffers, write
+from draftlens.models.kv_cache import (
+    GROWTH,
+    KVCache,
+    LayerBuffers,
+    LayerStates,
+    _Layer,
+    make_buffers,
+    write,
+)
 
 SPARE = 16
 """Slots beyond the window, at least; a quarter of the window if that is more."""
@@ -61,7 +70,8 @@ class WindowedCache(KVCache):
         self.firsts = [0] * rows
         self.reserved = min(capacity, window + self._spare)
         self._floors = [0] * rows  # no row is rolled back further
-        self._reads_prompt = False  # whether the last pass read one
+        self.counts: Sequence[int] | None = None  # of the last pass, see `begin_pass`
+        self.collects = False
         self.next_firsts: list[int] | None = None  # after a pass that stores its last tokens only
 
     @property
@@ -90,9 +100,9 @@ class WindowedCache(KVCache):
         if self.next_firsts is not None and any(self.lengths):
             raise RuntimeError("a pass over a part of a prompt was cut short: read it from anew")
         self.next_firsts = None
-        if self._reads_prompt:
+        if self.counts is not None:
             self._floors = list(self.lengths)
-        self._reads_prompt = counts is not None
+        self.counts = counts
         self.firsts = [
             first if length else 0 for first, length in zip(self.firsts, self.lengths, strict=True)
         ]
@@ -117,6 +127,11 @@ class WindowedCache(KVCache):
                 max(first, length + count - self._kept)
                 for first, length, count in zip(self.firsts, self.lengths, counts, strict=True)
             ]
+
+    def collect(self, collects: bool) -> None:
+        self.collects = collects
+        for layer in self._sliding:
+            layer.collected.clear()
 
     @property
     def _kept(self) -> int:
@@ -228,26 +243,54 @@ class WindowedCache(KVCache):
         self.firsts[row] = first
 
 
+@dataclass(frozen=True)
+class _Part:
+    """Keys and values ``[B, H, T, D]`` of a part of the prompts; of each row the first slot and the
+    number of tokens."""
+
+    starts: Sequence[int]
+    counts: Sequence[int]
+    keys: Tensor
+    values: Tensor
+
+    def states(self, row: int, slots: slice) -> LayerStates:
+        """Views of those of a row that are in `slots`."""
+        start = self.starts[row]
+        end = min(slots.stop - start, self.counts[row])
+        places = slice(max(slots.start - start, 0), end)
+        return self.keys[row, :, places], self.values[row, :, places]
+
+
 class _SlidingLayer(_Layer):
     """One sliding layer; the first slots of the rows are the cache's."""
 
     cache: WindowedCache
+
+    def __init__(self, cache: KVCache, buffers: LayerBuffers) -> None:
+        super().__init__(cache, buffers)
+        self.collected: list[_Part] = []
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
         """See `_Layer.update`."""
         cache = self.cache
+        if cache.collects and cache.counts is not None:
+            self.collected.append(
+                _Part(list(cache.lengths), list(cache.counts), key_states, value_states)
+            )
         if cache.next_firsts is not None:
             self._allocate(0, key_states, value_states)
             rows = self.rows()
             keys = self._read_through(rows.keys, key_states)
             return keys, self._read_through(rows.values, value_states)
-        end = max(cache.starts) + key_states.shape[2]
-        self._allocate(end, key_states, value_states)
+        starts = cache.starts
+        end = max(starts) + key_states.shape[2]
+        if end > self.buffers.capacity or not self.is_initialized:
+            self._allocate(end, key_states, value_states)
         rows = self.rows()
-        write(rows.keys, key_states, cache.starts)
-        write(rows.values, value_states, cache.starts)
+        write(rows.keys, key_states, starts)
+        write(rows.values, value_states, starts)
         return rows.keys[:, :, cache.first_seen : end], rows.values[:, :, cache.first_seen : end]
 
     def _read_through(self, buffer: Tensor, states: Tensor) -> Tensor:
@@ -263,7 +306,7 @@ class _SlidingLayer(_Layer):
         ):
             stored = read[row, :, next_first - first :][:, : buffer.shape[2]]
             buffer[row, :, : stored.shape[1]] = stored
-        return read
+        return read[:, :, cache.first_seen :]
 
     def _allocate(self, end: int, keys: Tensor, values: Tensor) -> None:
         cache = self.cache
@@ -282,6 +325,9 @@ class _SlidingLayer(_Layer):
         return super().taken(places)
 
     def copied(self, row: int, slots: slice) -> LayerStates:
+        if parts := [part for part in self.collected if part.starts[row] < slots.stop]:
+            keys, values = zip(*(part.states(row, slots) for part in parts), strict=True)
+            return torch.cat(keys, 1), torch.cat(values, 1)
         first = self.cache.firsts[row]
         return super().copied(row, slice(max(slots.start - first, 0), max(slots.stop - first, 0)))
 

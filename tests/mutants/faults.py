@@ -2500,6 +2500,20 @@ FAULTS = (
         ("tests/exact/test_prompt_masks.py",),
     ),
     Fault(
+        "bounded layers: a part of one token reads beyond its window",
+        "draftlens/models/windowed_cache.py",
+        "return read[:, :, cache.first_seen :]",
+        "return read",
+        BOUNDED,
+    ),
+    Fault(
+        "bounded layers: prompts are stored without what was dropped",
+        "draftlens/models/windowed_cache.py",
+        "self.collects = collects",
+        "self.collects = False",
+        BOUNDED,
+    ),
+    Fault(
         "windows: attention is read beyond the window",
         "draftlens/models/attention/scores.py",
         "None if mask is None else mask[row, 0]",

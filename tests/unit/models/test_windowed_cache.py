@@ -210,6 +210,14 @@ def test_rows_that_advance_together_are_written_by_slices() -> None:
     assert 1 in shifts  # the first shift makes all rows begin alike
 
 
+@pytest.mark.parametrize("size", [1, 7])
+def test_small_parts_of_a_prompt(size: int) -> None:
+    """A part of one token has no mask."""
+    pair = filled(8, [3])
+    for _ in range(60):
+        pair.read([size])
+
+
 @pytest.mark.parametrize("counts", [[70, 20], [20, 70], [200, 199]])
 def test_prompts_in_parts(counts: list[int]) -> None:
     rng = random.Random(3)
@@ -318,6 +326,29 @@ def test_beginnings_of_stored_prompts(length: int) -> None:
         else:
             empty = Pair.empty(WINDOW, 1)
             assert stored.restored(tokens[:end], empty.cache) == 0
+
+
+def test_all_of_a_prompt_is_stored_while_it_is_collected() -> None:
+    """In parts, beside a row that is read whole before the other."""
+    stored = Stored()
+    torch.manual_seed(2)
+    pair = Pair.empty(WINDOW, 2)
+    pair.cache.collect(True)
+    for counts in ([90, 40], [30, 1], [30, 1]):
+        pair.read(counts)
+        for cache in (pair.cache, pair.twin):
+            cache.truncate([cache.lengths[0], 40])
+    assert pair.cache.states(1, 0, 40)[0][0].shape[1] == 40
+    for first, last in ((0, 150), (100, 130), (3, 9), (149, 150)):
+        states = zip(
+            pair.cache.states(0, first, last), pair.twin.states(0, first, last), strict=True
+        )
+        assert all(torch.equal(*pairs) for each in states for pairs in zip(*each, strict=True))
+    stored.store(range(150), pair.cache)
+    pair.cache.collect(False)
+    for end in (1, 40, 100, 150):
+        stored.check(range(end), pair.twin)
+    assert pair.cache.states(0, 0, 150)[0][0].shape[1] < 2 * WINDOW + SPARE
 
 
 def test_answers_and_other_prompts_follow_stored_ones() -> None:
