@@ -19,6 +19,8 @@ from draftlens.models.windowed_cache import SPARE, WindowedCache
 
 CPU = torch.device("cpu")
 HEADS, WIDTH = 1, 2
+WINDOW = 16  # of most tests
+KEPT = WINDOW + SPARE // 2  # tokens of a long prompt that stay
 
 
 @pytest.fixture(autouse=True)
@@ -271,20 +273,6 @@ def test_slots_that_are_gone_are_not_given() -> None:
         pair.kinds.arguments(backbone, pair.cache, None, None, whole=True)
 
 
-def digests(tokens: Sequence[int]) -> np.ndarray:
-    table = np.zeros((len(tokens), DIGEST_BYTES), np.uint8)
-    table[:, 0], table[:, 1] = np.array(tokens) % 256, np.array(tokens) // 256
-    return table
-
-
-def kept(seed: int, length: int) -> Pair:
-    """A row of tokens whose states follow from `seed`, so that equal beginnings are equal."""
-    torch.manual_seed(seed)
-    pair = Pair.empty(16, 1)
-    pair.read([length])
-    return pair
-
-
 class Stored:
     """Prompts in a prompt cache, and what passes read after their beginnings."""
 
@@ -309,10 +297,6 @@ class Stored:
         again.read([30])
         again.answer([2, 1])
         return again
-
-
-WINDOW = 16
-KEPT = WINDOW + SPARE // 2
 
 
 @pytest.mark.parametrize("length", [KEPT, 200])
