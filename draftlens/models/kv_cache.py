@@ -388,7 +388,7 @@ def write(buffer: Tensor, states: Tensor, starts: Sequence[int]) -> None:
     """Write states ``[B, H, T, D]`` to a buffer ``[B, H, capacity, D]`` from a slot of each row
     on."""
     num_tokens = states.shape[2]
-    if min(starts) == max(starts):  # slices are faster than index tensors
+    if starts.count(starts[0]) == len(starts):  # slices are faster than index tensors
         buffer[:, :, starts[0] : starts[0] + num_tokens] = states
         return
     start = torch.tensor(starts, device=buffer.device)[:, None]

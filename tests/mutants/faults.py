@@ -2483,7 +2483,7 @@ FAULTS = (
         "draftlens/decoding/admission.py",
         "self._readings.attention or self._readings.keys",
         "self._readings.attention",
-        _only("tests/exact/test_windows.py", "every_method and gather"),
+        _only("tests/exact/test_windows.py", "every_method and uniform"),
     ),
     Fault(
         "prompt cache: beginnings are taken without their windows",
