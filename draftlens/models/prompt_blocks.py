@@ -86,15 +86,21 @@ def masks(ahead: Ahead, cache: KVCache, backbone: Any) -> Any:
         made = backbone.kinds.masks(made, cache, seen.device)
     convert = backbone.attention_mask
     if not isinstance(made, Mapping):
-        return convert(_with_later(made, ahead, "", cache.lengths))
+        return convert(_with_later(made, ahead, "", cache.starts))
+    slides = {kind: kind.startswith("sliding") for kind in made}
     return {
-        kind: convert(_with_later(mask, ahead, kind, cache.lengths)) for kind, mask in made.items()
+        kind: convert(
+            _with_later(mask, ahead, kind, cache.starts if slides[kind] else cache.lengths)
+        )
+        for kind, mask in made.items()
     }
 
 
 def _with_later(
     mask: Tensor | None, ahead: Ahead, kind: str, prefix: Sequence[int]
 ) -> Tensor | None:
+    """A mask that also shows later tokens; `prefix` are the slots before the first token of each
+    row that the layers read."""
     later = ahead.get(kind, ahead.get(""))
     if mask is None or later is None:
         return mask

@@ -83,6 +83,7 @@ ROTARY = ("tests/exact/test_rope.py",)
 COMPILED = ("tests/exact/test_compiled.py",)
 PRODUCTS = ("tests/unit/models/test_products.py",)
 WINDOWS = ("tests/unit/models/test_layer_kinds.py",)
+BOUNDED = ("tests/unit/models/test_windowed_cache.py",)
 GROUPED = ("tests/unit/models/attention/test_gqa.py",)
 READ_BY_OPENVINO = ("tests/exact/test_openvino.py", "-k", "prompts")
 OTHER_LAYERS = _only("tests/exact/test_openvino.py", "other_layers")
@@ -1376,15 +1377,15 @@ FAULTS = (
     Fault(
         "prompt tree: the second part of a split segment has the states of the first",
         "draftlens/models/prompt_cache.py",
-        "(k[:, count:].clone(), v[:, count:].clone())",
-        "(k[:, :-count].clone(), v[:, :-count].clone())",
+        "_part(segment, count, len(segment))",
+        "_part(segment, 0, len(segment) - count)",
         PROMPT_TREE,
     ),
     Fault(
         "prompt tree: a part of a segment keeps the memory of the whole",
         "draftlens/models/prompt_cache.py",
-        "(k[:, :count].clone(), v[:, :count].clone())",
-        "(k[:, :count], v[:, :count])",
+        "_copied(_part(segment, 0, count))",
+        "_part(segment, 0, count)",
         PROMPT_TREE,
     ),
     Fault(
@@ -1460,8 +1461,8 @@ FAULTS = (
     Fault(
         "prompt cache: segments are restored over each other",
         "draftlens/models/prompt_cache.py",
-        "cache.put(row, start, segment.states, shared)",
-        "cache.put(row, 0, segment.states, shared)",
+        "cache.put(row, start, _part(segment, 0, shared), shared)",
+        "cache.put(row, 0, _part(segment, 0, shared), shared)",
         PROMPT_CACHE,
     ),
     Fault(
@@ -2499,6 +2500,90 @@ FAULTS = (
         "is_marked and not whole and longest",
         "is_marked and longest",
         WINDOWS,
+    ),
+    Fault(
+        "bounded layers: a row drops one slot too many",
+        "draftlens/models/windowed_cache.py",
+        "return max(length + 1 - self._window, 0)",
+        "return max(length + 2 - self._window, 0)",
+        BOUNDED,
+    ),
+    Fault(
+        "bounded layers: a row drops what it may be rolled back to",
+        "draftlens/models/windowed_cache.py",
+        "self.first_needed(min(length, floor))",
+        "self.first_needed(length)",
+        BOUNDED,
+    ),
+    Fault(
+        "bounded layers: the mask begins at another slot than the keys",
+        "draftlens/models/windowed_cache.py",
+        "mask[..., first : first + width]",
+        "mask[..., :width]",
+        BOUNDED,
+    ),
+    Fault(
+        "bounded layers: rows have the first slots of others in the mask",
+        "draftlens/models/windowed_cache.py",
+        "columns = torch.tensor(self.firsts)[:, None]",
+        "columns = torch.tensor(self.firsts).flip(0)[:, None]",
+        BOUNDED,
+    ),
+    Fault(
+        "bounded layers: accepted tokens move in the slots of full layers",
+        "draftlens/models/windowed_cache.py",
+        "shift = first if block in sliding else 0",
+        "shift = 0 * first",
+        BOUNDED,
+    ),
+    Fault(
+        "bounded layers: too little of a prompt stays",
+        "draftlens/models/windowed_cache.py",
+        "return self._window + self._spare // 2",
+        "return self._window - 1",
+        BOUNDED,
+    ),
+    Fault(
+        "bounded layers: a row that moves has the first slots of another",
+        "draftlens/models/windowed_cache.py",
+        "replace_by_last(self.firsts, row)",
+        "self.firsts.pop()",
+        BOUNDED,
+    ),
+    Fault(
+        "bounded layers: drafts take keys that the target has dropped",
+        "draftlens/decoding/admission.py",
+        "self._readings.attention or self._readings.keys",
+        "self._readings.attention",
+        _only("tests/exact/test_windows.py", "every_method and uniform"),
+    ),
+    Fault(
+        "prompt cache: beginnings are taken without their windows",
+        "draftlens/models/prompt_cache.py",
+        "            while not _holds_windows(matches, cache):\n                matches.pop()\n",
+        "",
+        BOUNDED,
+    ),
+    Fault(
+        "prompt masks: later tokens show at the slots of full layers",
+        "draftlens/models/prompt_blocks.py",
+        "cache.starts if slides[kind] else cache.lengths",
+        "cache.lengths",
+        ("tests/exact/test_prompt_masks.py",),
+    ),
+    Fault(
+        "bounded layers: a part of one token reads beyond its window",
+        "draftlens/models/windowed_cache.py",
+        "return read[:, :, cache.first_seen :]",
+        "return read",
+        BOUNDED,
+    ),
+    Fault(
+        "bounded layers: prompts are stored without what was dropped",
+        "draftlens/models/windowed_cache.py",
+        "self.collects = collects",
+        "self.collects = False",
+        BOUNDED,
     ),
     Fault(
         "windows: attention is read beyond the window",
