@@ -154,7 +154,7 @@ def _facts_of_tensors(model: nn.Module) -> dict[str, TensorFacts]:
 
 def whole_cache(backbone: Backbone, prompt: Prompt, room: int) -> KVCache:
     """An empty cache whose layers keep all tokens, as those of passes do."""
-    return backbone.new_cache(prompt, room)
+    return backbone.new_cache(prompt, room).whole()
 
 
 def kept_by_layers(backbone: Backbone) -> tuple[LayerFacts, ...]:

@@ -327,7 +327,7 @@ def test_prompts_are_read_as_by_the_modules(
     read = []
     for compile in (False, "openvino"):
         attach([backbone], compile)
-        cache = backbone.new_cache(prompt, room=8)
+        cache = backbone.new_cache(prompt, room=8).whole()
         logits = [backbone.prefill(prompt, cache, None, num_logits), backbone.read_on(turn, cache)]
         states = [cache.states(row, 0, length) for row, length in enumerate(cache.lengths)]
         tensors = [tensor for row in states for layer in row for tensor in layer]
