@@ -339,6 +339,19 @@ def test_prompts_are_read_as_by_the_modules(
         assert torch.allclose(ours, theirs, atol=1e-5)
 
 
+def test_prompts_may_have_further_axes_of_positions() -> None:
+    """Texts that Qwen2.5-Omni reads alone have three axes, its prompts four."""
+    model = multimodal_types.build("qwen2_5_omni_thinker")
+    given = multimodal_types.prompts(model)
+    backbone = Backbone(model)
+    attach([backbone], "openvino")
+    request = Request(given, method="lookup", options={"max_new_tokens": NEW})
+    result = Stream(backbone, None, request).run()
+    assert result.tokens == stock(model, given, max_new_tokens=NEW)
+    assert isinstance(backbone.passes, OpenVinoPasses)
+    assert backbone.passes._functions[(4,)] is not None
+
+
 def test_what_reads_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The modules, where they have features to add between layers, where attention is measured,
     and where the pairs of a long prompt would take much memory."""
