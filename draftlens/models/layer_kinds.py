@@ -103,14 +103,14 @@ class LayerKinds:
 
         Args:
             mask: bool ``[B, 1, T, K]``; None if each row's only token attends to everything, or for
-                a prompt, whose masks the model makes.
+                a prompt, whose masks the model makes if no slots are dropped.
             tokens: of an answer, int64 ``[B, T]``; None for a prompt.
             whole: whether the pass reads all slots of all layers.
         """
         cache.first_seen = 0
         if whole and cache.starts != cache.lengths:
             raise RuntimeError("sliding layers have dropped slots that the pass reads")
-        if mask is None and tokens is None:
+        if mask is None and tokens is None and cache.starts == cache.lengths:
             return {}
         further = {} if tokens is None else backbone.token_inputs(tokens)
         convert = backbone.attention_mask

@@ -342,4 +342,4 @@ class _SlidingLayer(_Layer):
             buffer[:, :count] = whole[:, whole.shape[1] - count :]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return max(self.cache.starts) + query_length, 0
+        return max(self.cache.starts) + query_length, max(self.cache.firsts)

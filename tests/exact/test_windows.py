@@ -30,6 +30,7 @@ from draftlens.decoding import Session, decode
 from draftlens.methods.base import Models, from_dict
 from draftlens.models.adapter import Backbone
 from draftlens.models.layer_kinds import misfit
+from draftlens.models.prompt_subset import gather
 from draftlens.models.windowed_cache import WindowedCache
 from draftlens.passes.base import attach
 from draftlens.prefill.base import FullPrefill, PrefillReading
@@ -210,6 +211,7 @@ def test_bytes_of_a_long_prompt(name: str, count: int) -> None:
 
 def test_logits_with_bounded_layers_and_with_all_slots() -> None:
     """Trees after ragged rows, of which some tokens are accepted; rows leave and join."""
+    torch.manual_seed(5)
     model, generator = long_model(), random.Random(5)
     backbone = Backbone.of(model)
     prompt = backbone.encode(backbone.prepare_prompt(long_prompt(250, 70, 190)))
@@ -236,6 +238,19 @@ def test_logits_with_bounded_layers_and_with_all_slots() -> None:
         for each in caches:
             each.keep(base, slots)
     assert all(first > 0 for first in bounded.firsts)
+
+
+@every_kind
+def test_a_last_part_of_one_token(family: StockFamily) -> None:
+    """It has no mask; the model would make one for all slots."""
+    backbone = Backbone.of(model_of(family))
+    ids = prompts(family, (60,))["input_ids"]
+    whole = backbone.text_prompt(ids)
+    expected = backbone.prefill(whole, backbone.new_cache(whole, 1))
+    cache = backbone.new_cache(whole, 1)
+    backbone.prefill(backbone.text_prompt(ids[:, :-1]), cache)
+    logits = backbone.read_on(gather(whole, [torch.tensor([59])]), cache)
+    assert torch.allclose(logits, expected, atol=1e-4)
 
 
 @every_kind
