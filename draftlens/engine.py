@@ -122,7 +122,12 @@ class Engine:
             if model is not None:
                 model.backbone.prompt_cache = prompt_cache
 
-    def compile(self, mode: Compile = True, draft_quantization: str | None = None) -> None:
+    def compile(
+        self,
+        mode: Compile = True,
+        draft_quantization: str | None = None,
+        quantization: str | None = None,
+    ) -> None:
         """Let an engine of passes compute the decode forwards of the models.
 
         What is compiled depends on the number of threads (`torch.set_num_threads`): set it before.
@@ -135,13 +140,17 @@ class Engine:
                 compiles nothing for minutes. False takes the models' modules again.
             draft_quantization: `"int8"` gives the draft 8-bit weights in the passes of an engine
                 that has them, which halves the time of a draft token and changes no answer.
+            quantization: of the target, whose answers become those of the rounded model: `"int8"`
+                for 8-bit weights and activations, `"int8-weights"` for 8-bit weights only. What is
+                rounded is named in `Result.approximate`.
 
         Raises:
             ConfigError: the mode is another one, or its engine is not installed.
+            UnsupportedModelError: the target cannot run with this quantization.
         """
         models = [self.target] if self.draft is None else [self.target, self.draft]
         backbones = [model.backbone for model in models]
-        attach(backbones, mode, draft_quantization)
+        attach(backbones, mode, draft_quantization, quantization)
         for backbone in backbones:
             backbone.passes.prepare()
 

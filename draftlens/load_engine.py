@@ -18,7 +18,7 @@ from draftlens.engine import CALIBRATION_SECONDS, Engine
 from draftlens.methods.base import MethodLike, draft_use, resolve, with_prefill
 from draftlens.models.known_pairs import remedy
 from draftlens.models.load import PLAIN_PAIR, Loaded, known_draft, load_draft, load_model, load_pair
-from draftlens.models.loading import LoadWords, PairOptions, pair_options
+from draftlens.models.loading import PACKAGES, LoadWords, PairOptions, pair_options
 from draftlens.models.prompt_cache import PromptCache
 from draftlens.passes import Compile, check_compile, check_quantization, quantizations_of
 from draftlens.prefill.base import make_prefill
@@ -82,6 +82,8 @@ def load(
             True for compiled code, which is kept in the user's cache folder, another name of
             `passes.PASSES`, or `"auto"`. Where the engine has 8-bit weights,
             `draft_quantization="int8"` gives them to the draft's passes; they change no answer.
+            `quantization="int8"` or `"int8-weights"` gives them to the target's passes, which
+            then answers as the rounded model does (`Engine.compile`).
         prompt_cache: a bound in bytes, such as ``"4GB"``, on what is kept of prompts (keys and
             values of both models, features of media), so that a later prompt with the same
             beginning is read from where it differs; or a `PromptCache` that engines share. None
@@ -113,7 +115,8 @@ def load(
         raise wrong("progress", progress, "a LoadProgress, or None")
     progress = progress or LoadProgress()
     words = {"device": reads.device(device), "dtype": dtype, **options}
-    draft_quantization = pop_pass_quantization(words, compile)
+    quantization = pop_pass_quantization(words, compile, "quantization")
+    draft_quantization = pop_pass_quantization(words, compile, "draft_quantization")
     began = time.perf_counter()
     with progress.stage(f"loading {target}"):
         opened = open_models(target, draft, method, pair_options(words))
@@ -130,21 +133,24 @@ def load(
     loading_seconds = time.perf_counter() - began
     if compile:
         with progress.stage("preparing passes"):
-            engine.compile(compile, draft_quantization)
+            engine.compile(compile, draft_quantization, quantization)
     if calibrate:
         with progress.stage("measuring forwards"):
             engine.calibrate(max(CALIBRATION_SECONDS, loading_seconds / 10))
     return engine
 
 
-def pop_pass_quantization(words: dict[str, Any], compile: Compile) -> str | None:
-    """`draft_quantization`, taken out of the options of loading, if the engine of the passes has
-    it: the model is loaded in full. Raises `ConfigError` if the engine is not installed."""
-    quantization = words.get("draft_quantization")
+def pop_pass_quantization(words: dict[str, Any], compile: Compile, option: str) -> str | None:
+    """`quantization` or `draft_quantization`, taken out of the options of loading, if the engine of
+    the passes has it: the model is loaded in full. Raises `ConfigError` if the engine is not
+    installed."""
+    quantization = words.get(option)
     if quantization not in quantizations_of(compile):
+        if isinstance(quantization, str) and quantization not in PACKAGES:
+            check_quantization(quantization, compile, option)
         return None
-    check_quantization(quantization, compile)
-    words.pop("draft_quantization")
+    check_quantization(quantization, compile, option)
+    words.pop(option)
     return str(quantization)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from draftlens.core.errors import ConfigError
+from draftlens.core.errors import ConfigError, UnsupportedModelError
 from draftlens.core.names import AUTO
 from draftlens.core.options import Registry, shown
 from draftlens.models.adapter import Backbone
@@ -46,7 +46,8 @@ class PassEngine:
     """
 
     quantizations: ClassVar[tuple[str, ...]] = ()
-    """Values of its option `quantization`, which the passes of a draft may have."""
+    """Values of its option `quantization`, of the weights in passes. An engine that has some has
+    the option `is_target`, too: whether the tokens of an answer are chosen by these passes."""
 
     @property
     def label(self) -> str:
@@ -141,14 +142,16 @@ def check_compile(value: Any) -> None:
 
 
 def quantizations_of(compile: Compile) -> tuple[str, ...]:
-    """The values of `draft_quantization` that are those of passes."""
+    """The values of `quantization` and `draft_quantization` that are those of passes."""
     if compile == AUTO:
         return tuple(each for name in _preferred() for each in PASSES[name].quantizations)
     return () if isinstance(compile, bool) else tuple(PASSES[compile].quantizations)
 
 
-def check_quantization(quantization: Any, compile: Compile) -> None:
-    """Refuse weights of a draft's passes that no engine has.
+def check_quantization(
+    quantization: Any, compile: Compile, option: str = "draft_quantization"
+) -> None:
+    """Refuse weights of passes that no engine has.
 
     Raises:
         ConfigError: names the engines or what is to be installed.
@@ -160,8 +163,7 @@ def check_quantization(quantization: Any, compile: Compile) -> None:
         names = " or ".join(f'"{name}"' for name in [*able, AUTO])
         values = " or ".join(f'"{each}"' for each in dict.fromkeys(sum(able.values(), ())))
         raise ConfigError(
-            f"draft_quantization={shown(quantization)} of passes needs compile={names}, and is "
-            f"{values}"
+            f"{option}={shown(quantization)} of passes needs compile={names}, and is {values}"
         )
     for name in _preferred() if compile == AUTO else [_name(compile)]:
         if quantization in PASSES[name].quantizations and (missing := PASSES[name]().missing):
@@ -169,7 +171,10 @@ def check_quantization(quantization: Any, compile: Compile) -> None:
 
 
 def attach(
-    backbones: Sequence[Backbone], compile: Compile, draft_quantization: str | None = None
+    backbones: Sequence[Backbone],
+    compile: Compile,
+    draft_quantization: str | None = None,
+    quantization: str | None = None,
 ) -> None:
     """Let models compute their decode forwards by an engine, or by their modules again.
 
@@ -178,13 +183,21 @@ def attach(
         compile: what computes their passes. The modules of a model that an engine cannot run stay
             in use, with a warning that says why.
         draft_quantization: of the weights in the draft's passes (`PassEngine.quantizations`).
+        quantization: of those in the target's passes. The modules never replace them.
 
     Raises:
         ConfigError: a value is unknown or cannot be used.
+        UnsupportedModelError: the target's passes cannot have this quantization.
     """
     check_compile(compile)
     check_quantization(draft_quantization, compile)
-    for backbone, quantization in zip(backbones, ("", draft_quantization or ""), strict=False):
+    check_quantization(quantization, compile, "quantization")
+    kinds = [(backbone, draft_quantization or "") for backbone in backbones[1:]]
+    if quantization:
+        attach_rounded(backbones[0], compile, quantization)
+    else:
+        kinds = [*((backbone, "") for backbone in backbones[:1]), *kinds]
+    for backbone, quantization in kinds:
         if backbone.plain_only:  # its passes are not those of the modules
             if compile:
                 name, reason = _name(compile), backbone.plain_only
@@ -196,6 +209,25 @@ def attach(
             _say_once(backbone, logging.INFO, f"passes of {backbone.name} run by {choice}")
         else:
             attach_engine(backbone, _engine(_name(compile), quantization))
+
+
+def attach_rounded(backbone: Backbone, compile: Compile, quantization: str) -> None:
+    """Let an engine compute all passes of a target with rounded weights.
+
+    Raises:
+        UnsupportedModelError: it cannot.
+    """
+    names = _preferred() if compile == AUTO else [_name(compile)]
+    kind = next(PASSES[name] for name in names if quantization in PASSES[name].quantizations)
+    engine = kind(quantization=quantization, is_target=True)
+    backbone.passes = EAGER
+    passes = _made(backbone, engine)
+    if not isinstance(passes, Passes):
+        raise UnsupportedModelError(
+            f"{backbone.name} does not run with quantization={shown(quantization)} by "
+            f"{engine.label}: {passes}"
+        )
+    backbone.passes = passes
 
 
 def attach_engine(backbone: Backbone, engine: PassEngine) -> None:

@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from draftlens.models.adapter import Backbone
-from draftlens.models.attention.dispatch import ARGUMENT, dispatching
+from draftlens.models.attention.dispatch import ARGUMENT, AttentionPass, dispatching
 from draftlens.models.forward_backend import Passes
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
 from draftlens.models.support import with_cache
+from draftlens.passes.ordered_attention import OrderedAttention
 from draftlens.passes.structure import (
     check_pass,
     kept_by_layers,
@@ -44,7 +45,8 @@ SCORES = 2**24
 """Most pairs of a query and a key in all heads of a layer: 64 MiB in float32."""
 
 LEAST_PART = 64
-"""A prompt whose parts would be smaller is read by the modules, whose attention keeps no pairs."""
+"""A prompt whose parts would be smaller is read by the modules, whose attention keeps no pairs; or
+in parts of this size, where passes round weights."""
 
 SAMPLES = 8
 """Elements of each weight that are compared to notice that a model has changed."""
@@ -92,11 +94,15 @@ class SplitPasses(Passes):
         `UnsupportedModelError` otherwise. It is called by one thread at a time."""
         try:
             self._functions[axes] = function
-            check_pass(backbone, self.run, 2, 3, axes, self._bound)
-            check_pass(backbone, self.run, 1, 1, axes, self._bound)
+            self.check(backbone, axes)
         except Exception:
             self._functions[axes] = None  # never run what differs from the modules
             raise
+
+    def check(self, backbone: Backbone, axes: tuple[int, ...]) -> None:
+        """Raise `UnsupportedModelError` unless the function computes the logits of the modules."""
+        check_pass(backbone, self.run, 2, 3, axes, self._bound)
+        check_pass(backbone, self.run, 1, 1, axes, self._bound)
 
     def begin(self) -> None:
         """Compile anew if the weights have changed, since engines have a copy of them."""
@@ -130,6 +136,8 @@ class SplitPasses(Passes):
         rows, length = prompt.embeds.shape[:2]
         reach = max(cache.lengths) + length
         size = min(PART, SCORES // (self._num_heads * rows * reach))
+        if self.rounding:
+            size = max(size, LEAST_PART)
         if size < LEAST_PART or torch.is_autocast_enabled("cpu"):
             return None
         if not self._is_ready(prompt.position_ids.shape[:-2]):
@@ -241,10 +249,12 @@ class SplitPass(nn.Module):
     Args:
         model: of transformers; its own modules are called.
         divisor: of the logits (`Backbone.divisor`).
+        is_ordered: whether the attention is `OrderedAttention`.
     """
 
-    def __init__(self, model: Any, divisor: float) -> None:
+    def __init__(self, model: Any, divisor: float, is_ordered: bool = False) -> None:
         super().__init__()
+        self.is_ordered = is_ordered
         self.decoder = model.get_decoder()
         self.head = model.get_output_embeddings()
         self.divisor = divisor
@@ -272,7 +282,9 @@ class SplitPass(nn.Module):
         keys = cached[:num_layers]
         values = cached[num_layers:]
         layers = [_NewStates(visible.shape[-1]) for _ in keys]
-        attention = _SplitAttention(keys, values)
+        attention: AttentionPass = _SplitAttention(keys, values)
+        if self.is_ordered:
+            attention = OrderedAttention(keys, values, visible)
         with dispatching(self.decoder):
             output = self.decoder(
                 inputs_embeds=embeds,
