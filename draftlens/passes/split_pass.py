@@ -121,6 +121,8 @@ class SplitPasses(Passes):
         width = tokens.shape[1]
         if torch.is_autocast_enabled("cpu") or not self._is_ready(position_ids.shape[:-2]):
             return None
+        if self.rounding and not all(layer.is_initialized for layer in cache.layers):
+            self._reserve(cache)
         buffers = cache.whole_buffers(max(cache.lengths) + width)
         if buffers is None:
             return None
