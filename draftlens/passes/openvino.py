@@ -185,12 +185,30 @@ class OpenVinoPasses(SplitPasses):
     def run(
         self, tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None
     ) -> Tensor | None:
-        """See `Passes.run`."""
-        if self.is_ordered and tokens.shape[1] > BLOCK:
+        """See `Passes.run`. A chain of more than `BLOCK` tokens is read in parts."""
+        width = tokens.shape[1]
+        if not self.is_ordered or width <= BLOCK:
+            return super().run(tokens, position_ids, cache, mask)
+        if mask is not None and not _is_causal(mask, cache.lengths, width):
             raise UnsupportedModelError(
-                f"passes with {self.rounding} read at most {BLOCK} draft tokens of a row"
+                f"passes with {self.rounding} read trees of at most {BLOCK} tokens"
             )
-        return super().run(tokens, position_ids, cache, mask)
+        logits = []
+        lengths = cache.lengths
+        try:
+            for start in range(0, width, BLOCK):
+                end = min(start + BLOCK, width)
+                part, places = tokens[:, start:end], position_ids[..., start:end]
+                causal = torch.ones(end - start, end - start, dtype=torch.bool).tril()
+                seen = trees.attention_mask(cache.lengths, causal)
+                found = super().run(part, places, cache, seen)
+                if found is None:
+                    return None
+                logits.append(found)
+                cache.lengths = [length + end for length in lengths]
+        finally:
+            cache.lengths = lengths
+        return torch.cat(logits, 1)
 
     def rounded_model(self, model: Any) -> Any:
         """See `Passes.rounded_model`."""
@@ -405,6 +423,12 @@ def quantize(graph: Any) -> None:
         wide = opset13.convert(opset13.constant(integers.numpy()), "f32")
         scaled = opset13.multiply(wide, opset13.constant(scales.numpy()))
         product.input(1).replace_source_output(scaled.output(0))
+
+
+def _is_causal(mask: Tensor, lengths: Sequence[int], width: int) -> bool:
+    """Whether each new token of a pass attends to all that precede it."""
+    new = [row[0, :, end : end + width] for row, end in zip(mask, lengths, strict=True)]
+    return all(torch.equal(each, torch.ones_like(each).tril()) for each in new)
 
 
 @torch.no_grad()
