@@ -143,8 +143,8 @@ def begun(backbone: Backbone, ids: Tensor) -> tuple[Any, Any]:
 def read(
     backbone: Backbone, ids: Tensor, start: int, sizes: list[int], lengths: Any = None
 ) -> Tensor:
-    """Logits of the tokens after a prompt of `start` tokens, in passes of some sizes; the prompts of
-    further rows may be cut."""
+    """Logits of the tokens after a prompt of `start` tokens, in passes of some sizes. `lengths` cut
+    the prompts of further rows."""
     rows = len(ids)
     prompt, cache = begun(backbone, ids[:, :start])
     cache.truncate(lengths or [start] * rows)
