@@ -4,6 +4,7 @@
     python benchmarks/compiled.py decode --repeats 5
     python benchmarks/compiled.py large --layers 8
     python benchmarks/compiled.py engines --layers 24
+    python benchmarks/compiled.py quantized
     python benchmarks/compiled.py memory
     python benchmarks/compiled.py reading
     python benchmarks/compiled.py windows
@@ -24,6 +25,7 @@ PARTS = {
     "decode": "compiled_parts.decode",
     "large": "compiled_parts.large",
     "engines": "compiled_parts.engines",
+    "quantized": "compiled_parts.quantized",
     "memory": "compiled_parts.memory",
     "reading": "compiled_parts.reading",
     "windows": "compiled_parts.windows",

@@ -111,7 +111,7 @@ class AsyncAnswer:
             tokens=[list(row.tokens) for row in rows],
             from_draft=[list(row.from_draft) for row in rows],
             stats=self.stats,
-            lossless=not self.job.approximate,
+            lossless=self.job.lossless,
             approximate=self.job.approximate,
             texts=[] if decode_ids is None else [decode_ids(row.tokens) for row in rows],
             notes=self.job.notes,

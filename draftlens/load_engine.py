@@ -18,7 +18,7 @@ from draftlens.engine import CALIBRATION_SECONDS, Engine
 from draftlens.methods.base import MethodLike, draft_use, resolve, with_prefill
 from draftlens.models.known_pairs import remedy
 from draftlens.models.load import PLAIN_PAIR, Loaded, known_draft, load_draft, load_model, load_pair
-from draftlens.models.loading import LoadWords, PairOptions, pair_options
+from draftlens.models.loading import PACKAGES, LoadWords, PairOptions, pair_options
 from draftlens.models.prompt_cache import PromptCache
 from draftlens.passes import Compile, check_compile, check_quantization, quantizations_of
 from draftlens.prefill.base import make_prefill
@@ -87,6 +87,8 @@ def load(
             is kept in the user's cache folder, or another name of `passes.PASSES`. Where the engine
             has 8-bit weights, `draft_quantization="int8"` gives them to the draft's passes, and
             `"auto"` does so where that is faster, unless it is `"none"`; they change no answer.
+            `quantization="int8"` or `"int8-weights"` gives them to the target's passes, which
+            then answers as the rounded model does (`Engine.compile`).
         prompt_cache: a bound in bytes, such as ``"4GB"``, on what is kept of prompts (keys and
             values of both models, features of media), so that a later prompt with the same
             beginning is read from where it differs; or a `PromptCache` that engines share. None
@@ -118,7 +120,8 @@ def load(
         raise wrong("progress", progress, "a LoadProgress, or None")
     progress = progress or LoadProgress()
     words = {"device": reads.device(device), "dtype": dtype, **options}
-    draft_quantization = pop_pass_quantization(words, compile)
+    quantization = pop_pass_quantization(words, compile, "quantization")
+    draft_quantization = pop_pass_quantization(words, compile, "draft_quantization")
     began = time.perf_counter()
     with progress.stage(f"loading {target}"):
         opened = open_models(target, draft, method, pair_options(words))
@@ -136,31 +139,34 @@ def load(
     loading_seconds = time.perf_counter() - began
     if compile:
         with progress.stage(PREPARING):
-            engine.compile(compile, draft_quantization)
+            engine.compile(compile, draft_quantization, quantization)
     if calibrate:
         with progress.stage("measuring forwards"):
             engine.calibrate(max(CALIBRATION_SECONDS, loading_seconds / 10))
     return engine
 
 
-def pop_pass_quantization(words: dict[str, Any], compile: Compile) -> str | None:
-    """`draft_quantization`, taken out of the options of loading, if the engine of the passes has
-    it: the model is loaded in full. With `"auto"` that is so for a draft in float32 on the CPU.
-    Raises `ConfigError` if the engine is not installed."""
-    quantization = words.get("draft_quantization")
+def pop_pass_quantization(words: dict[str, Any], compile: Compile, option: str) -> str | None:
+    """`quantization` or `draft_quantization`, taken out of the options of loading, if the engine of
+    the passes has it: the model is loaded in full. With `"auto"` that is so for a model in float32
+    on the CPU. Raises `ConfigError` if the engine is not installed."""
+    quantization = words.get(option)
     if not isinstance(quantization, str | bool):
         return None
     if quantization in (UNQUANTIZED, False):
-        words.pop("draft_quantization")
+        words.pop(option)
         return UNQUANTIZED
     if quantization not in quantizations_of(compile):
+        if isinstance(quantization, str) and quantization not in PACKAGES:
+            check_quantization(quantization, compile, option)
         return None
     if compile == AUTO:
-        draft = pair_options(words).draft
-        if draft.placed_on != "cpu" or draft.dtype not in (None, "float32"):
+        loading = pair_options({**words, "quantization": None, "draft_quantization": None})
+        own = loading.target if option == "quantization" else loading.draft
+        if own.placed_on != "cpu" or own.dtype not in (None, "float32"):
             return None
-    check_quantization(quantization, compile)
-    words.pop("draft_quantization")
+    check_quantization(quantization, compile, option)
+    words.pop(option)
     return str(quantization)
 
 

@@ -1,8 +1,8 @@
 """Peak memory of an answer by engine of passes, each in a process of its own.
 
 A model of real shape with random weights is made, the peak of the resident memory is reset, and one
-prompt is answered: by stock `generate`, by modules and by OpenVINO's passes, with and without 8-bit
-weights. Linux only.
+prompt is answered: by stock `generate`, by modules and by OpenVINO's passes, in float32 and with 8
+bits. Linux only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ from draftlens.models.adapter import Backbone
 from draftlens.passes import attach
 from draftlens.verify import run_stock
 
-WAYS = ("stock generate", "modules", "OpenVINO", "OpenVINO, 8-bit weights")
+QUANTIZATIONS = {
+    "OpenVINO": None,
+    "OpenVINO, int8": "int8",
+    "OpenVINO, int8-weights": "int8-weights",
+}
+WAYS = ("stock generate", "modules", *QUANTIZATIONS)
 PROMPT = 500
 
 
@@ -44,11 +49,8 @@ def figures(args: argparse.Namespace) -> dict[str, float]:
     ids = torch.arange(PROMPT)[None] + 5
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     options: dict[str, Any] = {"max_new_tokens": args.max_new_tokens, "do_sample": False}
-    if args.way.startswith("OpenVINO"):
-        is_draft = args.way != "OpenVINO"
-        # The first model of `attach` is the target, the second one the draft.
-        target = [Backbone(random_model("tiny", 1))] if is_draft else []
-        attach([*target, backbone], "openvino", "int8" if is_draft else None)
+    if args.way in QUANTIZATIONS:
+        attach([backbone], "openvino", quantization=QUANTIZATIONS[args.way])
     if args.way == WAYS[0]:
         run_stock(backbone, inputs, **options)
     else:

@@ -203,7 +203,8 @@ def num_supplied(result: Result) -> int:
 def exactness(result: Result) -> str:
     """Return `lossless`, or what was approximate in an answer."""
     if result.lossless:
-        return "lossless"
+        rounded = ", ".join(result.approximate)
+        return f"lossless for the model with {rounded}" if rounded else "lossless"
     return f"approximate: {', '.join(result.approximate)}"
 
 

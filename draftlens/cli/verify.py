@@ -17,6 +17,7 @@ from draftlens.inputs import Inputs
 from draftlens.media import Limits
 from draftlens.media.conversation import Conversation
 from draftlens.methods.base import PlainDecoding
+from draftlens.models.adapter import Backbone
 from draftlens.models.checks import LONG_PROMPT
 from draftlens.prefill.base import Prefill
 from draftlens.verify import Divergence, StockRun, first_divergence, run_stock
@@ -43,10 +44,12 @@ class Verification:
         reference: what the answer is compared with: stock `generate` for greedy answers, and
             plain decoding with the same seed for sampled ones, because stock sampling draws from
             torch's generator. With an approximate prefill it is plain decoding on the same
-            prefill: speculation must not add to what the prefill changes.
+            prefill: speculation must not add to what the prefill changes. With rounded weights it
+            is stock `generate` of the rounded model, or plain decoding where activations are
+            rounded, too.
         divergence: the first difference; None if there is none.
         moved: how far the answer is from stock's; None unless a greedy answer has an approximate
-            prefill.
+            prefill or a rounded model.
     """
 
     name: str
@@ -144,17 +147,23 @@ def verify_engine(
         )
     result = stream.run()
     prefill = stream.plan.prefill
+    target = engine.target.backbone
+    rounding = target.passes.rounding
     moved = None
+    if not do_sample and (prefill.approximate or rounding):
+        moved = _moved(_run_stock(target, inputs, options), result.tokens)
     if prefill.approximate:
         reference = f"plain decoding on the same prefill{' and seed' if do_sample else ''}"
         run = _run_plain(engine, inputs, options, prefill)
-        moved = None if do_sample else _moved(_run_stock(engine, inputs, options), result.tokens)
     elif do_sample:
         reference = "plain decoding with the same seed"
         run = _run_plain(engine, inputs, options, prefill)
+    elif (model := target.passes.rounded_model(target.model)) is None:
+        reference = f"plain decoding with {rounding}"
+        run = _run_plain(engine, inputs, options, prefill)
     else:
-        reference = "stock generate"
-        run = _run_stock(engine, inputs, options)
+        reference = f"stock generate with {rounding}" if rounding else "stock generate"
+        run = _run_stock(Backbone.of(model), inputs, options)
     return Verification(
         name=name,
         reference=reference,
@@ -166,10 +175,10 @@ def verify_engine(
     )
 
 
-def _run_stock(engine: Engine, inputs: Inputs, options: dict[str, Any]) -> StockRun:
+def _run_stock(target: Backbone, inputs: Inputs, options: dict[str, Any]) -> StockRun:
     ours = ("seed", LONG_PROMPT)
     greedy = {name: value for name, value in options.items() if name not in ours}
-    return run_stock(engine.target.backbone, inputs.target, keep_logits=True, **greedy)
+    return run_stock(target, inputs.target, keep_logits=True, **greedy)
 
 
 def _run_plain(

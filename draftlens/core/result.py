@@ -39,8 +39,9 @@ class Result:
         tokens: per row the new token ids, including the final end-of-sequence id, as in `generate`.
         from_draft: per row and token, whether the draft supplied it.
         stats: counters, times and the metrics derived from them.
-        lossless: true only if everything on the target's side was exact.
-        approximate: names of the parts that were not.
+        lossless: true only if everything on the target's side was exact. Of a target whose weights
+            are rounded (`Engine.compile`), it is about the rounded model.
+        approximate: names of the parts that were not, and what is rounded.
         texts: per row the decoded text without special tokens; empty without a tokenizer.
         notes: remarks, such as that a clip was too short for the requested prefill and was read
             exactly.

@@ -269,6 +269,7 @@ class Backbone:
         logits = self._read_by_passes(prompt, cache, attention, num_logits)
         if logits is not None:
             return logits
+        self._check_rounding()
         with self.running(attention), self.products.of_prompt(prompt):
             embeds, positions = prompt.embeds, prompt.position_ids
             hidden = self._hidden(embeds, positions, cache, None, attention, prompt)
@@ -288,6 +289,7 @@ class Backbone:
         logits = self._read_by_passes(part, cache, attention, 1)
         if logits is not None:
             return logits
+        self._check_rounding()
         length = part.embeds.shape[1]
         window = torch.ones(length, length, dtype=torch.bool, device=part.embeds.device).tril()
         mask = trees.attention_mask(cache.lengths, window)
@@ -330,6 +332,7 @@ class Backbone:
             if attention is None and not self._lock.is_watching():
                 logits = self.passes.run(tokens, position_ids, cache, mask)
             if logits is None:
+                self._check_rounding()
                 logits = self.forward_modules(tokens, position_ids, cache, mask, attention)
         cache.advance(tokens.shape[1])
         return logits
@@ -428,6 +431,15 @@ class Backbone:
             raise UnsupportedModelError(
                 f"{self.name} is in training mode, where dropout changes the answer: "
                 "call its eval() first"
+            )
+
+    def _check_rounding(self) -> None:
+        """The modules are about to compute a pass."""
+        if self.passes.rounding:
+            raise UnsupportedModelError(
+                f"{self.name} runs with {self.passes.rounding}, and this pass would run by its "
+                "modules, which round nothing: its attention or hidden states are read, or its "
+                "prompt has features between layers; take another method, or no quantization"
             )
 
     def _passing(self) -> AbstractContextManager[None]:

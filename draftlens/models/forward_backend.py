@@ -21,15 +21,23 @@ class Passes:
     Attributes:
         engine: what made it (`passes.base.PassEngine`); None if nothing did.
         quantization: of its weights, which the model does not have; empty for the model's own.
+        rounding: what of a target these passes round, in words for `Result.approximate`. The
+            modules, which round nothing, must then compute none of its passes. Empty if they may.
     """
 
     engine: Any = None
     quantization: str = ""
+    rounding: str = ""
 
     @property
     def label(self) -> str:
         """Names the backend in measured costs; empty for the modules."""
         return ""
+
+    def rounded_model(self, model: Any) -> Any:
+        """A model whose stock `generate` has the answers of these passes: `model`, or a copy with
+        rounded weights; None if there is none."""
+        return model
 
     def prepare(self) -> None:
         """Prepare what a request of one row needs, though it may take minutes."""

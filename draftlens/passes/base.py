@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
-from draftlens.core.errors import ConfigError
+from draftlens.core.errors import ConfigError, UnsupportedModelError
 from draftlens.core.locks import ForkLock
 from draftlens.core.names import AUTO, UNQUANTIZED
 from draftlens.core.options import Registry, shown
@@ -48,7 +48,8 @@ class PassEngine:
     """
 
     quantizations: ClassVar[tuple[str, ...]] = ()
-    """Values of its option `quantization`, which the passes of a draft may have."""
+    """Values of its option `quantization`, of the weights in passes. An engine that has some has
+    the option `is_target`, too: whether the tokens of an answer are chosen by these passes."""
 
     knows_kinds: ClassVar[bool] = False
     """Whether it has masks for each kind of layer, keys that layers share and inputs of tokens for
@@ -169,14 +170,16 @@ def check_compile(value: Any) -> None:
 
 
 def quantizations_of(compile: Compile) -> tuple[str, ...]:
-    """The values of `draft_quantization` that are those of passes."""
+    """The values of `quantization` and `draft_quantization` that are those of passes."""
     if compile == AUTO:
         return tuple(each for name in _preferred() for each in PASSES[name].quantizations)
     return () if isinstance(compile, bool) else tuple(PASSES[compile].quantizations)
 
 
-def check_quantization(quantization: Any, compile: Compile) -> None:
-    """Refuse weights of a draft's passes that no engine has.
+def check_quantization(
+    quantization: Any, compile: Compile, option: str = "draft_quantization"
+) -> None:
+    """Refuse weights of passes that no engine has.
 
     Raises:
         ConfigError: names the engines or what is to be installed.
@@ -188,8 +191,7 @@ def check_quantization(quantization: Any, compile: Compile) -> None:
         names = " or ".join(f'"{name}"' for name in [*able, AUTO])
         values = " or ".join(f'"{each}"' for each in dict.fromkeys(sum(able.values(), ())))
         raise ConfigError(
-            f"draft_quantization={shown(quantization)} of passes needs compile={names}, and is "
-            f"{values}"
+            f"{option}={shown(quantization)} of passes needs compile={names}, and is {values}"
         )
     for name in _preferred() if compile == AUTO else [_name(compile)]:
         if quantization in PASSES[name].quantizations and (missing := PASSES[name]().missing):
@@ -200,6 +202,7 @@ def attach(
     backbones: Sequence[Backbone],
     compile: Compile,
     draft_quantization: str | None = None,
+    quantization: str | None = None,
     keeps: bool = False,
 ) -> None:
     """Let models compute their decode forwards by an engine, or by their modules again.
@@ -211,40 +214,69 @@ def attach(
         draft_quantization: of the weights in the draft's passes (`PassEngine.quantizations`);
             `UNQUANTIZED` for none, and None for none too, but with `"auto"` for those that are
             faster here. A model that is a target as well has none.
+        quantization: of those in the target's passes. The modules never replace them.
         keeps: whether models that were attached before keep what computes their passes, except for
             8-bit weights of a draft that is a target now.
 
     Raises:
         ConfigError: a value is unknown or cannot be used.
+        UnsupportedModelError: the target's passes cannot have this quantization.
     """
     check_compile(compile)
     check_quantization(draft_quantization, compile)
+    check_quantization(quantization, compile, "quantization")
+    is_rounded = quantization not in (None, UNQUANTIZED)
     for number, backbone in enumerate(backbones):
         roles = _MADE.get_or_make(backbone.model, _Made).roles
         stays = keeps and backbone in roles
         roles[backbone] = is_target = number == 0 or roles.get(backbone, False)
-        if stays and not (is_target and backbone.passes.quantization):
+        if number == 0 and is_rounded:
+            attach_rounded(backbone, compile, str(quantization))
             continue
-        quantization = UNQUANTIZED if is_target else draft_quantization
+        passes = backbone.passes
+        if stays and (passes.rounding or not (is_target and passes.quantization)):
+            continue
+        weights = UNQUANTIZED if is_target else draft_quantization
         if backbone.plain_only:  # its passes are not those of the modules
             if compile and compile != AUTO:
                 _say_refusal(backbone, _name(compile), backbone.plain_only)
         elif compile == AUTO:
-            choice = chosen(backbone, quantization)
+            choice = chosen(backbone, weights)
             backbone.passes = choice.passes
             _say_once(backbone, logging.INFO, f"passes of {backbone.name} run by {choice}")
         else:
-            attach_engine(backbone, _engine(_name(compile), quantization))
+            attach_engine(backbone, _engine(_name(compile), weights))
 
 
 def attach_for_call(backbones: Sequence[Backbone], compile: Compile) -> None:
     """As `attach`, for a call with models that the caller holds. The first call of a model may be
-    the only one: with `"auto"` it runs by what is there, and the next one prepares passes."""
+    the only one: with `"auto"` it runs by what is there, and the next one prepares passes. Rounded
+    passes stay."""
     made = [_MADE.get_or_make(backbone.model, _Made) for backbone in backbones]
+    is_rounded = any(backbone.passes.rounding for backbone in backbones)
     if compile != AUTO or all(each.was_called or each.passes for each in made):
-        attach(backbones, compile)
+        attach(backbones, compile, keeps=compile == AUTO and is_rounded)
     for each in made:
         each.was_called = True
+
+
+def attach_rounded(backbone: Backbone, compile: Compile, quantization: str) -> None:
+    """Let an engine compute all passes of a target with rounded weights.
+
+    Raises:
+        UnsupportedModelError: it cannot.
+    """
+    names = _preferred() if compile == AUTO else [_name(compile)]
+    kind = next(PASSES[name] for name in names if quantization in PASSES[name].quantizations)
+    engine = kind(quantization=quantization, is_target=True)
+    backbone.passes = EAGER
+    passes = _made(backbone, engine)
+    if not isinstance(passes, Passes):
+        raise UnsupportedModelError(
+            f"{backbone.name} does not run with quantization={shown(quantization)} by "
+            f"{engine.label}: {passes}"
+        )
+    backbone.passes = passes
 
 
 def attach_engine(backbone: Backbone, engine: PassEngine) -> None:

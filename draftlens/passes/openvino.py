@@ -6,7 +6,8 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -17,13 +18,17 @@ import psutil
 import torch
 from torch import Tensor
 
+from draftlens.core import tree as trees
 from draftlens.core.errors import UnsupportedModelError
 from draftlens.core.files import check_private, private_folder
 from draftlens.models.adapter import Backbone
+from draftlens.models.kv_cache import KVCache
 from draftlens.passes.base import PassEngine
+from draftlens.passes.ordered_attention import BLOCK
 from draftlens.passes.split_pass import Function, SplitPass, SplitPasses, example_inputs
 from draftlens.passes.structure import (
     SMALL,
+    Forward,
     Skeleton,
     folder_of,
     named_tensors,
@@ -32,7 +37,23 @@ from draftlens.passes.structure import (
 )
 
 INT8 = "int8"
-"""8-bit weights, with one scale for each output of a matrix."""
+"""8-bit weights, with one scale for each output of a matrix, and activations that are rounded to 8
+bits when the pass runs, with one scale for each `GROUP` of them."""
+
+INT8_WEIGHTS = "int8-weights"
+"""8-bit weights alone, which are multiplied as float32."""
+
+GROUP = 32
+"""Activations that share a scale. Sums of their products are sums of integers."""
+
+ROUNDING = {
+    INT8: "8-bit weights and activations of the language model",
+    INT8_WEIGHTS: "8-bit weights of the language model",
+}
+"""In words for the user."""
+
+CHECKED = 20
+"""Tokens that are read in several ways to see that their logits have the same bits."""
 
 QUANTIZED_BOUND = 0.5
 """Largest difference of 8-bit weights' logits, relative to the largest: more is a mistake."""
@@ -63,15 +84,17 @@ class OpenVinoEngine(PassEngine):
     """OpenVINO, for float32 models on the CPU.
 
     Args:
-        quantization: `int8` for 8-bit weights in products, which changes logits: for drafts; else
-            empty.
+        quantization: `int8` or `int8-weights`, which change logits; else empty.
+        is_target: whether the tokens of an answer are chosen by these passes. With `int8`, they are
+            then those of `OrderedAttention`.
     """
 
-    quantizations: ClassVar[tuple[str, ...]] = (INT8,)
+    quantizations: ClassVar[tuple[str, ...]] = (INT8, INT8_WEIGHTS)
     label: ClassVar[str] = "OpenVINO"
     knows_kinds: ClassVar[bool] = True
 
     quantization: str = ""
+    is_target: bool = False
 
     @property
     def missing(self) -> str:
@@ -87,6 +110,8 @@ class OpenVinoEngine(PassEngine):
         if backbone.dtype != torch.float32:
             name = str(backbone.dtype).removeprefix("torch.")
             return f"the model is {name}, and OpenVINO's passes are checked in float32 only"
+        if self.is_target and self.quantization == INT8 and backbone.kinds is not None:
+            return "attention of one order knows neither sliding windows nor shared keys"
         return None
 
     def unsuited(self, backbone: Backbone) -> str | None:
@@ -103,7 +128,7 @@ class OpenVinoEngine(PassEngine):
 
     def make(self, backbone: Backbone) -> OpenVinoPasses:
         _log.info("preparing passes of %s by OpenVINO", backbone.name)
-        passes = OpenVinoPasses(backbone, self.quantization)
+        passes = OpenVinoPasses(backbone, self.quantization, self.is_target)
         _log.info(
             "passes of %s run by OpenVINO%s (%s, compiled and checked in %.1f s)",
             backbone.name,
@@ -119,15 +144,22 @@ class OpenVinoPasses(SplitPasses):
 
     Args:
         backbone: the model, in float32 on the CPU, which is not kept alive.
-        quantization: as for `OpenVinoEngine`.
+        quantization, is_target: as for `OpenVinoEngine`.
 
     Attributes:
         is_stored: whether the graph was on disk.
+
+    Raises:
+        UnsupportedModelError: as for `SplitPasses`, or rounded activations would make an answer
+            depend on the sizes of the passes.
     """
 
-    def __init__(self, backbone: Backbone, quantization: str = "") -> None:
+    def __init__(self, backbone: Backbone, quantization: str = "", is_target: bool = False) -> None:
         self.quantization = quantization
+        self.is_ordered = is_target and quantization == INT8
         self.is_stored = False
+        if is_target:
+            self.rounding = ROUNDING.get(quantization, "")
         super().__init__(backbone, QUANTIZED_BOUND if quantization else None)
 
     @property
@@ -136,7 +168,7 @@ class OpenVinoPasses(SplitPasses):
 
     def compile(self, backbone: Backbone, axes: tuple[int, ...]) -> None:
         """Read the graph from disk, or trace it."""
-        file = GraphFile.of(backbone, axes)
+        file = GraphFile.of(backbone, axes, self.is_ordered)
         graph = None if file is None else file.read(backbone)
         self.is_stored = graph is not None
         if graph is not None:
@@ -147,12 +179,52 @@ class OpenVinoPasses(SplitPasses):
             else:
                 return
         self.is_stored = False
-        self._start_graph(backbone, axes, *_new_graph(backbone, axes, file))
+        self._start_graph(backbone, axes, *_new_graph(backbone, axes, file, self.is_ordered))
+
+    def check(self, backbone: Backbone, axes: tuple[int, ...], run: Forward) -> None:
+        """See `SplitPasses.check`."""
+        super().check(backbone, axes, run)
+        if self.is_ordered:
+            check_order(backbone, self, axes)
+
+    def run(
+        self, tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None
+    ) -> Tensor | None:
+        """See `Passes.run`. A chain of more than `BLOCK` tokens is read in parts."""
+        width = tokens.shape[1]
+        if not self.is_ordered or width <= BLOCK:
+            return super().run(tokens, position_ids, cache, mask)
+        if mask is not None and not _is_causal(mask, cache.lengths, width):
+            raise UnsupportedModelError(
+                f"passes with {self.rounding} read trees of at most {BLOCK} tokens"
+            )
+        logits = []
+        lengths = cache.lengths
+        try:
+            for start in range(0, width, BLOCK):
+                end = min(start + BLOCK, width)
+                part, places = tokens[:, start:end], position_ids[..., start:end]
+                causal = torch.ones(end - start, end - start, dtype=torch.bool).tril()
+                seen = trees.attention_mask(cache.lengths, causal)
+                found = super().run(part, places, cache, seen)
+                if found is None:
+                    return None
+                logits.append(found)
+                cache.lengths = [length + end for length in lengths]
+        finally:
+            cache.lengths = lengths
+        return torch.cat(logits, 1)
+
+    def rounded_model(self, model: Any) -> Any:
+        """See `Passes.rounded_model`."""
+        if self.quantization == INT8:
+            return None
+        return with_rounded_weights(model) if self.quantization else model
 
     def _start_graph(
         self, backbone: Backbone, axes: tuple[int, ...], graph: Any, file: GraphFile | None
     ) -> None:
-        options = {
+        options: dict[str, Any] = {
             # Float32 models run in bfloat16 on processors that have it unless this is said.
             "INFERENCE_PRECISION_HINT": "f32",
             "INFERENCE_NUM_THREADS": torch.get_num_threads(),
@@ -162,6 +234,8 @@ class OpenVinoPasses(SplitPasses):
             options |= file.blob_options(backbone)
         if self.quantization:
             quantize(graph)
+            group = GROUP if self.quantization == INT8 else 0
+            options["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = group
         self.start(backbone, axes, _function_of(core().compile_model(graph, "CPU", options)))
 
 
@@ -203,23 +277,26 @@ def core() -> Any:
 
 
 class GraphFile:
-    """The graph of a model's passes on disk, for positions with leading sizes `axes`.
+    """The graph of a model's passes on disk, for positions with leading sizes `axes`, with
+    `OrderedAttention` or without.
 
     Weights are not in it: each start binds the memory of the loaded model. Folders and files that
     another user owns or may write are refused, as with compiled code.
     """
 
-    def __init__(self, folder: Path, axes: tuple[int, ...]) -> None:
+    def __init__(self, folder: Path, axes: tuple[int, ...], is_ordered: bool) -> None:
         form = "x".join(map(str, axes))
         stem = f"openvino-{version('openvino')}-{FORMAT}{'-axes' if axes else ''}{form}"
+        if is_ordered:
+            stem += "-ordered"
         self.path = folder / f"{stem}.xml"
         self.blobs = folder / stem
 
     @classmethod
-    def of(cls, backbone: Backbone, axes: tuple[int, ...]) -> GraphFile | None:
+    def of(cls, backbone: Backbone, axes: tuple[int, ...], is_ordered: bool) -> GraphFile | None:
         """None where no private folder can be had."""
         try:
-            return cls(folder_of(backbone, Skeleton.of(backbone)), axes)
+            return cls(folder_of(backbone, Skeleton.of(backbone)), axes, is_ordered)
         except OSError as error:
             _log.info("the graph of %s is not kept: %s", backbone.name, error)
             return None
@@ -270,8 +347,9 @@ class GraphFile:
 
 
 @torch.inference_mode()
-def traced_graph(backbone: Backbone, axes: tuple[int, ...]) -> Any:
-    """The model's pass as a graph of OpenVINO, whose constants are the memory of its weights.
+def traced_graph(backbone: Backbone, axes: tuple[int, ...], is_ordered: bool = False) -> Any:
+    """The model's pass as a graph of OpenVINO, whose constants are the memory of its weights, with
+    `OrderedAttention` or without.
 
     Raises:
         UnsupportedModelError: a loop of the model depends on values of a pass.
@@ -281,7 +359,7 @@ def traced_graph(backbone: Backbone, axes: tuple[int, ...]) -> Any:
     from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 
     inputs = example_inputs(backbone, axes)
-    module = SplitPass(backbone).eval()
+    module = SplitPass(backbone, is_ordered).eval()
     # Tracing is deprecated in favour of torch.export, which takes minutes here.
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")
@@ -346,7 +424,7 @@ def bind(graph: Any, backbone: Backbone) -> None:
 
 def quantize(graph: Any) -> None:
     """Give matrices of products 8-bit weights with one scale for each output, in place. OpenVINO
-    keeps them in 8 bits and multiplies in float32: a pass reads a quarter of the bytes."""
+    keeps them in 8 bits: a pass reads a quarter of the bytes."""
     from openvino import opset13
 
     for product in list(_of_type(graph, "MatMul")):
@@ -360,6 +438,69 @@ def quantize(graph: Any) -> None:
         wide = opset13.convert(opset13.constant(integers.numpy()), "f32")
         scaled = opset13.multiply(wide, opset13.constant(scales.numpy()))
         product.input(1).replace_source_output(scaled.output(0))
+
+
+def _is_causal(mask: Tensor, lengths: Sequence[int], width: int) -> bool:
+    """Whether each new token of a pass attends to all that precede it."""
+    new = [row[0, :, end : end + width] for row, end in zip(mask, lengths, strict=True)]
+    return all(torch.equal(each, torch.ones_like(each).tril()) for each in new)
+
+
+@torch.no_grad()
+def with_rounded_weights(model: Any) -> Any:
+    """A copy of a model whose linear layers, in the decoder and at the output, have the values of
+    `int8_weights`. Embeddings that share a matrix with the output keep theirs."""
+    rounded = deepcopy(model)
+    head = rounded.get_output_embeddings()
+    head.weight = torch.nn.Parameter(head.weight.clone(), requires_grad=False)
+    for module in (*rounded.get_decoder().modules(), head):
+        if isinstance(module, torch.nn.Linear):
+            integers, scales = int8_weights(module.weight)
+            module.weight.copy_(integers * scales)
+    return rounded
+
+
+@torch.inference_mode()
+def check_order(backbone: Backbone, passes: SplitPasses, axes: tuple[int, ...]) -> None:
+    """Compare passes of different sizes, which read the same tokens, bit by bit.
+
+    Raises:
+        UnsupportedModelError: logits depend on the size.
+    """
+    ids = torch.arange(1, 1 + 2 * (2 + CHECKED)).reshape(2, -1) % backbone.vocab_size
+    alone = _read_by_parts(backbone, passes, ids[:1], axes, 1)
+    for rows, size in ((1, 3), (1, CHECKED), (2, CHECKED)):
+        found = _read_by_parts(backbone, passes, ids[:rows], axes, size)
+        if not torch.equal(found[:1], alone):
+            raise UnsupportedModelError(
+                "its logits depend on the number of tokens in a pass, as products of rounded "
+                "activations are no sums of integers on this processor or in matrices with fewer "
+                f"than {GROUP} inputs"
+            )
+
+
+def _read_by_parts(
+    backbone: Backbone, passes: SplitPasses, ids: Tensor, axes: tuple[int, ...], size: int
+) -> Tensor:
+    """Logits of tokens after a prompt of two, in passes over `size` of each row."""
+    prompt = backbone.text_prompt(ids[:, :2])
+    cache = backbone.new_cache(prompt, room=CHECKED)
+    rows = len(ids)
+    positions = prompt.position_ids.expand(*axes, rows, -1)
+    passes.read(replace(prompt, position_ids=positions), cache, 1)
+    cache.advance(prompt.lengths)
+    logits = []
+    for start in range(0, CHECKED, size):
+        part = ids[:, 2 + start : 2 + start + size]
+        width = part.shape[1]
+        steps = torch.arange(start, start + width).expand(rows, -1)
+        positions = prompt.positions(steps).expand(*axes, rows, width)
+        causal = torch.ones(width, width, dtype=torch.bool).tril()
+        found = passes.run(part, positions, cache, trees.attention_mask(cache.lengths, causal))
+        assert found is not None
+        logits.append(found)
+        cache.advance(width)
+    return torch.cat(logits, 1)
 
 
 def int8_weights(matrix: Tensor) -> tuple[Tensor, Tensor]:
@@ -378,11 +519,11 @@ def _replace(old: Any, new: Any) -> None:
 
 
 def _new_graph(
-    backbone: Backbone, axes: tuple[int, ...], file: GraphFile | None
+    backbone: Backbone, axes: tuple[int, ...], file: GraphFile | None, is_ordered: bool
 ) -> tuple[Any, GraphFile | None]:
     """A graph that is traced and, where its weights can be left out, kept in the file; else None in
     place of the file."""
-    graph = traced_graph(backbone, axes)
+    graph = traced_graph(backbone, axes, is_ordered)
     if file is None:
         return graph, None
     if unbind(graph, backbone):

@@ -19,7 +19,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from draftlens.core.errors import UnsupportedModelError
 from draftlens.models.adapter import Backbone
-from draftlens.models.attention.dispatch import ARGUMENT, dispatching
+from draftlens.models.attention.dispatch import ARGUMENT, AttentionPass, dispatching
 from draftlens.models.forward_backend import Passes
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.layer_kinds import FULL, SLIDING, LayerKinds, within_window
@@ -27,7 +27,9 @@ from draftlens.models.outer_model import ReplacingEmbedding
 from draftlens.models.prompt import Prompt
 from draftlens.models.prompt_blocks import ends_of_parts
 from draftlens.models.support import with_cache
+from draftlens.passes.ordered_attention import OrderedAttention
 from draftlens.passes.structure import (
+    Forward,
     check_pass,
     kept_by_layers,
     named_tensors,
@@ -55,7 +57,8 @@ SCORES = 2**24
 """Most pairs of a query and a key in all heads of a layer: 64 MiB in float32."""
 
 LEAST_PART = 64
-"""A prompt whose parts would be smaller is read by the modules, whose attention keeps no pairs."""
+"""A prompt whose parts would be smaller is read by the modules, whose attention keeps no pairs; or
+in parts of this size, where passes round weights."""
 
 FEW_SLOTS = 64
 """Sliding layers read no fewer slots of a cache, if it has them."""
@@ -136,13 +139,18 @@ class SplitPasses(Passes):
         run = partial(self._run, backbone.kinds)
         try:
             self._functions[axes] = function
-            check_pass(backbone, run, 2, 3, axes, self._bound)
-            check_pass(backbone, run, 1, 1, axes, self._bound)
+            self.check(backbone, axes, run)
         except Exception:
             self._functions[axes] = None  # never run what differs from the modules
             raise
         finally:
             backbone.kinds = kinds
+
+    def check(self, backbone: Backbone, axes: tuple[int, ...], run: Forward) -> None:
+        """Raise `UnsupportedModelError` unless the passes of `run` have the logits of the
+        modules."""
+        check_pass(backbone, run, 2, 3, axes, self._bound)
+        check_pass(backbone, run, 1, 1, axes, self._bound)
 
     def begin(self) -> None:
         """Compile anew if the weights have changed, since engines have a copy of them."""
@@ -171,6 +179,8 @@ class SplitPasses(Passes):
         width = tokens.shape[1]
         if torch.is_autocast_enabled("cpu") or not self._is_ready(position_ids.shape[:-2]):
             return None
+        if self.rounding and not all(layer.is_initialized for layer in cache.layers):
+            self._reserve(cache)
         buffers = cache.whole_buffers(max(cache.lengths) + width)
         if buffers is None:
             return None
@@ -187,6 +197,8 @@ class SplitPasses(Passes):
         rows, length = prompt.embeds.shape[:2]
         reach = max(cache.lengths) + length
         most = SCORES // (self._num_heads * rows * reach)
+        if self.rounding:
+            most = max(most, LEAST_PART)
         if most < LEAST_PART or torch.is_autocast_enabled("cpu"):
             return None
         if prompt.further != set(self._further):
@@ -325,10 +337,12 @@ class SplitPass(nn.Module):
 
     Args:
         backbone: the model; its own modules are called.
+        is_ordered: whether the attention is `OrderedAttention`.
     """
 
-    def __init__(self, backbone: Backbone) -> None:
+    def __init__(self, backbone: Backbone, is_ordered: bool = False) -> None:
         super().__init__()
+        self.is_ordered = is_ordered
         self.decoder = backbone.decoder
         self.head = backbone.head
         self.is_mixed = backbone.kinds is not None and backbone.kinds.are_mixed
@@ -365,7 +379,9 @@ class SplitPass(nn.Module):
         keys = rest[:num_layers]
         values = rest[num_layers:]
         layers = [_NewStates(visible.shape[-1]) for _ in keys]
-        attention = _SplitAttention(keys, values, layers)
+        attention: AttentionPass = _SplitAttention(keys, values, layers)
+        if self.is_ordered:
+            attention = OrderedAttention(keys, values, visible)
         with dispatching(self.decoder):
             output = self.decoder(
                 inputs_embeds=embeds,

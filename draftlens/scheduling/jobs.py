@@ -74,6 +74,7 @@ class Job:
     client: str = ""
     sequences: list[Sequence] = field(default_factory=list)
     failure: Exception | None = None
+    lossless: bool = True
     approximate: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     arrived: float = field(default_factory=time.perf_counter)

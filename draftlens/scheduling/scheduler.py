@@ -39,7 +39,7 @@ from draftlens.scheduling.jobs import (
     SchedulerLimits,
     Update,
 )
-from draftlens.streaming import approximations
+from draftlens.streaming import approximations, rounding
 
 
 class Batch:
@@ -421,7 +421,9 @@ class Scheduler:
             done = all(sequence.finished for sequence in job.sequences)
             if done:
                 call = Call(batch.plan, batch.session, job.sequences, self.models.target.dtype)
-                job.approximate = approximations(call)
+                approximate = approximations(call)
+                job.lossless = not approximate
+                job.approximate = (*rounding(call), *approximate)
                 del batch.jobs[job]
             job.notify(Update(tuple(job_chunks), done))
         self._discard_if_empty(batch)

@@ -112,7 +112,7 @@ class Answer:
         stats = self.stream.stats
         job = self.stream.job
         return {
-            "lossless": not job.approximate,
+            "lossless": job.lossless,
             "approximate": list(job.approximate),
             "cached_tokens": self.num_cached,
             "passes": stats.passes,

@@ -1,0 +1,150 @@
+"""Attention whose result for a token has the same bits in every pass.
+
+A sum of float32 numbers depends on the order of its terms. Products of matrices add the terms of an
+element one after the other as long as they do not divide the summed dimension, which they do from
+some hundreds of terms on. Terms that are zero change nothing. So keys are divided here, into blocks
+of fixed slots, and the order within a block is that of the tokens: however many tokens, rows or
+branches of a tree share a pass, and whether the keys before a token are cached or new.
+
+Shape suffixes: B rows, G key heads, R query heads of each, T new tokens, N blocks, S `BLOCK`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+BLOCK = 256
+"""Keys of a block, and the most new tokens of a pass, which then begins at most one new block."""
+
+HIDDEN = torch.finfo(torch.float32).min
+"""Added to scores of keys that a token does not attend to, whose weights become zero."""
+
+
+class OrderedAttention:
+    """An `AttentionPass` over cached and new tokens; layers call it in their order. Its twin is
+    that of `split_pass`.
+
+    The blocks that are full before the pass are read in the cache. The keys of the open block are
+    read together with the new keys, twice: with the new ones that belong into this block, and
+    with those of the next one.
+
+    What does not depend on the layer is computed once for a pass.
+
+    Args:
+        keys, values: of each layer, ``[B, G, K, D]``.
+        visible: as for `SplitPass.forward`; a row attends to its last cached token.
+    """
+
+    def __init__(self, keys: Sequence[Tensor], values: Sequence[Tensor], visible: Tensor) -> None:
+        self._cached = iter(zip(keys, values, strict=True))
+        self._layouts: dict[tuple[int, int], _Layout] = {}
+        reach = keys[0].shape[2]
+        self._room = BLOCK - reach % BLOCK  # at least one: the open block may be empty
+        old = functional.pad(visible[:, 0, :, :reach], (0, self._room))
+        new = visible[:, 0, :, reach:]
+        slots = torch.arange(reach + self._room)
+        lengths = (old.any(1) * (slots + 1)).amax(-1)
+        self._open = lengths // BLOCK
+        width = visible.shape[2]
+        in_open = (self._open[:, None] * BLOCK + torch.arange(BLOCK))[:, None]
+        open_old = old.gather(2, in_open.expand(-1, width, -1))
+        places = lengths[:, None] + new.sum(-1) - 1  # of the new tokens, in their sequences
+        is_next = (places // BLOCK > self._open[:, None])[:, None]
+        is_full = (slots // BLOCK < self._open[:, None])[:, None]
+        full_BNTS = (old & is_full).reshape(old.shape[0], width, -1, BLOCK).transpose(1, 2)
+        here = torch.cat([open_old, new & ~is_next], -1)
+        beyond = torch.cat([torch.zeros_like(open_old), new & is_next], -1)
+        self._full = _bias(full_BNTS)
+        self._rest = _bias(torch.stack([here, beyond], 1))
+
+    def __call__(
+        self,
+        module: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        *,
+        scaling: float | None = None,
+        **_: Any,
+    ) -> tuple[Tensor, None]:
+        """See `AttentionPass`; the mask is `visible`."""
+        # Numbers that a trace keeps as constants; rows and tokens stay variables of the graph.
+        heads, groups, size, depth = map(int, (query.shape[1], *key.shape[1::2], value.shape[3]))
+        layout = self._layout(groups, heads // groups)
+        rows, width = query.shape[0], query.shape[2]
+        cached_keys, cached_values = next(self._cached)
+        # Weights are summed by the same product as weighted values.
+        full_keys, open_keys = layout.blocks(cached_keys, key, size)
+        full_values, open_values = layout.blocks(
+            _with_ones(cached_values), _with_ones(value), depth + 1
+        )
+        queries = (query * (scaling or size**-0.5)).reshape(rows, groups, 1, -1, size)
+        if heads == groups:  # products with a single row of queries add in another order
+            queries = functional.pad(queries, (0, 0, 0, 1))
+        full = queries @ full_keys.transpose(3, 4) + layout.full
+        rest = queries @ open_keys.transpose(3, 4) + layout.rest
+        largest = torch.maximum(full.amax((2, 4), keepdim=True), rest.amax((2, 4), keepdim=True))
+        full = (full - largest).exp() @ full_values
+        rest = (rest - largest).exp() @ open_values
+        sums = torch.cat([full, rest], 2).sum(2)
+        if heads == groups:
+            sums = sums[:, :, :-1]
+        output = sums[..., :-1] / sums[..., -1:]
+        return output.reshape(rows, heads, width, depth).transpose(1, 2).contiguous(), None
+
+    def _layout(self, groups: int, ratio: int) -> _Layout:
+        if (groups, ratio) not in self._layouts:
+            biases = [bias.repeat(1, 1, 1, ratio, 1) for bias in (self._full, self._rest)]
+            if ratio == 1:
+                biases = [functional.pad(bias, (0, 0, 0, 1)) for bias in biases]
+            self._layouts[groups, ratio] = _Layout(self._open, self._room, groups, *biases)
+        return self._layouts[groups, ratio]
+
+
+class _Layout:
+    """What layers with the same heads share.
+
+    Args:
+        opened: the open block of each row.
+        room: slots behind the cache, up to the end of a block.
+        groups: key heads.
+        full, rest: added to the scores of full blocks, and of the open one with the new keys.
+    """
+
+    def __init__(self, opened: Tensor, room: Any, groups: int, full: Tensor, rest: Tensor) -> None:
+        self.full = full
+        self.rest = rest
+        self._groups = groups
+        self._rooms: dict[int, Tensor] = {}
+        self._rows = opened.shape[0]
+        self._room = room
+        heads = torch.arange(self._rows * groups).reshape(-1, groups)
+        self._opened = (heads * full.shape[2] + opened[:, None]).flatten()
+
+    def blocks(self, cached: Tensor, new: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        """Cached states ``[B, G, K, D]`` by blocks, ``[B, G, N, S, D]``, and the open block of each
+        row with the new states, ``[B, G, 1, S + T, D]``."""
+        if size not in self._rooms:
+            self._rooms[size] = torch.zeros(self._rows, self._groups, self._room, size)
+        states = torch.cat([cached, self._rooms[size]], 2)
+        opened = states.reshape(-1, BLOCK, size).index_select(0, self._opened)
+        opened = opened.reshape(-1, self._groups, BLOCK, size)
+        blocks = states.reshape(self._rows, self._groups, -1, BLOCK, size)
+        return blocks, torch.cat([opened, new], 2)[:, :, None]
+
+
+def _bias(visible_BNTS: Tensor) -> Tensor:
+    """What is added to scores ``[B, G, N, R * T, S]``, before its repetition for each R."""
+    bias = torch.zeros(visible_BNTS.shape, dtype=torch.float32)
+    return bias.masked_fill(~visible_BNTS, HIDDEN)[:, None]
+
+
+def _with_ones(states: Tensor) -> Tensor:
+    """States with a further element of one."""
+    return torch.cat([states, torch.ones_like(states[..., :1])], -1)
