@@ -123,14 +123,13 @@ def distances() -> list[dict[str, Any]]:
 def answer_logits(backbone: Backbone, prompt: Prompt, tokens: torch.Tensor) -> torch.Tensor:
     """Logits at all tokens of an answer, ``[T, V]``."""
     cache = backbone.new_cache(prompt, room=64)
-    first = backbone.prefill(prompt, cache)
-    assert first is not None
+    first = backbone.prefill(prompt, cache)[0].clone()
     steps = torch.arange(tokens.shape[1])[None]
     rest = backbone.forward(tokens, prompt.positions(steps), cache, chain_mask(cache, tokens))
-    return torch.cat([first[0], rest[0, :-1]])
+    return torch.cat([first, rest[0, :-1]])
 
 
-def chain_mask(cache: KVCache, tokens: torch.Tensor) -> torch.Tensor:
+def chain_mask(cache: KVCache, tokens: torch.Tensor) -> torch.Tensor | None:
     """The mask of consecutive tokens."""
     return attention_mask(cache.lengths, ancestors(chain(tokens.shape[1] - 1)))
 
