@@ -7,8 +7,10 @@
     python benchmarks/compiled.py quantized
     python benchmarks/compiled.py memory
     python benchmarks/compiled.py reading
+    python benchmarks/compiled.py windows
     python benchmarks/compiled.py families
     python benchmarks/compiled.py start
+    python benchmarks/compiled.py default
 
 Every part is a module of `compiled_parts` with a `BENCHMARK` that reads the options after its name
 and writes its own report, `benchmarks/results/compiled_PART.json` and `.md`.
@@ -26,8 +28,10 @@ PARTS = {
     "quantized": "compiled_parts.quantized",
     "memory": "compiled_parts.memory",
     "reading": "compiled_parts.reading",
+    "windows": "compiled_parts.windows",
     "families": "compiled_parts.families",
     "start": "compiled_parts.start",
+    "default": "compiled_parts.default",
 }
 """Modules by name."""
 

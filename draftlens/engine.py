@@ -15,7 +15,7 @@ from draftlens.async_answer import AsyncAnswer
 from draftlens.batch.map import ClipAnswer, MapOptions, map_clips
 from draftlens.chat import Chat
 from draftlens.core.errors import InputError
-from draftlens.core.names import IMAGE_PROMPT, VIDEO_PROMPT
+from draftlens.core.names import AUTO, IMAGE_PROMPT, VIDEO_PROMPT
 from draftlens.core.options import wrong
 from draftlens.core.prefill_readings import NO_FEATURES, FeatureSpec
 from draftlens.core.result import Chunk, Result
@@ -48,7 +48,7 @@ from draftlens.options import (
     completed_options,
     split_options,
 )
-from draftlens.passes import Compile, attach, check_compile
+from draftlens.passes import Compile, attach
 from draftlens.pruning import Choice
 from draftlens.request import Request, check_for_models
 from draftlens.scheduling import Scheduler, SchedulerLimits
@@ -74,7 +74,8 @@ class Engine:
             tokenizer.
         prefill: how the target reads prompts, whatever the method; None for the method's own way.
         notice: why there is no draft although one was requested or expected; else empty.
-        compile: whether decode forwards run as compiled code; see `load`.
+        compile: what computes decode forwards; see `load`. By default (`"auto"`) models of another
+            engine keep what computes theirs.
         prompt_cache: remembers prompts and media for later calls; see `load`.
 
     Raises:
@@ -98,10 +99,9 @@ class Engine:
         draft_processor: Any = None,
         prefill: Any = None,
         notice: str = "",
-        compile: Compile = False,
+        compile: Compile = AUTO,
         prompt_cache: PromptCache | int | str | None = None,
     ) -> None:
-        check_compile(compile)
         models = as_pair(target, draft, processor, draft_processor)
         self.target: Loaded = models[0]
         self.draft: Loaded | None = models[1]
@@ -110,8 +110,7 @@ class Engine:
         check_drafting(self.method, self.models)
         self.prefill = prefill
         self.processors = Processors(self.target, self.draft)
-        if compile:
-            self.compile(compile)
+        self.compile(compile, keeps=compile == AUTO)
         self.prompt_cache = PromptCache.of(prompt_cache)
         if self.prompt_cache is not None:
             self.attach(self.prompt_cache)
@@ -126,6 +125,7 @@ class Engine:
         self,
         mode: Compile = True,
         draft_quantization: str | None = None,
+        keeps: bool = False,
         quantization: str | None = None,
     ) -> None:
         """Let an engine of passes compute the decode forwards of the models.
@@ -139,7 +139,10 @@ class Engine:
                 each model the first engine of `passes.base.BY_PREFERENCE` that suits it, and
                 compiles nothing for minutes. False takes the models' modules again.
             draft_quantization: `"int8"` gives the draft 8-bit weights in the passes of an engine
-                that has them, which halves the time of a draft token and changes no answer.
+                that has them, which halves the time of a draft token and changes no answer, and
+                `"none"` those of its model. None is `"int8"` with mode `"auto"` where the processor
+                multiplies 8-bit integers, else `"none"`.
+            keeps: whether models that another engine has had keep what computes their passes.
             quantization: of the target, whose answers become those of the rounded model: `"int8"`
                 for 8-bit weights and activations, `"int8-weights"` for 8-bit weights only. What is
                 rounded is named in `Result.approximate`.
@@ -148,9 +151,8 @@ class Engine:
             ConfigError: the mode is another one, or its engine is not installed.
             UnsupportedModelError: the target cannot run with this quantization.
         """
-        models = [self.target] if self.draft is None else [self.target, self.draft]
-        backbones = [model.backbone for model in models]
-        attach(backbones, mode, draft_quantization, quantization)
+        backbones = [model.backbone for model in (self.target, self.draft) if model is not None]
+        attach(backbones, mode, draft_quantization, keeps, quantization)
         for backbone in backbones:
             backbone.passes.prepare()
 

@@ -11,7 +11,7 @@ from os import PathLike, fspath
 from typing import Any, Unpack
 
 from draftlens.core.errors import ConfigError, DraftlensError
-from draftlens.core.names import AUTO, EMBEDDED
+from draftlens.core.names import AUTO, EMBEDDED, UNQUANTIZED
 from draftlens.core.options import switch, wrong
 from draftlens.decoding.observer import ignore
 from draftlens.engine import CALIBRATION_SECONDS, Engine
@@ -28,6 +28,10 @@ _log = logging.getLogger("draftlens")
 
 def _unmarked(description: str) -> AbstractContextManager[None]:
     return nullcontext()
+
+
+PREPARING = "preparing passes"
+"""The stage of `load` that is over at once for small models."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ def load(
     dtype: Any = None,
     calibrate: bool = True,
     prefill: Any = None,
-    compile: Compile = False,
+    compile: Compile = AUTO,
     prompt_cache: PromptCache | int | str | None = None,
     progress: LoadProgress | None = None,
     **options: Unpack[LoadWords],
@@ -79,9 +83,10 @@ def load(
         prefill: how the target reads prompts (`prefill.base.PREFILLS`), whatever the method: a
             name, a dict of its name and options, or a prefill; None for the method's own.
         compile: what computes decode forwards (`Engine.compile`), with the same tokens in float32:
-            True for compiled code, which is kept in the user's cache folder, another name of
-            `passes.PASSES`, or `"auto"`. Where the engine has 8-bit weights,
-            `draft_quantization="int8"` gives them to the draft's passes; they change no answer.
+            `"auto"` for what suits each model, False for its modules, True for compiled code, which
+            is kept in the user's cache folder, or another name of `passes.PASSES`. Where the engine
+            has 8-bit weights, `draft_quantization="int8"` gives them to the draft's passes, and
+            `"auto"` does so where that is faster, unless it is `"none"`; they change no answer.
             `quantization="int8"` or `"int8-weights"` gives them to the target's passes, which
             then answers as the rounded model does (`Engine.compile`).
         prompt_cache: a bound in bytes, such as ``"4GB"``, on what is kept of prompts (keys and
@@ -126,29 +131,43 @@ def load(
             opened.method,
             prefill=prefill,
             notice=opened.notice,
+            compile=False,
             prompt_cache=prompt_cache,
         )
         progress.loaded(engine.target.backbone.model)
         reads.prepare(engine.target.backbone)
     loading_seconds = time.perf_counter() - began
     if compile:
-        with progress.stage("preparing passes"):
-            engine.compile(compile, draft_quantization, quantization)
+        with progress.stage(PREPARING):
+            engine.compile(compile, draft_quantization, quantization=quantization)
     if calibrate:
         with progress.stage("measuring forwards"):
             engine.calibrate(max(CALIBRATION_SECONDS, loading_seconds / 10))
     return engine
 
 
-def pop_pass_quantization(words: dict[str, Any], compile: Compile, option: str) -> str | None:
-    """`quantization` or `draft_quantization`, taken out of the options of loading, if the engine of
-    the passes has it: the model is loaded in full. Raises `ConfigError` if the engine is not
-    installed."""
+def pop_pass_quantization(
+    words: dict[str, Any], compile: Compile, option: str = "draft_quantization"
+) -> str | None:
+    """`draft_quantization` or `quantization`, taken out of the options of loading, if the engine of
+    the passes has it: the model is loaded in full. With `"auto"` that is so for a model in float32
+    on the CPU. Raises `ConfigError` if the engine is not installed."""
     quantization = words.get(option)
+    if not isinstance(quantization, str | bool):
+        return None
+    if option == "draft_quantization" and quantization in (UNQUANTIZED, False):
+        words.pop(option)
+        return UNQUANTIZED
     if quantization not in quantizations_of(compile):
         if isinstance(quantization, str) and quantization not in PACKAGES:
             check_quantization(quantization, compile, option)
         return None
+    if compile == AUTO:
+        others = {name: value for name, value in words.items() if name != option}
+        options = pair_options(others)
+        model = options.target if option == "quantization" else options.draft
+        if model.placed_on != "cpu" or model.dtype not in (None, "float32"):
+            return None
     check_quantization(quantization, compile, option)
     words.pop(option)
     return str(quantization)

@@ -35,7 +35,7 @@ from draftlens.options import (
     checked_options,
     names_beside_options,
 )
-from draftlens.passes import Compile, attach
+from draftlens.passes import Compile, attach_for_call
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Request:
         seed: seed of the sampling noise. One seed is extended to different seeds of the rows; None
             draws one from torch's global generator.
         options: options of `generate` (`GenerateOptions`); they are checked here, once.
-        compile: whether decode forwards run as compiled code; None leaves the models as they are.
+        compile: what computes decode forwards; None leaves the models as they are.
         observer: is notified of events.
         chat: the messages of the prompts, if known.
         extras: further inputs of the method (`Plan.extras`), by name, such as `references`; and
@@ -167,7 +167,7 @@ def models_of(target_model: Any, draft_model: Any, compile: Compile | None = Non
     target = Backbone.of(target_model)
     draft = None if draft_model is None else Backbone.of(draft_model)
     if compile is not None:
-        attach([target] if draft is None else [target, draft], compile)
+        attach_for_call([target] if draft is None else [target, draft], compile)
     return Models(target, draft)
 
 

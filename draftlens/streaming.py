@@ -9,6 +9,7 @@ from typing import Any, Unpack
 
 import torch
 
+from draftlens.core.names import AUTO
 from draftlens.core.result import Chunk, Result
 from draftlens.core.stats import Clock
 from draftlens.core.text import TextDecoder, tokenizer_of
@@ -110,8 +111,9 @@ def generate(
             itself). Texts need the option `tokenizer`, the target's.
         prefill: how the target reads the prompts (`prefill.base.PREFILLS`), as a name, a dict of
             its name and options, or a prefill; None for the method's own, by default `"full"`.
-        compile: whether decode forwards run as compiled code, which is made before a kind of pass
-            first runs and kept on disk.
+        compile: what computes decode forwards, as for `draftlens.load`. With `"auto"`, the default,
+            the modules answer the first call of a model, which may be the only one, and passes are
+            prepared at the next. False takes the modules.
         options: options of `generate`, such as `max_new_tokens`, `do_sample`, `temperature`,
             `eos_token_id`, `logits_processor`, `stopping_criteria`, a `generation_config` or a
             `streamer`; their defaults are in the model's own generation config. With a `tokenizer`,
@@ -155,7 +157,7 @@ def stream(target_model: Any, inputs: Mapping[str, Any], **options: Unpack[CallO
         method=with_prefill(method, own.pop("prefill", None)),
         seed=own.pop("seed", None),
         options=generation,
-        compile=own.pop("compile", False),
+        compile=own.pop("compile", AUTO),
         extras=own,
     )
     return Stream(target_model, draft, request)

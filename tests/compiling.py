@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from draftlens.core.names import AUTO
 from draftlens.models.adapter import Backbone
 from draftlens.models.forward_backend import EAGER
 from draftlens.passes.inductor.engine import CompiledPasses
@@ -57,7 +58,7 @@ def attach_static(backbones: list[Backbone], compile: object = True) -> None:
     """Stands in for `passes.attach`."""
     for backbone in backbones:
         backbone.passes = EAGER
-        if not compile:
+        if not compile or compile == AUTO:
             continue
         library = _LIBRARIES.get(backbone.model)
         if library is None:

@@ -28,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--all-combinations",
         action="store_true",
-        help="run every combination of parameters of tests that are marked `pairwise`",
+        help="run every combination of parameters of tests that are marked `pairwise` or `alike`",
     )
 
 
@@ -38,9 +38,10 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Thin out what is marked `pairwise`, begin with what takes long, and skip what is marked `gpu`
-    where there is none."""
+    """Thin out what is marked `pairwise` or `alike`, begin with what takes long, and skip what is
+    marked `gpu` where there is none."""
     if not config.getoption("--all-combinations"):
+        items[:] = [item for item in items if not item.get_closest_marker("alike")]
         _keep_all_pairs(items)
     _put_long_files_first(items)
     if torch.cuda.is_available():

@@ -3,11 +3,12 @@ random float32 models, and prompts with pictures as tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+import pytest
 import torch
 import transformers as hf
 from families import MROPE, QWEN_VISION, SIDE, SIGLIP, TEXT, VISION, settings
@@ -525,3 +526,17 @@ def prompts(
             step = family.steps.get(name, 0)
             given[name] = torch.cat([value + number * step for number in range(count)])
     return given
+
+
+def unlike(families: Sequence[StockFamily], kind: Callable[[Any], Hashable]) -> list[Any]:
+    """Parameters of a test that looks at one family of each kind, which is computed from the
+    configuration of the language model: the others are marked `alike`."""
+    seen = set[Hashable]()
+    parameters: list[Any] = []
+    for family in families:
+        found = kind(model_of(family).config.get_text_config(decoder=True))
+        parameters.append(
+            pytest.param(family, marks=pytest.mark.alike) if found in seen else family
+        )
+        seen.add(found)
+    return parameters

@@ -13,10 +13,14 @@ from draftlens.cli.loading import engine_of, read_media
 from draftlens.cli.options import FolderOptions, Loading
 from draftlens.cli.show import is_quiet, print_json, result_json, show_stats, show_stream
 from draftlens.core.errors import InputError
+from draftlens.core.names import AUTO
 from draftlens.core.stats import Clock, Stats
 from draftlens.engine import Engine
 from draftlens.media import Limits
 from draftlens.media.limits import is_url
+
+FEW_TOKENS = 64
+"""Most tokens of a single answer that saves less time than the start of passes takes."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +59,20 @@ class Answering:
     def _load(self) -> Engine:
         return engine_of(self.decoding, self.loading, self.quiet)
 
+    def _load_for_one(self) -> Engine:
+        """By the modules if preparing passes would take longer than they save."""
+        is_short = self.generation["max_new_tokens"] <= FEW_TOKENS
+        if is_short and self.decoding["compile"] == AUTO:
+            return engine_of({**self.decoding, "compile": False}, self.loading, self.quiet)
+        return self._load()
+
     def _answer_one(self) -> None:
         question = self.question
         media = _media_of(question)
         began = time.perf_counter()
         chat = read_media(self.quiet, question.limits, question.prompt, question.frames, **media)
         reading_seconds = time.perf_counter() - began
-        engine = self._load()
+        engine = self._load_for_one()
         # The first token takes as long as in Python: with the frames, without the loading.
         clock = Clock(Stats())
         clock.begin_earlier("frames", reading_seconds)

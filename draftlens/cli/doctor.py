@@ -15,7 +15,7 @@ from draftlens.cli.loading import load_models
 from draftlens.cli.options import PLAIN, Loading
 from draftlens.cli.show import print_json, table
 from draftlens.core.errors import ConfigError
-from draftlens.core.names import AUTO
+from draftlens.core.names import AUTO, UNQUANTIZED
 from draftlens.core.tree import Topology
 from draftlens.core.version import __version__
 from draftlens.drafting.adaptive.controller import Costs, best_for
@@ -26,7 +26,7 @@ from draftlens.models.adapter import Backbone
 from draftlens.models.checks import is_blind, unseen
 from draftlens.models.inspection import ATTENTION
 from draftlens.models.load import Loaded
-from draftlens.passes import chosen, describe_passes
+from draftlens.passes import attach, chosen, describe_passes
 
 DOCTOR_SECONDS = 10.0
 """Time for measuring forwards, if the pair was never measured before."""
@@ -96,6 +96,7 @@ def _models(target: str, draft: str, loading: Loading) -> dict[str, Any]:
         facts["pair"] += "; the draft drafts from the words, without pictures and clips"
     elif missing:
         facts["pair"] += f"; the draft cannot see {', '.join(sorted(missing))}{TEXT_DRAFT_HINT}"
+    attach(backbones, AUTO)
     curves = calibrate_models(backbones, DOCTOR_SECONDS)
     for name, curve in zip(("target", "draft"), curves, strict=True):
         facts[f"{name} forwards"] = describe_curve(curve)
@@ -105,9 +106,10 @@ def _models(target: str, draft: str, loading: Loading) -> dict[str, Any]:
 
 
 def _passes(role: str, backbone: Backbone) -> dict[str, str]:
-    """What each engine of passes has for a model, and what `--compile-auto` chooses and why."""
+    """What each engine of passes has for a model, and what `--compile auto` chooses and why."""
     facts = {f"{role} passes by {name}": text for name, text in describe_passes(backbone).items()}
-    return facts | {f"{role} passes by --compile-auto": str(chosen(backbone))}
+    quantization = None if role == "draft" else UNQUANTIZED
+    return facts | {f"{role} passes by default": str(chosen(backbone, quantization))}
 
 
 def describe_curve(curve: CostCurve) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from draftlens.cli.progress import count_bar, is_hidden, spinner
 from draftlens.core.errors import ConfigError
 from draftlens.core.names import AUTO, EMBEDDED
 from draftlens.engine import Engine
-from draftlens.load_engine import LoadProgress, load
+from draftlens.load_engine import PREPARING, LoadProgress, load
 from draftlens.media import Limits
 from draftlens.media.conversation import Conversation, ask, read
 from draftlens.models.load import Loaded, known_draft, load_pair
@@ -30,6 +31,9 @@ MAX_SINGLE_THREADED = 50_000_000
 
 In smaller models, threads wait for each other longer than they compute.
 """
+
+PREPARING_SECONDS = 2.0
+"""Time from which the preparation of passes is shown."""
 
 _log = logging.getLogger("draftlens")
 
@@ -62,7 +66,11 @@ def engine_of(decoding: Mapping[str, Any], loading: Loading, quiet: bool = False
     The number of threads, which decides what forwards cost, is settled before they are measured.
     """
     _hide_bars(decoding["target"], quiet)
-    progress = LoadProgress(lambda stage: spinner(stage, quiet), settle_threads)
+
+    def stage(description: str) -> AbstractContextManager[None]:
+        return spinner(description, quiet, PREPARING_SECONDS if description == PREPARING else 0.0)
+
+    progress = LoadProgress(stage, settle_threads)
     draft = _draft_name(decoding["draft"])
     return load(**{**decoding, "draft": draft}, progress=progress, **loading)
 

@@ -18,7 +18,7 @@ import typer
 from draftlens.cli import catalogue
 from draftlens.core.errors import ConfigError
 from draftlens.core.files import parse_json
-from draftlens.core.names import AUTO, EMBEDDED, READER
+from draftlens.core.names import AUTO, EMBEDDED, READER, UNQUANTIZED
 from draftlens.core.names import IMAGE_PROMPT as IMAGE_PROMPT
 from draftlens.core.names import VIDEO_PROMPT as VIDEO_PROMPT
 
@@ -111,11 +111,11 @@ class DecodingOptions:
     speculative_config: str | None = None
     prefill: str | None = option(None, autocompletion=_of_catalogue("prefills"))
     compile: str = option(
-        "no",
+        AUTO,
         metavar="ENGINE",
         help=f"What computes decode forwards: {', '.join(catalogue.names('passes'))}, or `auto` "
-        "for what suits the model. Without a value, they are compiled first, and the code is kept "
-        "on disk.",
+        "for what suits each model. Without a value, they are compiled first, and the code is kept "
+        "on disk; --no-compile is the same as `modules`.",
         autocompletion=_of_catalogue("passes", AUTO),
     )
     calibrate: bool = True
@@ -238,9 +238,10 @@ class ModelOptions:
             checkpoint. The default is float32 on the CPU and `auto` on other devices.
         revision: Branch, tag or commit on the Hub.
         trust_remote_code: Run the code of this checkpoint; set for each model.
-        quantization: Quantization: 4bit or 8bit (bitsandbytes), int8 or int4 (torchao);
-            int8 or int8-weights in passes of an engine of --compile that has them; or JSON as in
-            the `quantization_config` of a checkpoint. Quantized checkpoints need none.
+        quantization: Quantization: 4bit or 8bit (bitsandbytes), int8 or int4 (torchao); int8 or
+            int8-weights in passes of an engine of --compile that has them; or JSON as in the
+            `quantization_config` of a checkpoint. Quantized checkpoints need none. A draft has int8
+            by default where --compile auto makes it faster; `none` prevents that.
         attn_implementation: Attention implementation: sdpa or eager.
         device_map: Placement by accelerate instead of --device: auto, balanced, sequential, or JSON
             of modules and devices.
@@ -253,7 +254,7 @@ class ModelOptions:
     dtype: str | None = _among("auto", "float32", "bfloat16", "float16")
     revision: str | None = None
     trust_remote_code: bool | None = None
-    quantization: str | None = _among("4bit", "8bit", "int8", "int4", "int8-weights")
+    quantization: str | None = _among("4bit", "8bit", "int8", "int4", "int8-weights", UNQUANTIZED)
     attn_implementation: str | None = _among("sdpa", "eager")
     device_map: str | None = _among("auto", "balanced", "balanced_low_0", "sequential")
     cache_dir: str | None = None

@@ -10,6 +10,7 @@ import typer
 
 from draftlens.cli import options as opt
 from draftlens.cli.options import PLAIN, Loading, option
+from draftlens.core.names import AUTO
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def parse_command(
     loading: Loading = PLAIN,
     limits: str | None = None,
     calibrate: bool = True,
-    compile: str = "no",
+    compile: str = AUTO,
     as_json: bool = False,
 ) -> None:
     """Turn documents into Markdown and JSON, each page written or printed as it ends.

@@ -14,7 +14,7 @@ from draftlens.cli.options import NO_DRAFT, Loading
 from draftlens.cli.progress import spinner
 from draftlens.cli.show import console, error_console, print_json
 from draftlens.core.errors import ConfigError, MediaError
-from draftlens.core.names import READER
+from draftlens.core.names import AUTO, READER
 from draftlens.documents.drafting import every_page
 from draftlens.documents.output import OutputFolder, describe_target, document_name
 from draftlens.documents.pipeline_parser import PipelineParser
@@ -60,7 +60,8 @@ class ParseRun:
         if self.target is not None:
             return
         self.settings.check_without_target()
-        for name, value in {**self.loading, "compile": self.compile or None}.items():
+        compile = None if self.compile == AUTO else self.compile or None
+        for name, value in {**self.loading, "compile": compile}.items():
             if value is not None:
                 raise needs_target(name, value)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from threading import Timer
 from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
@@ -33,13 +34,22 @@ def progress_bars(quiet: bool, *columns: ProgressColumn, **settings: Any) -> Pro
 
 
 @contextmanager
-def spinner(description: str, quiet: bool = False) -> Iterator[None]:
-    """Show a spinner while the body of the `with` statement runs."""
+def spinner(description: str, quiet: bool = False, after: float = 0.0) -> Iterator[None]:
+    """Show a spinner while the body of the `with` statement runs, from `after` seconds on."""
     if is_hidden(quiet):
         yield
         return
-    with error_console.status(Text(description)):
+    status = error_console.status(Text(description))
+    timer = Timer(after, status.start)
+    timer.start()
+    if not after:
+        timer.join()
+    try:
         yield
+    finally:
+        timer.cancel()
+        timer.join()
+        status.stop()
 
 
 @contextmanager

@@ -12,6 +12,9 @@ LAB_INSTALLATION = "pip install ./lab in a checkout of draftlens"
 AUTO = "auto"
 """Selects the known draft of a target."""
 
+UNQUANTIZED = "none"
+"""Leaves the weights of a model as they are, where they may be quantized by default."""
+
 IMAGE_PROMPT = "Describe the image."
 VIDEO_PROMPT = "Describe the video."
 """Default prompt about pictures and clips."""

@@ -65,17 +65,25 @@ class FeatureSpec:
             layer.
         hidden_layers: layers after which the hidden states are kept; 0 means the embeddings.
         score: of the pruner; None for `PrefillFeatures.attention`. A union has none.
+        keys: whether the keys and values of all prompt tokens are read in the target's cache
+            (`KVCache.taken`). Nothing is recorded for this.
     """
 
     attention: bool = False
     hidden_layers: tuple[int, ...] = ()
     similarities: tuple[Similarity, ...] = ()
     score: Score | None = field(default=None, compare=False)
+    keys: bool = False
 
     def __or__(self, other: FeatureSpec) -> FeatureSpec:
         layers = sorted({*self.hidden_layers, *other.hidden_layers})
         similarities = sorted({*self.similarities, *other.similarities})
-        return FeatureSpec(self.attention or other.attention, tuple(layers), tuple(similarities))
+        return FeatureSpec(
+            self.attention or other.attention,
+            tuple(layers),
+            tuple(similarities),
+            keys=self.keys or other.keys,
+        )
 
     def __bool__(self) -> bool:
         return self.attention or bool(self.hidden_layers) or bool(self.similarities)
@@ -93,6 +101,7 @@ class FeatureSpec:
 
 NO_FEATURES = FeatureSpec()
 ATTENTION = FeatureSpec(attention=True)
+KEYS = FeatureSpec(keys=True)
 
 
 @dataclass(frozen=True)

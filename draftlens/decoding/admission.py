@@ -212,6 +212,8 @@ class Admission:
         else:  # of its own, since rows may leave the batch between the parts
             room = arrival.room + self._plan.drafter.max_nodes
             cache = self._plan.prefill.new_cache(self._target, prompt, room)
+            if self._readings.attention or self._readings.keys:
+                cache = cache.whole()
 
         def hand_on(readings: PrefillFeatures) -> None:
             early(self._context(arrival, prompt, cache, readings))

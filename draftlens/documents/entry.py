@@ -30,7 +30,7 @@ def parse(
     limits: Limits | None = None,
     device: str | None = None,
     dtype: str | None = None,
-    compile: Compile = False,
+    compile: Compile | None = None,
     **settings: Any,
 ) -> Iterator[ParsedPage]:
     """Read PDF files, images and folders of them, page by page.
@@ -49,7 +49,8 @@ def parse(
         profile: prompts and limits of the target, instead of the known ones.
         limits: bounds on the size of files and pages.
         device, dtype: as for `draftlens.load`.
-        compile: as for `draftlens.load`; unless it is False, it is applied to `engine`, too.
+        compile: as for `draftlens.load`, and applied to `engine`, too; None for `"auto"` with a
+            target that is named, and for what computes the passes of an engine already.
         settings: fields of `draftlens.ParseSettings`: `pages`, `drafter`, `layout`,
             `password`, `form`, and with a target also `stages`, `tolerance`, `batch`, `dpi`,
             `page_timeout`, `on_loop`, `prompt`, `verify` and others.
@@ -94,12 +95,13 @@ not 'backwards'
     from draftlens.load_engine import load
 
     if engine is None:
-        engine = load(str(target), method="plain", device=device, dtype=dtype, compile=compile)
+        options: dict[str, Any] = {} if compile is None else {"compile": compile}
+        engine = load(str(target), method="plain", device=device, dtype=dtype, **options)
         parser = DocumentParser(engine, parse_settings, pipeline, profile, limits)
         parser.calibrate()
         return parser.parse(inputs)
     if not isinstance(engine, Engine):
         raise wrong("engine", engine, "a draftlens.Engine")
-    if compile is not False:
+    if compile is not None:
         engine.compile(compile)
     return DocumentParser(engine, parse_settings, pipeline, profile, limits).parse(inputs)

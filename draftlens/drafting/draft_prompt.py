@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from draftlens.core.prefill_readings import NO_FEATURES, FeatureSpec
+from draftlens.core.prefill_readings import KEYS, NO_FEATURES, FeatureSpec
 from draftlens.decoding.plan import TargetContext
 from draftlens.drafting.pruning import Pruning
 from draftlens.drafting.text_inputs import text_inputs
@@ -106,7 +106,7 @@ class SelfPromptBuilder:
     def __init__(self, backbone: Backbone, pruning: Pruning) -> None:
         self.backbone = backbone
         self.pruning = pruning
-        self.readings = pruning.pruner.readings
+        self.readings = pruning.pruner.readings | KEYS
 
     def lengths(self, prompt: Prompt) -> list[int]:
         return prompt.lengths

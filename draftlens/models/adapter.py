@@ -227,7 +227,8 @@ class Backbone:
         return self.empty_cache(len(prompt.lengths), max(prompt.lengths) + min(room, BLOCK))
 
     def empty_cache(self, rows: int, capacity: int) -> KVCache:
-        """A cache for so many rows and, until it grows, tokens of each."""
+        """A cache for so many rows and, until it grows, tokens of each. Of models with sliding
+        windows see `LayerKinds.bounded`."""
         # The layers of a block lie on one device.
         layers_per_block = 1 if self.is_spread else LAYERS_PER_BLOCK
         if self.indexers is not None:
@@ -235,7 +236,10 @@ class Backbone:
         num_layers = self.kinds.num_cached if self.kinds else self.text_config.num_hidden_layers
         make = KVCache if self.states is None else self.states.new_cache
         cache = make(num_layers, rows, capacity, True, layers_per_block)
-        return self.kinds.marked(cache) if self.kinds else cache
+        if self.kinds is None:
+            return cache
+        cache = self.kinds.marked(cache)
+        return cache if self.passes.label else self.kinds.bounded(cache, layers_per_block)
 
     @torch.no_grad()
     def followed_by(self, prompt: Prompt, tokens: Tensor) -> Prompt:
@@ -299,12 +303,7 @@ class Backbone:
     ) -> Tensor | None:
         """Append a prompt or a part of one by `passes`; its logits, or None to let the modules read
         it."""
-        if (
-            attention is not None
-            or not part.is_plain
-            or not cache.is_local
-            or self._lock.is_watching()
-        ):
+        if attention is not None or not cache.is_local or self._lock.is_watching():
             return None
         with self._passing():
             logits = self.passes.read(part, cache, num_logits)
@@ -475,6 +474,7 @@ class Backbone:
     ) -> Tensor:
         """The last hidden states ``[B, T, D]`` of one call of the language model, which reads
         `prompt` or answer `tokens`. Without a mask it makes those of a prompt itself."""
+        cache.begin_pass(embeds.shape[1], None if prompt is None else prompt.lengths)
         given = {"attention_mask": self.attention_mask(mask), **(prompt.extra if prompt else {})}
         if prompt is not None and prompt.ahead is not None:
             given["attention_mask"] = blocks().masks(prompt.ahead, cache, self)
@@ -508,4 +508,4 @@ class Backbone:
 
     def token_inputs(self, tokens: Tensor | None) -> dict[str, Tensor]:
         """Further arguments of the language model for text tokens ``[..., T]``, if any."""
-        return self.kinds.token_inputs(self, tokens) if self.kinds else {}
+        return self.kinds.token_inputs(self.decoder, self.embed, tokens) if self.kinds else {}

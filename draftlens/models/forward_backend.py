@@ -20,11 +20,13 @@ class Passes:
 
     Attributes:
         engine: what made it (`passes.base.PassEngine`); None if nothing did.
+        quantization: of its weights, which the model does not have; empty for the model's own.
         rounding: what of a target these passes round, in words for `Result.approximate`. The
             modules, which round nothing, must then compute none of its passes. Empty if they may.
     """
 
     engine: Any = None
+    quantization: str = ""
     rounding: str = ""
 
     @property
@@ -52,8 +54,9 @@ class Passes:
 
     def read(self, prompt: Prompt, cache: KVCache, num_logits: int) -> Tensor | None:
         """Append a prompt, or a part of one, to the cache: logits ``[B, K, V]`` after each row's
-        last K tokens, or None, with nothing read, to let the modules compute them. Keys and values
-        are written after each row's length; the lengths stay as they are."""
+        last K tokens, or None, with nothing read, to let the modules compute them, as for prompts
+        with tensors that it does not know (`Prompt.further`, `Prompt.ahead`). Keys and values are
+        written after each row's length; the lengths stay as they are."""
         return None
 
     def run_chain(

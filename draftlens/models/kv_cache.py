@@ -75,6 +75,13 @@ class LayerBlock:
             states[:, rows, :, target] = states[:, rows, :, source]
         return rows, source, target
 
+    def move_to_front(self, row: int, slots: slice) -> None:
+        """Copy slots of a row to its first ones, in all layers."""
+        for states in (self._keys, self._values):
+            if states is not None:
+                stays = states[:, row, :, slots].clone()
+                states[:, row, :, : stays.shape[2]] = stays
+
 
 def _alike(stacked: Tensor, states: Tensor) -> bool:
     """Whether states ``[B, H, T, D]`` agree with a block in heads, width, dtype and device."""
@@ -214,6 +221,28 @@ class KVCache(Cache):  # type: ignore[misc]
         return min(self.lengths) == max(self.lengths)
 
     @property
+    def starts(self) -> list[int]:
+        """Of each row, the slots before its next token that sliding layers hold."""
+        return self.lengths
+
+    def whole(self) -> KVCache:
+        """An empty cache like this empty one, of which all slots of all layers can be read at any
+        time."""
+        return self
+
+    def begin_pass(self, width: int, counts: Sequence[int] | None = None) -> None:
+        """Called before a pass over `width` tokens of each row; `counts` says how many of them
+        belong to the row in a prompt or a part of one, None for other tokens."""
+
+    def collect(self, collects: bool) -> None:
+        """Let `states` also have what layers drop of the prompts that are read from now on, until
+        it is called again."""
+
+    def first_needed(self, length: int) -> int:
+        """The first of a row's `length` tokens whose states later passes read in all layers."""
+        return 0
+
+    @property
     def stores(self) -> list[Any]:
         """What holds states of tokens, as layers: they are kept, moved and copied together."""
         return self.layers  # type: ignore[no-any-return]
@@ -321,13 +350,16 @@ class KVCache(Cache):  # type: ignore[misc]
     @torch.inference_mode()  # as the passes that write the buffers
     def put(self, row: int, start: int, states: Sequence[LayerStates], count: int) -> None:
         """Write the first `count` tokens of `states` to a row's slots from `start` on; the lengths
-        stay."""
+        stay. A `WindowedCache` also takes states of sliding layers without the first tokens."""
         for store, (keys, values) in zip(self.stores, states, strict=True):
+            if keys.shape[1] < count:
+                raise RuntimeError("states are put that sliding layers have dropped")
             store.put(row, start, keys[:, :count], values[:, :count])
 
     @torch.inference_mode()
     def states(self, row: int, first: int, last: int) -> list[LayerStates]:
-        """Copies of a row's keys and values from slot `first` up to `last`, by store."""
+        """Copies of a row's keys and values from slot `first` up to `last`, by store; those of
+        sliding layers may begin later."""
         return [store.copied(row, slice(first, last)) for store in self.stores]
 
     def taken(self, slots_by_layer: Sequence[Sequence[Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -350,6 +382,19 @@ def _padded(slots: Sequence[Tensor]) -> Tensor:
     for row, places in enumerate(slots):
         table[row, : len(places)] = places
     return table
+
+
+def write(buffer: Tensor, states: Tensor, starts: Sequence[int]) -> None:
+    """Write states ``[B, H, T, D]`` to a buffer ``[B, H, capacity, D]`` from a slot of each row
+    on."""
+    num_tokens = states.shape[2]
+    if starts.count(starts[0]) == len(starts):  # slices are faster than index tensors
+        buffer[:, :, starts[0] : starts[0] + num_tokens] = states
+        return
+    start = torch.tensor(starts, device=buffer.device)[:, None]
+    slots = start + torch.arange(num_tokens, device=buffer.device)
+    row = torch.arange(len(starts), device=buffer.device)[:, None]
+    buffer[row, :, slots] = states.transpose(1, 2)
 
 
 class _Views:
@@ -445,15 +490,8 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
             self.lazy_initialization(key_states, value_states)
         rows = self.rows()
         keys, values = rows.keys, rows.values
-        if cache.uniform:  # slices are faster than index tensors
-            keys[:, :, end - num_tokens : end] = key_states
-            values[:, :, end - num_tokens : end] = value_states
-        else:
-            start = torch.tensor(cache.lengths, device=self.device)[:, None]
-            slots = start + torch.arange(num_tokens, device=self.device)
-            row = torch.arange(len(cache.lengths), device=self.device)[:, None]
-            keys[row, :, slots] = key_states.transpose(1, 2)
-            values[row, :, slots] = value_states.transpose(1, 2)
+        write(keys, key_states, cache.lengths)
+        write(values, value_states, cache.lengths)
         first = cache.first_seen if self.buffers.slides else 0
         return keys[:, :, first:end], values[:, :, first:end]
 

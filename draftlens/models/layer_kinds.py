@@ -1,7 +1,8 @@
 """Layers that are more than full attention to keys of their own: sliding windows, keys and values
 that layers share, and inputs of each token for each layer.
 
-The cache keeps all tokens of every layer; masks hide those that are no longer within a window.
+Masks hide the tokens that are no longer within a window. Where it can, the cache drops them
+(`LayerKinds.bounded`).
 transformers takes a mask for each kind of layer as a mapping; a single one would silently hold for
 all layers.
 """
@@ -24,6 +25,7 @@ from draftlens.models.inspection import PLAIN_LAYERS, is_indexed
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.outer_model import ReplacingEmbedding
 from draftlens.models.prompt import TOKEN_INPUTS
+from draftlens.models.windowed_cache import WindowedCache
 
 FULL, SLIDING, INDEXED = "full_attention", "sliding_attention", "indexed_attention"
 """Kinds of layers as transformers names them in `layer_types` and in mappings of masks."""
@@ -78,6 +80,22 @@ class LayerKinds:
             layer.buffers.slides = slides
         return cache
 
+    def bounded(self, cache: KVCache, layers_per_block: int) -> KVCache:
+        """A cache in place of an empty one, whose sliding layers hold little more than their
+        windows.
+
+        The cache itself where layers keep states or keys of an indexer, too. Who reads prompts out
+        of the windows later takes `KVCache.whole` of it: attention scores and drafts that take the
+        target's keys (`decoding.admission`), and views that share a row (`methods.tabed`). Engines
+        of passes, which write whole buffers, get `cache` (`Backbone.empty_cache`).
+        """
+        if not self.window or type(cache) is not KVCache:
+            return cache
+        slides = self.slides[: self.num_cached]
+        return WindowedCache(
+            self.window, slides, len(cache.lengths), cache.capacity, layers_per_block
+        )
+
     def arguments(
         self, backbone: Any, cache: KVCache, mask: Tensor | None, tokens: Tensor | None, whole: bool
     ) -> dict[str, Any]:
@@ -85,12 +103,14 @@ class LayerKinds:
 
         Args:
             mask: bool ``[B, 1, T, K]``; None if each row's only token attends to everything, or for
-                a prompt, whose masks the model makes.
+                a prompt, whose masks the model makes if no slots are dropped.
             tokens: of an answer, int64 ``[B, T]``; None for a prompt.
             whole: whether the pass reads all slots of all layers.
         """
         cache.first_seen = 0
-        if mask is None and tokens is None:
+        if whole and cache.starts != cache.lengths:
+            raise RuntimeError("sliding layers have dropped slots that the pass reads")
+        if mask is None and tokens is None and cache.starts == cache.lengths:
             return {}
         further = {} if tokens is None else backbone.token_inputs(tokens)
         convert = backbone.attention_mask
@@ -121,6 +141,8 @@ class LayerKinds:
         cache.first_seen, longest = 0, max(cache.lengths)
         if not self.window or (longest < self.window and mask is None):
             return mask
+        if isinstance(cache, WindowedCache):
+            return self._of_held_slots(mask, cache, device)
         is_marked = cache.layers[self.slides.index(True)].buffers.slides
         may_cut = is_marked and not whole and longest >= 2 * self.window
         if mask is None and may_cut and self.are_mixed:
@@ -135,14 +157,26 @@ class LayerKinds:
             sliding = sliding[..., cache.first_seen :].contiguous()
         return sliding
 
-    def token_inputs(self, backbone: Any, tokens: Tensor | None) -> dict[str, Tensor]:
+    def _of_held_slots(
+        self, mask: Tensor | None, cache: WindowedCache, device: torch.device
+    ) -> Tensor | None:
+        """`_sliding` of the slots that sliding layers hold."""
+        start, longest = max(cache.starts), max(cache.lengths)
+        if mask is None and self.are_mixed and min(cache.starts) == start:
+            cache.first_seen = max(start + 1 - self.window, 0)
+            return None
+        if mask is None:
+            shape = (len(cache.lengths), 1, 1, longest + 1)
+            mask = torch.ones(shape, dtype=torch.bool, device=device)
+        return within_window(cache.cut(mask), self.window)
+
+    def token_inputs(self, decoder: Any, embed: Any, tokens: Tensor | None) -> dict[str, Tensor]:
         """Further arguments of a language model for text tokens ``[..., T]``, if any."""
-        decoder = backbone.decoder
         made = getattr(decoder, f"get_{TOKEN_INPUTS}", None)
         if tokens is None or made is None or not decoder.config.hidden_size_per_layer_input:
             return {}
-        if isinstance(backbone.embed, ReplacingEmbedding):
-            tokens = backbone.embed.ids(tokens)
+        if isinstance(embed, ReplacingEmbedding):
+            tokens = embed.ids(tokens)
         return {TOKEN_INPUTS: made(tokens)}
 
 

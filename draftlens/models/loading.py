@@ -17,6 +17,7 @@ from transformers.quantizers.auto import AutoQuantizationConfig
 from transformers.utils import logging
 
 from draftlens.core.errors import ConfigError, UnsupportedModelError
+from draftlens.core.names import UNQUANTIZED
 from draftlens.models.inspection import ATTENTION
 
 
@@ -138,7 +139,7 @@ class LoadOptions:
         trust_remote_code: whether code of the checkpoint may be run.
         quantization: one of `PACKAGES`, a mapping as in the `quantization_config` of a
             checkpoint, or a configuration of transformers. A checkpoint that is quantized already
-            needs none.
+            needs none, which is also written "none".
         attn_implementation: `sdpa` or `eager`.
         device_map: one of `DEVICE_MAPS`, or a mapping of modules to devices, instead of `device`.
         cache_dir: folder of downloads, instead of that of huggingface_hub.
@@ -183,6 +184,8 @@ class LoadOptions:
                 f"unknown device_map {self.device_map!r}; known: {', '.join(DEVICE_MAPS)}, or a "
                 "mapping of modules to devices"
             )
+        if isinstance(self.quantization, str | bool) and self.quantization in (UNQUANTIZED, False):
+            object.__setattr__(self, "quantization", None)
         _check_quantization(self.quantization)
 
     @property

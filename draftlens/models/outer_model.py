@@ -22,10 +22,10 @@ class ReplacingEmbedding:
 
     def __init__(self, embed: Any, others: Mapping[int, int]) -> None:
         self._embed = embed
-        self._others = others
+        self.others = others
 
     def ids(self, tokens: Tensor) -> Tensor:
-        for placeholder, other in self._others.items():
+        for placeholder, other in self.others.items():
             tokens = tokens.masked_fill(tokens == placeholder, other)
         return tokens
 

@@ -219,9 +219,9 @@ class Prompt:
         return "video" if is_video is not None and bool(is_video.any()) else "picture"
 
     @property
-    def is_plain(self) -> bool:
-        """Whether the language model reads no tensors but embeddings and positions."""
-        return self.ahead is None and not any(map(_holds_tensors, self.extra.values()))
+    def further(self) -> set[str]:
+        """Arguments with tensors that the language model reads beside embeddings and positions."""
+        return {name for name, value in self.extra.items() if _holds_tensors(value)}
 
     def outline(self) -> Prompt:
         """The prompt without embeddings and further tensors, with the cells of its tokens."""

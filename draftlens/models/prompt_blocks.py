@@ -86,15 +86,21 @@ def masks(ahead: Ahead, cache: KVCache, backbone: Any) -> Any:
         made = backbone.kinds.masks(made, cache, seen.device)
     convert = backbone.attention_mask
     if not isinstance(made, Mapping):
-        return convert(_with_later(made, ahead, "", cache.lengths))
+        return convert(_with_later(made, ahead, "", cache.starts))
+    slides = {kind: kind.startswith("sliding") for kind in made}
     return {
-        kind: convert(_with_later(mask, ahead, kind, cache.lengths)) for kind, mask in made.items()
+        kind: convert(
+            _with_later(mask, ahead, kind, cache.starts if slides[kind] else cache.lengths)
+        )
+        for kind, mask in made.items()
     }
 
 
 def _with_later(
     mask: Tensor | None, ahead: Ahead, kind: str, prefix: Sequence[int]
 ) -> Tensor | None:
+    """A mask that also shows later tokens; `prefix` are the slots before the first token of each
+    row that the layers read."""
     later = ahead.get(kind, ahead.get(""))
     if mask is None or later is None:
         return mask
@@ -130,6 +136,26 @@ def end_of_part(prompt: Prompt, row: int, start: int, most: int) -> int:
     ends = block_ends(prompt, row)
     first = int(ends[start])
     return first if first > end else int(ends[ends <= end].max())
+
+
+def ends_of_parts(prompt: Prompt, most: int) -> list[int]:
+    """Where parts end in which all rows of a prompt are read together: after at most `most` tokens,
+    or after the first block if that is longer."""
+    length = prompt.embeds.shape[1]
+    is_end = torch.ones(length + 1, dtype=torch.bool)
+    for row, own in enumerate(prompt.lengths if prompt.ahead is not None else ()):
+        is_closed = torch.zeros(length + 1, dtype=torch.bool)
+        is_closed[block_ends(prompt, row)] = True
+        is_closed[own:] = True
+        is_end &= is_closed
+    ends: list[int] = []
+    start = last = 0
+    for place in is_end[1:].nonzero().flatten().add(1).tolist():
+        if place - start > most and last > start:
+            ends.append(last)
+            start = last
+        last = place
+    return [*ends, length]
 
 
 def with_blocks(prompt: Prompt, row: int, digests: list[bytes]) -> list[bytes]:

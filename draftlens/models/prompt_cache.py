@@ -33,7 +33,7 @@ class Segment:
 
     Args:
         digests: of these tokens, uint8 ``[n, DIGEST_BYTES]``.
-        states: by layer.
+        states: by layer; those of sliding layers may be of the last tokens only.
         used: moment of the last use, as counted by the owner of the tree.
         end: the states after the last of these tokens, where they are kept.
     """
@@ -49,6 +49,11 @@ class Segment:
     def nbytes(self) -> int:
         tensors = [tensor for values in (*self.states, *self.end) for tensor in values]
         return self.digests.nbytes + sum(each.nbytes for each in tensors if each is not None)
+
+    @property
+    def num_missing(self) -> int:
+        """How many tokens at the beginning have no states in sliding layers."""
+        return len(self) - min((keys.shape[1] for keys, _ in self.states), default=len(self))
 
     def __len__(self) -> int:
         return len(self.digests)
@@ -135,16 +140,30 @@ def _split(segment: Segment, count: int) -> Segment:
     # Copies: a view would keep the whole in memory after the other part is removed.
     head = Segment(
         segment.digests[:count].copy(),
-        [(k[:, :count].clone(), v[:, :count].clone()) for k, v in segment.states],
+        _copied(_part(segment, 0, count)),
         segment.parent,
         segment.used,
     )
     segment.parent.children[head.digests[0].tobytes()] = head
+    segment.states = _copied(_part(segment, count, len(segment)))
     segment.digests = segment.digests[count:].copy()
-    segment.states = [(k[:, count:].clone(), v[:, count:].clone()) for k, v in segment.states]
     segment.parent = head
     head.children[segment.digests[0].tobytes()] = segment
     return head
+
+
+def _part(segment: Segment, first: int, last: int) -> list[LayerStates]:
+    """Views of the states of some tokens of a segment."""
+    part = []
+    for keys, values in segment.states:
+        missing = len(segment) - keys.shape[1]
+        places = slice(max(first - missing, 0), max(last - missing, 0))
+        part.append((keys[:, places], values[:, places]))
+    return part
+
+
+def _copied(states: Sequence[LayerStates]) -> list[LayerStates]:
+    return [(keys.clone(), values.clone()) for keys, values in states]
 
 
 def prompt_digests(prompt: Prompt, row: int) -> np.ndarray:
@@ -325,9 +344,11 @@ class PromptCache:
             matches = [] if tree is None else tree.match(held.digests[:most])
             while at_end and matches and not _is_at_end(*matches[-1]):
                 matches.pop()
+            while not _holds_windows(matches, cache):
+                matches.pop()
             for segment, shared in matches:
                 segment.used = self._tick()
-                cache.put(row, start, segment.states, shared)
+                cache.put(row, start, _part(segment, 0, shared), shared)
                 start += shared
             cache.lengths[row] = start
             return matches[-1][0].end if matches else ()
@@ -362,6 +383,19 @@ class PromptCache:
                 tree.remove(leaf)
                 self.nbytes -= leaf.nbytes
         self._trees = {key: tree for key, tree in self._trees.items() if any(tree.leaves())}
+
+
+def _holds_windows(matches: Sequence[tuple[Segment, int]], cache: KVCache) -> bool:
+    """Whether the states that passes after these tokens read are all stored."""
+    length = start = sum(shared for _, shared in matches)
+    needed = cache.first_needed(length)
+    for segment, shared in reversed(matches):
+        start -= shared
+        if segment.num_missing:
+            return start + min(segment.num_missing, shared) <= needed
+        if start <= needed:
+            return True
+    return True
 
 
 def _is_at_end(segment: Segment, shared: int) -> bool:

@@ -64,6 +64,7 @@ class PromptReading:
             if restores:
                 _restore(backbone, prompt, cache, self._least)
         self.cached = list(cache.lengths)
+        cache.collect(self._stores)
 
     @property
     def done(self) -> bool:
@@ -84,6 +85,7 @@ class PromptReading:
             return None
         if self._stores and not self._stores_ends:
             store(self._backbone, self._cache)
+            self._cache.collect(False)
         return torch.cat([logits for logits in self._logits if logits is not None])
 
     def _read_part(self, most: int) -> None:

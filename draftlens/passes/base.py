@@ -7,9 +7,11 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 from draftlens.core.errors import ConfigError, UnsupportedModelError
-from draftlens.core.names import AUTO
+from draftlens.core.locks import ForkLock
+from draftlens.core.names import AUTO, UNQUANTIZED
 from draftlens.core.options import Registry, shown
 from draftlens.models.adapter import Backbone
 from draftlens.models.forward_backend import EAGER, Passes
@@ -17,9 +19,9 @@ from draftlens.models.model_state import Slot
 from draftlens.models.outer_model import ReplacingEmbedding
 
 Compile = bool | str
-"""The option `compile`: what computes decode forwards. False: the model's modules; a name of
-`PASSES`; True: `DEFAULT`; `"auto"`: the first of `BY_PREFERENCE` that suits a model. The registry
-may lack any of them but the modules."""
+"""The option `compile`: what computes decode forwards. `"auto"`, the default: the first of
+`BY_PREFERENCE` that suits a model; False: the model's modules; a name of `PASSES`; True: `DEFAULT`.
+The registry may lack any of them but the modules."""
 
 PASSES = Registry(
     "engine of passes",
@@ -49,6 +51,10 @@ class PassEngine:
     """Values of its option `quantization`, of the weights in passes. An engine that has some has
     the option `is_target`, too: whether the tokens of an answer are chosen by these passes."""
 
+    knows_kinds: ClassVar[bool] = False
+    """Whether it has masks for each kind of layer, keys that layers share and inputs of tokens for
+    each layer, scales and caps of logits, and ids that a model reads as others."""
+
     @property
     def label(self) -> str:
         """The engine's name in messages."""
@@ -72,6 +78,11 @@ class PassEngine:
         """Why `"auto"` does not take it for a model that it does not refuse."""
         return None
 
+    def draft_quantization(self) -> str:
+        """Which of `quantizations` makes a draft faster on this processor, for `"auto"`; empty if
+        none does."""
+        return ""
+
     def without_compiling(self) -> PassEngine:
         """The same engine without work of minutes, for `"auto"` and for drafts of other
         processes."""
@@ -87,6 +98,7 @@ class ModuleEngine(PassEngine):
     """The modules of the model."""
 
     label: ClassVar[str] = "the modules"
+    knows_kinds: ClassVar[bool] = True
 
     def refusal(self, backbone: Backbone) -> str | None:
         return None
@@ -107,17 +119,33 @@ class Choice:
     skipped: dict[str, str]
 
     def __str__(self) -> str:
-        others = "; ".join(f"not {name}: {reason}" for name, reason in self.skipped.items())
-        return f"{self.name} ({others})" if others else self.name
+        quantization = self.passes.quantization
+        name = f"{self.name} with {quantization} weights" if quantization else self.name
+        others = "; ".join(f"not {other}: {reason}" for other, reason in self.skipped.items())
+        return f"{name} ({others})" if others else name
 
 
 @dataclass
 class _Made:
-    """What was made for a model: passes by engine, why others made none, and what was said."""
+    """What was made for a model.
+
+    Args:
+        passes: by engine.
+        failures: why others made none.
+        said: what was written to the log.
+        roles: by the adapters that `attach` has seen, whether they are those of a target.
+        by_modules: where `"auto"` has found nothing but its modules.
+        was_called: whether a call has run it (`attach_for_call`).
+        lock: held while passes are made.
+    """
 
     passes: dict[PassEngine, Passes] = field(default_factory=dict)
     failures: dict[PassEngine, str] = field(default_factory=dict)
     said: set[str] = field(default_factory=set)
+    roles: WeakKeyDictionary[Backbone, bool] = field(default_factory=WeakKeyDictionary)
+    by_modules: dict[tuple[Any, ...], Choice] = field(default_factory=dict)
+    was_called: bool = False
+    lock: ForkLock = field(default_factory=ForkLock)
 
 
 _MADE = Slot[_Made]("passes by engine")
@@ -156,7 +184,7 @@ def check_quantization(
     Raises:
         ConfigError: names the engines or what is to be installed.
     """
-    if not quantization:
+    if not quantization or quantization == UNQUANTIZED:
         return
     if quantization not in quantizations_of(compile):
         able = {name: PASSES[name].quantizations for name in PASSES if PASSES[name].quantizations}
@@ -174,6 +202,7 @@ def attach(
     backbones: Sequence[Backbone],
     compile: Compile,
     draft_quantization: str | None = None,
+    keeps: bool = False,
     quantization: str | None = None,
 ) -> None:
     """Let models compute their decode forwards by an engine, or by their modules again.
@@ -182,7 +211,11 @@ def attach(
         backbones: the target and, if there is one, the draft.
         compile: what computes their passes. The modules of a model that an engine cannot run stay
             in use, with a warning that says why.
-        draft_quantization: of the weights in the draft's passes (`PassEngine.quantizations`).
+        draft_quantization: of the weights in the draft's passes (`PassEngine.quantizations`);
+            `UNQUANTIZED` for none, and None for none too, but with `"auto"` for those that are
+            faster here. A model that is a target as well has none.
+        keeps: whether models that were attached before keep what computes their passes, except for
+            8-bit weights of a draft that is a target now.
         quantization: of those in the target's passes. The modules never replace them.
 
     Raises:
@@ -192,23 +225,26 @@ def attach(
     check_compile(compile)
     check_quantization(draft_quantization, compile)
     check_quantization(quantization, compile, "quantization")
-    kinds = [(backbone, draft_quantization or "") for backbone in backbones[1:]]
-    if quantization:
-        attach_rounded(backbones[0], compile, quantization)
-    else:
-        kinds = [*((backbone, "") for backbone in backbones[:1]), *kinds]
-    for backbone, quantization in kinds:
+    for number, backbone in enumerate(backbones):
+        roles = _MADE.get_or_make(backbone.model, _Made).roles
+        stays = keeps and backbone in roles
+        roles[backbone] = is_target = number == 0 or roles.get(backbone, False)
+        if number == 0 and quantization:
+            attach_rounded(backbone, compile, quantization)
+            continue
+        rounds = bool(backbone.passes.rounding)
+        if stays and (rounds or not (is_target and backbone.passes.quantization)):
+            continue
+        weights = UNQUANTIZED if is_target else draft_quantization
         if backbone.plain_only:  # its passes are not those of the modules
-            if compile:
-                name, reason = _name(compile), backbone.plain_only
-                text = f"passes of {backbone.name} do not run by {name}: {reason}"
-                _say_once(backbone, logging.WARNING, text)
+            if compile and compile != AUTO:
+                _say_refusal(backbone, _name(compile), backbone.plain_only)
         elif compile == AUTO:
-            choice = chosen(backbone, quantization)
+            choice = chosen(backbone, weights)
             backbone.passes = choice.passes
             _say_once(backbone, logging.INFO, f"passes of {backbone.name} run by {choice}")
         else:
-            attach_engine(backbone, _engine(_name(compile), quantization))
+            attach_engine(backbone, _engine(_name(compile), weights))
 
 
 def attach_rounded(backbone: Backbone, compile: Compile, quantization: str) -> None:
@@ -230,15 +266,25 @@ def attach_rounded(backbone: Backbone, compile: Compile, quantization: str) -> N
     backbone.passes = passes
 
 
+def attach_for_call(backbones: Sequence[Backbone], compile: Compile) -> None:
+    """As `attach`, for a call with models that the caller holds. The first call of a model may be
+    the only one: with `"auto"` it runs by what is there, and the next one prepares passes."""
+    made = [_MADE.get_or_make(backbone.model, _Made) for backbone in backbones]
+    if compile != AUTO or all(each.was_called or each.passes for each in made):
+        attach(backbones, compile)
+    for each in made:
+        each.was_called = True
+
+
 def attach_engine(backbone: Backbone, engine: PassEngine) -> None:
     """Let an engine compute the passes of a model; its modules do, with a warning, if it cannot."""
     backbone.passes = EAGER  # what an engine makes is compared with the modules
     passes = _made(backbone, engine)
     if isinstance(passes, Passes):
         backbone.passes = passes
+        _MADE.get_or_make(backbone.model, _Made).by_modules.clear()  # code may be on disk now
         return
-    text = f"passes of {backbone.name} do not run by {engine.label}: {passes}"
-    _say_once(backbone, logging.WARNING, text)
+    _say_refusal(backbone, engine.label, passes)
 
 
 def engine_of(backbone: Backbone) -> PassEngine:
@@ -247,12 +293,25 @@ def engine_of(backbone: Backbone) -> PassEngine:
     return engine if isinstance(engine, PassEngine) else BY_MODULES
 
 
-def chosen(backbone: Backbone, quantization: str = "") -> Choice:
-    """The first of `BY_PREFERENCE` that runs a model and suits it, or its modules."""
+def chosen(backbone: Backbone, draft_quantization: str | None = UNQUANTIZED) -> Choice:
+    """The first of `BY_PREFERENCE` that runs a model and suits it, or its modules. A model for
+    which that were its modules keeps them.
+
+    Args:
+        backbone: the model.
+        draft_quantization: as for `attach`; by default the model is no draft.
+    """
+    by_modules = _MADE.get_or_make(backbone.model, _Made).by_modules
+    conditions = (backbone.device, backbone.dtype, draft_quantization)
+    if conditions in by_modules:
+        return by_modules[conditions]
     before, backbone.passes = backbone.passes, EAGER
     skipped: dict[str, str] = {}
     try:
         for name in _preferred():
+            quantization = draft_quantization
+            if quantization is None:
+                quantization = PASSES[name]().draft_quantization()
             engine = _engine(name, quantization).without_compiling()
             passes = _made(backbone, engine, automatic=True)
             if isinstance(passes, Passes):
@@ -260,7 +319,8 @@ def chosen(backbone: Backbone, quantization: str = "") -> Choice:
             skipped[name] = passes
     finally:
         backbone.passes = before
-    return Choice(MODULES, EAGER, skipped)
+    by_modules[conditions] = Choice(MODULES, EAGER, skipped)
+    return by_modules[conditions]
 
 
 def describe_passes(backbone: Backbone) -> dict[str, str]:
@@ -288,7 +348,7 @@ def _name(compile: Compile) -> str:
     return DEFAULT if compile else MODULES
 
 
-def _engine(name: str, quantization: str) -> PassEngine:
+def _engine(name: str, quantization: str | None) -> PassEngine:
     kind = PASSES[name]
     has_it = bool(quantization) and quantization in kind.quantizations
     engine: PassEngine = kind(quantization=quantization) if has_it else kind()
@@ -296,31 +356,45 @@ def _engine(name: str, quantization: str) -> PassEngine:
 
 
 def _made(backbone: Backbone, engine: PassEngine, automatic: bool = False) -> Passes | str:
-    """The passes of a model by an engine, made once; or why there are none."""
+    """The passes of a model by an engine, made once; or why there are none, which may change where
+    that is automatic: the model may have moved or have hooks now."""
     made = _MADE.get_or_make(backbone.model, _Made)
-    if engine in made.passes:
-        return made.passes[engine]
-    if engine in made.failures:
-        return made.failures[engine]
-    try:
-        reason = backbone.plain_only or _beyond(engine, backbone) or engine.refusal(backbone)
-        if reason is None and automatic:
-            reason = engine.unsuited(backbone)
-        if reason is not None:
-            return reason
-        passes = engine.make(backbone)
-    except Exception as error:  # conversion raises whatever its parts raise
-        last_line = "".join(str(error).strip().splitlines()[-1:])
-        made.failures[engine] = f"{type(error).__name__}: {last_line}"
-        return made.failures[engine]
-    passes.engine = engine
-    made.passes[engine] = passes
-    return passes
+    with made.lock:
+        if engine in made.passes and not automatic:
+            return made.passes[engine]
+        if engine in made.failures:
+            return made.failures[engine]
+        try:
+            reason = backbone.plain_only or _beyond(engine, backbone) or engine.refusal(backbone)
+            if reason is None and engine in made.passes:
+                return made.passes[engine]
+            if reason is None and automatic:
+                reason = engine.unsuited(backbone) or _missing(engine, backbone)
+            if reason is not None:
+                return reason
+            passes = engine.make(backbone)
+        except Exception as error:  # conversion raises whatever its parts raise
+            last_line = "".join(str(error).strip().splitlines()[-1:])
+            made.failures[engine] = f"{type(error).__name__}: {last_line}"
+            return made.failures[engine]
+        passes.engine = engine
+        made.passes[engine] = passes
+        return passes
+
+
+def _missing(engine: PassEngine, backbone: Backbone) -> str | None:
+    """What is to be installed for an engine that suits a model, also in a line of the log."""
+    if not engine.missing:
+        return None
+    reason = f"it needs {engine.missing}"
+    _say_once(backbone, logging.WARNING, f"{backbone.name} would be faster: {reason}")
+    return reason
 
 
 def _beyond(engine: PassEngine, backbone: Backbone) -> str:
-    """Why no engine but the modules computes the passes of a model; empty if one may."""
-    if isinstance(engine, ModuleEngine):
+    """Why an engine that knows full attention alone does not compute the passes of a model; empty
+    if it may."""
+    if engine.knows_kinds:
         return ""
     if backbone.kinds is not None:
         return "some of its layers have sliding windows or share keys"
@@ -329,6 +403,11 @@ def _beyond(engine: PassEngine, backbone: Backbone) -> str:
     if isinstance(backbone.embed, ReplacingEmbedding):
         return "it reads placeholders of media in answers as other tokens"
     return ""
+
+
+def _say_refusal(backbone: Backbone, engine: str, reason: str) -> None:
+    text = f"passes of {backbone.name} do not run by {engine}: {reason}"
+    _say_once(backbone, logging.WARNING, text)
 
 
 def _say_once(backbone: Backbone, level: int, text: str) -> None:

@@ -28,6 +28,7 @@ from draftlens.passes.ordered_attention import BLOCK
 from draftlens.passes.split_pass import Function, SplitPass, SplitPasses, example_inputs
 from draftlens.passes.structure import (
     SMALL,
+    Forward,
     Skeleton,
     folder_of,
     named_tensors,
@@ -57,13 +58,13 @@ CHECKED = 20
 QUANTIZED_BOUND = 0.5
 """Largest difference of 8-bit weights' logits, relative to the largest: more is a mistake."""
 
-LEAST = 8 * 2**20
+LEAST = 64 * 2**20
 """Fewest bytes of weights with which `"auto"` takes OpenVINO: else a pass is mostly its call."""
 
 MEMORY = 1.2
 """Free memory that the copy of the weights needs, in sizes of the weights."""
 
-FORMAT = 3
+FORMAT = 4
 """Version of the graphs; those of another version are traced again."""
 
 WEIGHT = "weight:"
@@ -90,6 +91,7 @@ class OpenVinoEngine(PassEngine):
 
     quantizations: ClassVar[tuple[str, ...]] = (INT8, INT8_WEIGHTS)
     label: ClassVar[str] = "OpenVINO"
+    knows_kinds: ClassVar[bool] = True
 
     quantization: str = ""
     is_target: bool = False
@@ -97,19 +99,19 @@ class OpenVinoEngine(PassEngine):
     @property
     def missing(self) -> str:
         if find_spec("openvino") is None:
-            return 'OpenVINO: pip install "draftlens[openvino]"'
+            return "OpenVINO: pip install openvino"
         return ""
 
     def refusal(self, backbone: Backbone) -> str | None:
         if reason := tracing_refusal(backbone):
             return reason
-        if self.missing:
-            return f"it needs {self.missing}"
         if backbone.device.type != "cpu":
             return f"the model is on {backbone.device}, and OpenVINO runs on the CPU here"
         if backbone.dtype != torch.float32:
             name = str(backbone.dtype).removeprefix("torch.")
             return f"the model is {name}, and OpenVINO's passes are checked in float32 only"
+        if self.is_target and self.quantization == INT8 and backbone.kinds is not None:
+            return "its layers have windows or share keys, over which sums have no fixed order"
         return None
 
     def unsuited(self, backbone: Backbone) -> str | None:
@@ -120,6 +122,9 @@ class OpenVinoEngine(PassEngine):
         if free >= MEMORY * size:
             return None
         return f"its copy of the weights takes {size / 2**30:.1f} GiB, {free / 2**30:.1f} are free"
+
+    def draft_quantization(self) -> str:
+        return INT8 if multiplies_int8() else ""
 
     def make(self, backbone: Backbone) -> OpenVinoPasses:
         _log.info("preparing passes of %s by OpenVINO", backbone.name)
@@ -176,9 +181,9 @@ class OpenVinoPasses(SplitPasses):
         self.is_stored = False
         self._start_graph(backbone, axes, *_new_graph(backbone, axes, file, self.is_ordered))
 
-    def check(self, backbone: Backbone, axes: tuple[int, ...]) -> None:
+    def check(self, backbone: Backbone, axes: tuple[int, ...], run: Forward) -> None:
         """See `SplitPasses.check`."""
-        super().check(backbone, axes)
+        super().check(backbone, axes, run)
         if self.is_ordered:
             check_order(backbone, self, axes)
 
@@ -246,6 +251,16 @@ def _function_of(compiled: Any) -> Function:
         return [torch.from_numpy(outputs[index]) for index in range(len(outputs))]
 
     return infer
+
+
+@cache
+def multiplies_int8() -> bool:
+    """Whether the processor has instructions that multiply and add integers of 8 bits (VNNI).
+    Without them 8-bit passes over six and more tokens are slower than those in float32."""
+    if not hasattr(torch.cpu, "get_capabilities"):  # before torch 2.12
+        return torch.cpu._is_vnni_supported()
+    capabilities = torch.cpu.get_capabilities()
+    return any(capabilities.get(name) for name in ("avx512_vnni", "avx_vnni"))
 
 
 @cache
@@ -344,7 +359,7 @@ def traced_graph(backbone: Backbone, axes: tuple[int, ...], is_ordered: bool = F
     from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 
     inputs = example_inputs(backbone, axes)
-    module = SplitPass(backbone.model, backbone.divisor, is_ordered).eval()
+    module = SplitPass(backbone, is_ordered).eval()
     # Tracing is deprecated in favour of torch.export, which takes minutes here.
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")

@@ -7,26 +7,35 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from draftlens.core.errors import UnsupportedModelError
 from draftlens.models.adapter import Backbone
 from draftlens.models.attention.dispatch import ARGUMENT, AttentionPass, dispatching
 from draftlens.models.forward_backend import Passes
 from draftlens.models.kv_cache import KVCache
+from draftlens.models.layer_kinds import FULL, SLIDING, LayerKinds, within_window
+from draftlens.models.outer_model import ReplacingEmbedding
 from draftlens.models.prompt import Prompt
+from draftlens.models.prompt_blocks import ends_of_parts
 from draftlens.models.support import with_cache
 from draftlens.passes.ordered_attention import OrderedAttention
 from draftlens.passes.structure import (
+    Forward,
     check_pass,
     kept_by_layers,
     named_tensors,
     position_axes,
     slots_of,
+    whole_cache,
 )
 
 _log = logging.getLogger("draftlens")
@@ -35,11 +44,14 @@ Function = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 """From the inputs of `SplitPass.forward`, all contiguous, to its outputs, which may be overwritten
 by the next call."""
 
+Buffers = tuple[list[Tensor], list[Tensor]]
+"""Keys and values of each layer that keeps them (`KVCache.whole_buffers`)."""
+
 ROWS, WIDTH, CAPACITY = 2, 3, 96
 """Sizes of the tensors that a pass is traced with. Their dimensions are variables afterwards."""
 
 PART = 256
-"""Most tokens of a row that are read at once."""
+"""Most tokens of a row that are read at once, but for those that attend to each other."""
 
 SCORES = 2**24
 """Most pairs of a query and a key in all heads of a layer: 64 MiB in float32."""
@@ -48,15 +60,39 @@ LEAST_PART = 64
 """A prompt whose parts would be smaller is read by the modules, whose attention keeps no pairs; or
 in parts of this size, where passes round weights."""
 
+FEW_SLOTS = 64
+"""Sliding layers read no fewer slots of a cache, if it has them."""
+
+SHORT_WINDOW = 2
+"""Sliding windows while a function is checked, so that its few tokens cross them."""
+
 SAMPLES = 8
 """Elements of each weight that are compared to notice that a model has changed."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Tokens that are appended to a cache, as `SplitPass` reads them.
+
+    Args:
+        visible: without windows.
+        further: inputs.
+        ahead: which later ones of these tokens each token attends to (`Prompt.ahead`).
+    """
+
+    embeds: Tensor
+    position_ids: Tensor
+    visible: Tensor
+    readers: Tensor
+    further: Sequence[Tensor] = ()
+    ahead: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 class SplitPasses(Passes):
     """Passes by an engine that makes a function of a `SplitPass`.
 
     Keys and values stay in the buffers of the cache: the function reads them in place and returns
-    those of the new tokens.
+    those of the new tokens. Embeddings, masks and the scale of the logits are computed by torch.
 
     Args:
         backbone: the model, on the CPU, which is not kept alive.
@@ -80,6 +116,11 @@ class SplitPasses(Passes):
         self._functions: dict[tuple[int, ...], Function | None] = {}
         self._layers = kept_by_layers(backbone)
         self._num_heads = backbone.text_config.num_attention_heads
+        self._kinds = backbone.kinds
+        self._further = tuple(backbone.token_inputs(torch.zeros(1, 1, dtype=torch.long)))
+        self._scale = backbone.scale
+        embed = backbone.embed
+        self._others = embed.others if isinstance(embed, ReplacingEmbedding) else {}
         self._weights = _fingerprint(backbone.model)
         self._one_at_a_time = threading.RLock()
         self._prepare(position_axes(backbone))
@@ -92,17 +133,24 @@ class SplitPasses(Passes):
     def start(self, backbone: Backbone, axes: tuple[int, ...], function: Function) -> None:
         """Use a function, if it computes the logits of the modules; raises
         `UnsupportedModelError` otherwise. It is called by one thread at a time."""
+        kinds = backbone.kinds
+        if kinds is not None and kinds.window:
+            backbone.kinds = replace(kinds, window=SHORT_WINDOW)
+        run = partial(self._run, backbone.kinds)
         try:
             self._functions[axes] = function
-            self.check(backbone, axes)
+            self.check(backbone, axes, run)
         except Exception:
             self._functions[axes] = None  # never run what differs from the modules
             raise
+        finally:
+            backbone.kinds = kinds
 
-    def check(self, backbone: Backbone, axes: tuple[int, ...]) -> None:
-        """Raise `UnsupportedModelError` unless the function computes the logits of the modules."""
-        check_pass(backbone, self.run, 2, 3, axes, self._bound)
-        check_pass(backbone, self.run, 1, 1, axes, self._bound)
+    def check(self, backbone: Backbone, axes: tuple[int, ...], run: Forward) -> None:
+        """Raise `UnsupportedModelError` unless the function, which `run` calls, computes the logits
+        of the modules."""
+        check_pass(backbone, run, 2, 3, axes, self._bound)
+        check_pass(backbone, run, 1, 1, axes, self._bound)
 
     def begin(self) -> None:
         """Compile anew if the weights have changed, since engines have a copy of them."""
@@ -118,6 +166,16 @@ class SplitPasses(Passes):
         self, tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None
     ) -> Tensor | None:
         """See `Passes.run`."""
+        return self._run(self._kinds, tokens, position_ids, cache, mask)
+
+    def _run(
+        self,
+        kinds: LayerKinds | None,
+        tokens: Tensor,
+        position_ids: Tensor,
+        cache: KVCache,
+        mask: Tensor | None,
+    ) -> Tensor | None:
         width = tokens.shape[1]
         if torch.is_autocast_enabled("cpu") or not self._is_ready(position_ids.shape[:-2]):
             return None
@@ -129,31 +187,41 @@ class SplitPasses(Passes):
         slots = slots_of(cache.lengths, width, tokens.device)
         visible = _visible(mask, cache.lengths, slots, buffers[0][0].shape[2])
         readers = torch.arange(tokens.numel())
-        inputs = (self._embeds(tokens), position_ids, visible, readers)
-        return self._append(inputs, slots, buffers).view(*tokens.shape, -1)
+        embeds, further = self._read_tokens(tokens)
+        given = Tokens(embeds, position_ids, visible, readers, further)
+        return self._append(kinds, given, slots, buffers).view(*tokens.shape, -1)
 
     def read(self, prompt: Prompt, cache: KVCache, num_logits: int) -> Tensor | None:
         """See `Passes.read`. Attention is written out in the graph, so a prompt is read in parts of
         at most `SCORES` pairs of a query and a key."""
         rows, length = prompt.embeds.shape[:2]
         reach = max(cache.lengths) + length
-        size = min(PART, SCORES // (self._num_heads * rows * reach))
+        most = SCORES // (self._num_heads * rows * reach)
         if self.rounding:
-            size = max(size, LEAST_PART)
-        if size < LEAST_PART or torch.is_autocast_enabled("cpu"):
+            most = max(most, LEAST_PART)
+        if most < LEAST_PART or torch.is_autocast_enabled("cpu"):
+            return None
+        if prompt.further != set(self._further):
+            return None
+        parts = list(pairwise([0, *ends_of_parts(prompt, min(PART, most))]))
+        if any(end - start > most for start, end in parts):
             return None
         if not self._is_ready(prompt.position_ids.shape[:-2]):
+            return None
+        if not all(layer.is_initialized for layer in cache.layers):
+            self._reserve(cache)
+        buffers = cache.whole_buffers(reach)
+        if buffers is None:
             return None
         # The last tokens of each row, as indices into the rows.
         last = torch.tensor(prompt.lengths)[:, None] - num_logits + torch.arange(num_logits)
         logits: Tensor | None = None
         lengths = cache.lengths
         try:
-            for start in range(0, length, size):
-                end = min(start + size, length)
+            for start, end in parts:
                 is_here = (start <= last) & (last < end)
                 readers = (last - start + (end - start) * torch.arange(rows)[:, None])[is_here]
-                found = self._read_part(prompt, cache, start, end, readers)
+                found = self._read_part(prompt, cache, buffers, start, end, readers)
                 if logits is None:
                     logits = found.new_empty(rows, num_logits, found.shape[-1])
                 logits[is_here] = found
@@ -163,15 +231,17 @@ class SplitPasses(Passes):
         return logits
 
     def _read_part(
-        self, prompt: Prompt, cache: KVCache, start: int, end: int, readers: Tensor
+        self,
+        prompt: Prompt,
+        cache: KVCache,
+        buffers: Buffers,
+        start: int,
+        end: int,
+        readers: Tensor,
     ) -> Tensor:
         """Append tokens `start` to `end` of each row; logits after `readers`, as in `SplitPass`."""
         embeds = prompt.embeds[:, start:end]
         rows, width = embeds.shape[:2]
-        if not all(layer.is_initialized for layer in cache.layers):
-            self._reserve(cache)
-        buffers = cache.whole_buffers(max(cache.lengths) + width)
-        assert buffers is not None
         reach = max(*cache.lengths, 1)  # one slot that no token attends to where all are empty
         visible = torch.ones(rows, 1, width, reach + width, dtype=torch.bool)
         visible[..., :reach] = (
@@ -179,8 +249,15 @@ class SplitPasses(Passes):
         )
         visible[..., reach:] = torch.ones(width, width, dtype=torch.bool).tril()
         slots = slots_of(cache.lengths, width, embeds.device)
-        inputs = (embeds, prompt.position_ids[..., start:end], visible, readers)
-        return self._append(inputs, slots, buffers)
+        given = Tokens(
+            embeds,
+            prompt.position_ids[..., start:end],
+            visible,
+            readers,
+            [prompt.extra[name][:, start:end] for name in self._further],
+            {kind: seen[:, start:end, start:end] for kind, seen in (prompt.ahead or {}).items()},
+        )
+        return self._append(self._kinds, given, slots, buffers)
 
     def _reserve(self, cache: KVCache) -> None:
         """Make the buffers of an empty cache."""
@@ -191,34 +268,44 @@ class SplitPasses(Passes):
             layer.update(keys, values)
 
     def _append(
-        self,
-        inputs: tuple[Tensor, Tensor, Tensor, Tensor],
-        slots: Tensor,
-        buffers: tuple[list[Tensor], list[Tensor]],
+        self, kinds: LayerKinds | None, tokens: Tokens, slots: Tensor, buffers: Buffers
     ) -> Tensor:
-        """Run a pass with the first four inputs of `SplitPass`, write its keys and values to
-        `slots` ``[B, T]`` of the buffers, and return its logits."""
-        embeds, _, visible, _ = inputs
-        reach = visible.shape[-1] - embeds.shape[1]
+        """Run a pass, write its keys and values to `slots` ``[B, T]`` of the buffers, and return
+        its logits."""
+        width = slots.shape[1]
+        every = slice(0, tokens.visible.shape[-1] - width)
+        masks, part = _masks(kinds, tokens.visible, tokens.ahead), every
+        if kinds is not None and kinds.window:
+            part = _slots_in_windows(masks[-1], width, kinds.window)
+            masks[-1] = torch.cat([masks[-1][..., part], masks[-1][..., every.stop :]], -1)
+        mask, *others = masks
+        given = (tokens.embeds, tokens.position_ids, mask, tokens.readers, *others, *tokens.further)
+        parts = [every] * len(self._layers)
+        if kinds is not None:
+            parts = [part if slides else every for slides in kinds.slides[: len(self._layers)]]
         states = [*buffers[0], *buffers[1]]
-        cached = states
-        if reach < states[0].shape[2]:
-            cached = [layer[:, :, :reach].contiguous() for layer in states]
+        cached = [layer[:, :, read] for layer, read in zip(states, parts * 2, strict=True)]
         with self._one_at_a_time:
-            function = self._functions[tuple(inputs[1].shape[:-2])]
+            function = self._functions[tuple(tokens.position_ids.shape[:-2])]
             assert function is not None
-            ready = [*(tensor.contiguous() for tensor in inputs), *cached]
+            ready = [tensor.contiguous() for tensor in (*given, *cached)]
             logits, *new_states = function(ready)
             rows = torch.arange(len(slots))[:, None]
             for layer, new in zip(states, new_states, strict=True):
                 layer[rows, :, slots] = new.transpose(1, 2)
-            return logits.clone()
+            return self._scale(logits) if self._scale is not None else logits.clone()
 
-    def _embeds(self, tokens: Tensor) -> Tensor:
+    def _read_tokens(self, tokens: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Embeddings and further inputs of the tokens of an answer."""
         model = self._model()
         assert model is not None
-        embeds: Tensor = model.get_input_embeddings()(tokens)
-        return embeds
+        embed = model.get_input_embeddings()
+        if self._others:
+            embed = ReplacingEmbedding(embed, self._others)
+        further: dict[str, Tensor] = {}
+        if self._kinds is not None:
+            further = self._kinds.token_inputs(model.get_decoder(), embed, tokens)
+        return embed(tokens), list(further.values())
 
     def _is_ready(self, axes: tuple[int, ...]) -> bool:
         """Whether passes whose positions have these leading sizes can run, compiled if need be.
@@ -249,17 +336,17 @@ class SplitPass(nn.Module):
     softmax: the cache is read where it is and never copied.
 
     Args:
-        model: of transformers; its own modules are called.
-        divisor: of the logits (`Backbone.divisor`).
+        backbone: the model; its own modules are called.
         is_ordered: whether the attention is `OrderedAttention`.
     """
 
-    def __init__(self, model: Any, divisor: float, is_ordered: bool = False) -> None:
+    def __init__(self, backbone: Backbone, is_ordered: bool = False) -> None:
         super().__init__()
         self.is_ordered = is_ordered
-        self.decoder = model.get_decoder()
-        self.head = model.get_output_embeddings()
-        self.divisor = divisor
+        self.decoder = backbone.decoder
+        self.head = backbone.head
+        self.is_mixed = backbone.kinds is not None and backbone.kinds.are_mixed
+        self.further = tuple(backbone.token_inputs(torch.zeros(1, 1, dtype=torch.long)))
 
     def forward(
         self,
@@ -267,38 +354,45 @@ class SplitPass(nn.Module):
         position_ids: Tensor,
         visible: Tensor,
         readers: Tensor,
-        *cached: Tensor,
+        *others: Tensor,
     ) -> tuple[Tensor, ...]:
-        """Logits after some tokens, ``[N, V]``, and the new keys and values of each layer,
-        ``[B, H, T, D]``.
+        """Logits after some tokens, ``[N, V]``, not yet scaled, and the new keys and values of each
+        layer that keeps them, ``[B, H, T, D]``.
 
         Args:
             embeds: ``[B, T, D]``.
             position_ids: int64 ``[..., B, T]``.
             visible: bool ``[B, 1, T, K + T]``, which of the K cached and the T new tokens each new
-                token attends to.
+                token attends to; in layers without a window, where both kinds are there.
             readers: int64 ``[N]``, the tokens that logits follow, counted through all rows.
-            cached: keys of each layer, then values of each layer, ``[B, H, K, D]``.
+            others: the same mask of sliding layers, where both kinds are there; further inputs of
+                tokens (`Backbone.token_inputs`); the cached keys of each layer that keeps them,
+                then their values, ``[B, H, K, D]``.
         """
-        num_layers = len(cached) // 2
-        keys = cached[:num_layers]
-        values = cached[num_layers:]
+        mask: Any = visible
+        rest = list(others)
+        if self.is_mixed:
+            sliding = rest.pop(0)
+            mask = {FULL: visible, SLIDING: sliding}
+        further = {name: rest.pop(0) for name in self.further}
+        num_layers = len(rest) // 2
+        keys = rest[:num_layers]
+        values = rest[num_layers:]
         layers = [_NewStates(visible.shape[-1]) for _ in keys]
-        attention: AttentionPass = _SplitAttention(keys, values)
+        attention: AttentionPass = _SplitAttention(keys, values, layers)
         if self.is_ordered:
             attention = OrderedAttention(keys, values, visible)
         with dispatching(self.decoder):
             output = self.decoder(
                 inputs_embeds=embeds,
-                attention_mask=visible,
+                attention_mask=mask,
                 position_ids=position_ids,
                 use_cache=True,
+                **further,
                 **{ARGUMENT: attention},
                 **with_cache(Cache(layers=layers)),
             )
         logits = self.head(output.last_hidden_state.flatten(0, 1).index_select(0, readers))
-        if self.divisor != 1:
-            logits = logits / self.divisor
         new_keys = [layer.keys for layer in layers]
         new_values = [layer.values for layer in layers]
         return (logits, *new_keys, *new_values)
@@ -307,16 +401,48 @@ class SplitPass(nn.Module):
 def example_inputs(backbone: Backbone, axes: tuple[int, ...]) -> tuple[Tensor, ...]:
     """Inputs of `SplitPass` to trace it with."""
     prompt = backbone.text_prompt(torch.ones(ROWS, 2, dtype=torch.long))
-    cache = backbone.new_cache(prompt, room=CAPACITY)
+    cache = whole_cache(backbone, prompt, room=CAPACITY)
     backbone.prefill(prompt, cache)
     buffers = cache.whole_buffers(CAPACITY)
-    assert buffers is not None
+    if buffers is None:
+        raise UnsupportedModelError("its cache has no buffers of all tokens")
     keys, values = ([states[:, :, :CAPACITY].contiguous() for states in part] for part in buffers)
-    embeds = backbone.embed(torch.zeros(ROWS, WIDTH, dtype=torch.long))
+    tokens = torch.zeros(ROWS, WIDTH, dtype=torch.long)
     positions = torch.zeros(*axes, ROWS, WIDTH, dtype=torch.long)
     visible = torch.ones(ROWS, 1, WIDTH, CAPACITY + WIDTH, dtype=torch.bool)
+    mask, *others = _masks(backbone.kinds, visible, {})
+    others += backbone.token_inputs(tokens).values()
     readers = torch.arange(ROWS * WIDTH - 1)
-    return (embeds, positions, visible, readers, *keys, *values)
+    return (backbone.embed(tokens), positions, mask, readers, *others, *keys, *values)
+
+
+def _masks(kinds: LayerKinds | None, visible: Tensor, ahead: Mapping[str, Tensor]) -> list[Tensor]:
+    """The masks of `SplitPass` by kind of layer, as `prompt_blocks.masks` has them. New tokens come
+    after the cached ones, as in the cache, so that windows end at the same tokens."""
+    masks = {"": visible}
+    if kinds is not None and kinds.window:
+        sliding = within_window(visible, kinds.window)
+        masks = {FULL: visible, SLIDING: sliding} if kinds.are_mixed else {"": sliding}
+    for kind, later in ((kind, ahead.get(kind, ahead.get(""))) for kind in masks):
+        if later is not None:
+            masks[kind] = masks[kind].clone()
+            masks[kind][..., -later.shape[-1] :] |= later[:, None]
+    return list(masks.values())
+
+
+def _slots_in_windows(mask: Tensor, width: int, window: int) -> slice:
+    """The cached slots that sliding layers read, given their mask ``[B, 1, T, K + T]``: all, or at
+    most half of them. Their numbers are few, since an engine prepares itself for each."""
+    reach = mask.shape[-1] - width
+    seen = mask[..., :reach].flatten(0, 2).any(0).nonzero().flatten()
+    first, end = (int(seen[0]), int(seen[-1]) + 1) if len(seen) else (0, 0)
+    size = max(window, FEW_SLOTS)
+    while size < end - first:
+        size *= 2
+    if 2 * size > reach:
+        return slice(0, reach)
+    start = max(end - size, 0)
+    return slice(start, start + size)
 
 
 def _visible(mask: Tensor | None, lengths: Sequence[int], slots: Tensor, capacity: int) -> Tensor:
@@ -386,10 +512,21 @@ class _NewStates(CacheLayerMixin):  # type: ignore[misc]
 
 
 class _SplitAttention:
-    """An `AttentionPass` over cached and new tokens; layers call it in their order."""
+    """An `AttentionPass` over cached and new tokens; layers call it in their order, those that keep
+    keys and values first. The others read what one of these has stored in the same pass."""
 
-    def __init__(self, keys: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    def __init__(
+        self, keys: Sequence[Tensor], values: Sequence[Tensor], layers: Sequence[_NewStates]
+    ) -> None:
+        self._states = list(zip(keys, values, layers, strict=True))
         self._cached = iter(zip(keys, values, strict=True))
+
+    def _shared(self, key: Tensor) -> tuple[Tensor, Tensor]:
+        """What is cached of the layer whose new keys are given."""
+        for keys, values, layer in self._states:
+            if layer.keys is key:
+                return keys, values
+        raise UnsupportedModelError("its layers change the keys that they share")
 
     def __call__(
         self,
@@ -404,7 +541,9 @@ class _SplitAttention:
     ) -> tuple[Tensor, None]:
         """See `AttentionPass`; `mask` is `visible`."""
         assert mask is not None
-        cached_keys, cached_values = next(self._cached)
+        cached_keys, cached_values = next(self._cached, None) or self._shared(key)
+        if cached_keys.shape[1] != key.shape[1] or cached_keys.shape[3] != key.shape[3]:
+            raise UnsupportedModelError("its layers attend to other keys than they keep")
         rows, heads, width, size = query.shape
         groups = key.shape[1]
         # The queries of a group lie one after the other, so that its keys are read once.

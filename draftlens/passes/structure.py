@@ -22,6 +22,7 @@ from draftlens.models.adapter import Backbone
 from draftlens.models.facts import facts_of
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.products import is_large
+from draftlens.models.prompt import Prompt
 from draftlens.models.support import changing_frequencies
 
 Forward = Callable[[Tensor, Tensor, KVCache, Tensor | None], Tensor | None]
@@ -151,11 +152,16 @@ def _facts_of_tensors(model: nn.Module) -> dict[str, TensorFacts]:
     return facts
 
 
+def whole_cache(backbone: Backbone, prompt: Prompt, room: int) -> KVCache:
+    """An empty cache whose layers keep all tokens, as those of passes do."""
+    return backbone.new_cache(prompt, room).whole()
+
+
 def kept_by_layers(backbone: Backbone) -> tuple[LayerFacts, ...]:
     """What the decoder's layers keep; reads two tokens."""
     ids = torch.ones(1, 2, dtype=torch.long, device=backbone.device)
     prompt = backbone.text_prompt(ids)
-    cache = backbone.new_cache(prompt, room=1)
+    cache = whole_cache(backbone, prompt, room=1)
     backbone.prefill(prompt, cache)
     return tuple(LayerFacts.of(layer.keys, layer.values) for layer in cache.layers)
 
@@ -174,6 +180,12 @@ def folder_of(backbone: Backbone, skeleton: Skeleton) -> Path:
     if not (path / "facts.json").exists():
         write_json(path / "facts.json", json.loads(text))
     return path
+
+
+def is_any_on_disk(pattern: str) -> bool:
+    """Whether a folder of a model's passes has a file of this name. The folder of one model is not
+    found without reading tokens with it."""
+    return any((cache_folder() / "compiled").glob(f"*/{pattern}"))
 
 
 def _facts(backbone: Backbone, skeleton: Skeleton) -> dict[str, Any]:
@@ -233,14 +245,16 @@ def check_pass(
     ids = torch.arange(1, 1 + rows * (2 + width), device=backbone.device).reshape(rows, -1)
     ids = ids % backbone.vocab_size
     prompt = backbone.text_prompt(ids[:, :2])
-    cache = backbone.new_cache(prompt, room=width)
+    cache = whole_cache(backbone, prompt, room=width)
     backbone.prefill(prompt, cache)
     steps = torch.arange(width, device=backbone.device).expand(rows, -1)
-    positions = prompt.positions(steps).expand(*axes, rows, width)
+    # Prompts may have further axes than texts, on which the positions of text are the same.
+    positions = prompt.positions(steps).reshape(-1, rows, width)[0].expand(*axes, rows, width)
     causal = torch.ones(width, width, dtype=torch.bool, device=backbone.device).tril()
     mask = trees.attention_mask([2] * rows, causal)
     logits = forward(ids[:, 2:], positions, cache, mask)
-    assert logits is not None
+    if logits is None:
+        raise UnsupportedModelError("its cache has no buffers of all tokens")
     expected = backbone.forward_modules(ids[:, 2:], positions, cache, mask)
     if bound is None:
         bound = 1e-4 if expected.dtype == torch.float32 else 5e-2

@@ -93,8 +93,8 @@ def test_pages_are_read_by_compiled_passes(
     """Their tokens are stock's. The compiler's part is played by the modules."""
     models = []
 
-    def attach(backbones: list[Any], compile: object, draft_quantization: object) -> None:
-        models.extend(backbone.model for backbone in backbones)
+    def attach(backbones: list[Any], compile: object, *_: object) -> None:
+        models[:] = [backbone.model for backbone in backbones]
         attach_static(backbones, compile)
 
     monkeypatch.setattr("draftlens.engine.attach", attach)

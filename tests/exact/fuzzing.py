@@ -303,7 +303,7 @@ class Case:
 
     def run(self) -> Result:
         """One call of the library."""
-        static = patch("draftlens.request.attach", attach_static)
+        static = patch("draftlens.request.attach_for_call", attach_static)
         with scripted_workers(self.script), scripted_turns(self.script), static:
             return self._run()
 

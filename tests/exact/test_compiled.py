@@ -24,7 +24,7 @@ every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
 @pytest.fixture(autouse=True)
 def static_passes() -> Iterator[None]:
     """Nothing is compiled here: what is traced runs as it stands."""
-    with patch("draftlens.request.attach", attach_static):
+    with patch("draftlens.request.attach_for_call", attach_static):
         yield
 
 

@@ -15,8 +15,11 @@ import multimodal_types
 import pytest
 import torch
 from batches import batch_of, sequences
+from document_models import READERS, Reader
 from families import FAMILIES, Family, inputs
-from stock import METHODS, NEW, draft, reference, stock, target
+from stock import METHODS, NEW, draft, noisy, reference, stock, target
+from stock_families import STOCK_FAMILIES, WINDOW, WINDOWED, model_of, prompts
+from test_windows import MIXED
 
 import draftlens
 from draftlens.core import tree as trees
@@ -38,6 +41,12 @@ pytestmark = pytest.mark.skipif(
 )
 
 BY_NAME = {family.name: family for family in FAMILIES}
+BY_LABEL = {str(family): family for family in (*WINDOWED, *STOCK_FAMILIES)}
+
+OTHER_LAYERS = ("MistralText", "Gemma3", "Gemma4", "Cohere2Vision", "PaliGemma")
+"""All layers slide, some, or none. Prompts of Gemma with pictures attend both ways; Gemma 4 has
+layers that share keys, inputs of tokens for each layer and capped logits."""
+
 INT8 = "<Type: 'int8_t'>"
 
 INTERRUPTED = """
@@ -69,6 +78,90 @@ def test_every_family_answers_by_openvino(family: Family) -> None:
         assert result.tokens == reference(family, family.richest)
     attach([backbone := Backbone.of(model)], "openvino")
     assert isinstance(backbone.passes, OpenVinoPasses)
+
+
+@pytest.mark.parametrize("label", OTHER_LAYERS)
+def test_other_layers_answer_by_openvino(label: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prompt longer than the window beside one that becomes so, with a picture where the family
+    has any. OpenVINO computes every pass, those of prompts in parts that divide no picture."""
+    family = BY_LABEL[label]
+    model = model_of(family)
+    small = Backbone.of(noisy(model))
+    given = prompts(family, (19, 5), bool(family.tokens))
+    expected = stock(model, given, max_new_tokens=NEW)
+    backbone = Backbone.of(_copy(model))
+    attach([backbone], "openvino")
+    assert isinstance(backbone.passes, OpenVinoPasses)
+    monkeypatch.setattr(Backbone, "_hidden", _no_modules(backbone))
+    monkeypatch.setattr(split_pass, "PART", 5)
+    monkeypatch.setattr(split_pass, "FEW_SLOTS", WINDOW)
+    for method in ("chain5", "eagle"):
+        request = Request(given, method=METHODS[method], options={"max_new_tokens": NEW})
+        result = Stream(backbone, small, request).run()
+        assert result.tokens == expected
+        assert 0 < result.stats.accepted < result.stats.drafted
+
+
+def _no_modules(backbone: Backbone) -> Any:
+    """`Backbone._hidden` that refuses passes of one model."""
+    compute = Backbone._hidden
+
+    def hidden(self: Backbone, *arguments: Any) -> torch.Tensor:
+        assert self.model is not backbone.model
+        return compute(self, *arguments)
+
+    return hidden
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+@pytest.mark.parametrize("reader", READERS, ids=str)
+def test_pages_are_read_by_openvino(reader: Reader) -> None:
+    """Trees of references that are nearly right. DeepSeek's layers loop over experts."""
+    model, processor = reader.build()
+    given = reader.inputs(processor)
+    expected = stock(model, given, max_new_tokens=NEW)
+    backbone = Backbone.of(model)
+    attach([backbone], "openvino")
+    assert isinstance(backbone.passes, OpenVinoPasses) is (reader.name != "DeepseekOcr2")
+    told = [[[*row[:6], 7, *row[7:]]] for row in expected]
+    method = {"method": "lookup", "num_speculative_tokens": 4, "max_branches": 2}
+    request = Request(
+        given, method=method, options={"max_new_tokens": NEW}, extras={"references": told}
+    )
+    result = Stream(backbone, None, request).run()
+    assert result.tokens == expected
+    assert result.stats.accepted > 0
+
+
+def test_masks_of_the_wrong_layers_never_run(
+    private_cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The tokens of the check cross a window of two, however long the window of the model is."""
+    monkeypatch.setattr(split_pass, "FULL", split_pass.SLIDING)
+    monkeypatch.setattr(split_pass, "SLIDING", "full_attention")
+    backbone = Backbone.of(_copy(target(MIXED)))
+    attach([backbone], "openvino")
+    assert backbone.passes is EAGER
+    assert "its logits differ from those of the model" in caplog.text
+
+
+@pytest.mark.parametrize("label", ["MuseGlimmer", "Cohere2Text"])
+def test_what_is_computed_around_the_graph(label: str) -> None:
+    """An answer with placeholders of media, which Muse reads as other ids; a scale of logits."""
+    model = _copy(model_of(BY_LABEL[label]))
+    ids = torch.tensor([[7, 9, 201, 202, 11]])
+    logits = []
+    for compile in (False, "openvino"):
+        backbone = Backbone.of(model)
+        attach([backbone], compile)
+        prompt = backbone.text_prompt(ids[:, :2])
+        cache = backbone.new_cache(prompt, room=3)
+        backbone.prefill(prompt, cache)
+        positions = prompt.positions(torch.arange(3)[None])
+        mask = trees.attention_mask([2], torch.ones(3, 3, dtype=torch.bool).tril())
+        logits.append(backbone.forward(ids[:, 2:], positions, cache, mask))
+    assert backbone.passes.label
+    assert torch.allclose(*logits, atol=1e-4)
 
 
 @pytest.mark.parametrize("family", [FAMILIES[0], FAMILIES[3]], ids=str)
@@ -216,7 +309,7 @@ def _forward(backbone: Backbone) -> tuple[torch.Tensor, torch.Tensor, torch.Tens
     return logits, layer.keys[1, :, :5].clone(), layer.values[1, :, :5].clone()
 
 
-@pytest.mark.parametrize("family", [FAMILIES[0], BY_NAME["qwen2_5_vl"]], ids=str)
+@pytest.mark.parametrize("family", [FAMILIES[0], BY_NAME["qwen2_5_vl"], MIXED], ids=str)
 @pytest.mark.parametrize("num_logits", [1, 3])
 @pytest.mark.parametrize("size", [5, 256])
 def test_prompts_are_read_as_by_the_modules(
@@ -226,6 +319,7 @@ def test_prompts_are_read_as_by_the_modules(
     where a second turn is read after the first."""
     monkeypatch.setattr(split_pass, "PART", size)
     monkeypatch.setattr(split_pass, "LEAST_PART", 1)
+    monkeypatch.setattr(split_pass, "FEW_SLOTS", WINDOW)
     backbone = Backbone.of(_copy(target(family)))
     prompt = backbone.encode(backbone.prepare(inputs(family, family.richest), max_new_tokens=1))
     assert len(set(prompt.lengths)) > 1
@@ -233,7 +327,7 @@ def test_prompts_are_read_as_by_the_modules(
     read = []
     for compile in (False, "openvino"):
         attach([backbone], compile)
-        cache = backbone.new_cache(prompt, room=8)
+        cache = backbone.new_cache(prompt, room=8).whole()
         logits = [backbone.prefill(prompt, cache, None, num_logits), backbone.read_on(turn, cache)]
         states = [cache.states(row, 0, length) for row, length in enumerate(cache.lengths)]
         tensors = [tensor for row in states for layer in row for tensor in layer]
@@ -245,12 +339,25 @@ def test_prompts_are_read_as_by_the_modules(
         assert torch.allclose(ours, theirs, atol=1e-5)
 
 
+def test_prompts_may_have_further_axes_of_positions() -> None:
+    """Texts that Qwen2.5-Omni reads alone have three axes, its prompts four."""
+    model = multimodal_types.build("qwen2_5_omni_thinker")
+    given = multimodal_types.prompts(model)
+    backbone = Backbone(model)
+    attach([backbone], "openvino")
+    request = Request(given, method="lookup", options={"max_new_tokens": NEW})
+    result = Stream(backbone, None, request).run()
+    assert result.tokens == stock(model, given, max_new_tokens=NEW)
+    assert isinstance(backbone.passes, OpenVinoPasses)
+    assert backbone.passes._functions[(4,)] is not None
+
+
 def test_what_reads_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The modules, where they have features to add between layers, where attention is measured,
     and where the pairs of a long prompt would take much memory."""
     with_features, family = BY_NAME["qwen3_vl"], BY_NAME["llava"]
     assert _parts_read(family, "plain") == [True]
-    assert _parts_read(with_features, "plain") == []
+    assert _parts_read(with_features, "plain") == [False]
     assert _parts_read(family, {"method": "specvlm", "draft": "self"}) == []
     monkeypatch.setattr(split_pass, "SCORES", 1000)
     assert _parts_read(family, "plain") == [False]
@@ -351,6 +458,7 @@ def test_an_unknown_engine_is_refused() -> None:
 def _copy(model: Any) -> Any:
     copied = type(model)(model.config)
     copied.load_state_dict(model.state_dict())
+    copied.generation_config = model.generation_config
     return copied.eval()
 
 

@@ -77,6 +77,7 @@ def answered(family: StockFamily, given: dict[str, Any], name: str, **options: A
     return draftlens.generate(model, given, draft=draft, method=METHODS[name], **options)
 
 
+@pytest.mark.pairwise
 @every_family
 @every_method
 @pytest.mark.parametrize("pictures", [0, 1, 2])
@@ -200,6 +201,7 @@ def in_parts(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return set_size
 
 
+@pytest.mark.pairwise
 @every_family
 @pytest.mark.parametrize("size", [1, 3, 7])
 @pytest.mark.parametrize("name", ["plain", "chain", "specvlm"])

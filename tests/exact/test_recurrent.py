@@ -14,7 +14,7 @@ import torch
 from conversations import answer as answer_of
 from links import ScriptedLink
 from stock import Noise, noisy, stock
-from stock_families import STOCK_FAMILIES, StockFamily, model_of, prompts
+from stock_families import STOCK_FAMILIES, StockFamily, model_of, prompts, unlike
 from transformers import TopKLogitsWarper
 from transformers.cache_utils import DynamicCache, LinearAttentionLayer
 
@@ -46,6 +46,9 @@ def has_states(family: StockFamily) -> bool:
 
 RECURRENT = [family for family in STOCK_FAMILIES if not family.cause and has_states(family)]
 every_family = pytest.mark.parametrize("family", RECURRENT, ids=str)
+every_kind = pytest.mark.parametrize(
+    "family", unlike(RECURRENT, lambda config: tuple(config.layer_types)), ids=str
+)
 every_input = pytest.mark.parametrize(
     ("family", "pictures"),
     [(family, seen) for family in RECURRENT for seen in sorted({False, bool(family.tokens)})],
@@ -118,7 +121,7 @@ METHODS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@every_family
+@every_kind
 @pytest.mark.parametrize("name", METHODS)
 def test_methods_that_draft_with_a_model(family: StockFamily, name: str) -> None:
     pictures = bool(family.tokens)
@@ -136,7 +139,7 @@ def test_a_draft_in_another_process() -> None:
     assert result.stats.accepted
 
 
-@every_family
+@every_kind
 @pytest.mark.parametrize("method", ["hsd", "lookup"])
 def test_copied_tokens(family: StockFamily, method: str) -> None:
     """Rounds with and without draft tokens follow each other after partial acceptances."""
@@ -153,7 +156,7 @@ def test_copied_tokens(family: StockFamily, method: str) -> None:
     assert automatic.tokens == rows
 
 
-@every_family
+@every_kind
 @pytest.mark.parametrize("method", ["hsd", "lookup"])
 def test_copied_tokens_do_not_branch(family: StockFamily, method: str) -> None:
     """Where two texts go on differently, the preferred one is proposed."""
@@ -205,7 +208,7 @@ def test_ends_inside_accepted_tokens(family: StockFamily) -> None:
     assert 0 < result.stats.accepted < result.stats.drafted
 
 
-@every_family
+@every_kind
 def test_sampled_answers(family: StockFamily) -> None:
     pictures = bool(family.tokens)
     given = prompts(family, LENGTHS, pictures)
@@ -220,7 +223,7 @@ def test_sampled_answers(family: StockFamily) -> None:
     check_rounds(result.stats)
 
 
-@every_family
+@every_kind
 def test_rejection_sampling_of_each_row_alone(family: StockFamily) -> None:
     """What is drawn for a row depends on no other row, and so on no state of another one."""
     method = {**CHAIN, "sampling_rule": "rejection"}
@@ -246,7 +249,7 @@ def session_ahead(models: Models, link: ScriptedLink | None = None) -> Session:
     return Session(models.target, Plan(drafter), Clock(Stats()))
 
 
-@every_family
+@every_kind
 @pytest.mark.parametrize("ahead", [False, True], ids=["serial", "ahead"])
 def test_rows_that_join_and_leave(family: StockFamily, ahead: bool) -> None:
     """Also long prompts that are read in parts beside running rows."""
@@ -281,7 +284,7 @@ def test_rows_that_join_and_leave(family: StockFamily, ahead: bool) -> None:
     assert 0 < session.stats.accepted < session.stats.drafted
 
 
-@every_family
+@every_kind
 def test_trees_are_refused(family: StockFamily) -> None:
     """By name and as a list, for a target and for a draft."""
     for tree in ("eagle", [[0], [1], [0, 0]]):
@@ -293,7 +296,7 @@ def test_trees_are_refused(family: StockFamily) -> None:
     assert answer(family, draft=draft_of(family), method=chain).tokens == expected(family, False)
 
 
-@every_family
+@every_kind
 def test_several_views_and_blocks_are_refused(family: StockFamily) -> None:
     with pytest.raises(draftlens.UnsupportedModelError, match="several views"):
         answer(family, bool(family.tokens), draft=draft_of(family), method="tabed")
@@ -301,7 +304,7 @@ def test_several_views_and_blocks_are_refused(family: StockFamily) -> None:
         answer(family, prefill="spava")
 
 
-@every_family
+@every_kind
 def test_keys_of_each_layer_are_refused(family: StockFamily) -> None:
     method = {"method": "self-sd", "kv": "sparse", "num_speculative_tokens": 3}
     with pytest.raises(draftlens.UnsupportedModelError, match="keys and values of their own"):
@@ -339,7 +342,7 @@ def stock_turn(family: StockFamily, rows: tuple[tuple[int, ...], ...]) -> list[l
     return tokens
 
 
-@every_family
+@every_kind
 @pytest.mark.parametrize("method", [None, CHAIN, {"method": "specvlm", "draft": "self"}], ids=str)
 def test_turns_of_a_chat(family: StockFamily, method: Any) -> None:
     """A later turn reads what is new, also beside a row without a past; a prompt that comes again
@@ -429,7 +432,7 @@ def test_clips(name: str) -> None:
     check_rounds(result.stats)
 
 
-@every_family
+@every_kind
 def test_rows_whose_prompts_end_in_different_parts(
     family: StockFamily, monkeypatch: pytest.MonkeyPatch
 ) -> None:

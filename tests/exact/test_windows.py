@@ -16,7 +16,7 @@ from conversations import BY_NAME, Conversation, Turn, TurnsCase, check_turns
 from families import FAMILIES, Family, inputs
 from random_trees import choose_at_random
 from stock import LONG, METHODS, NEW, Noise, draft, noisy, reference, stock, target
-from stock_families import WINDOW, WINDOWED, StockFamily, model_of, prompts
+from stock_families import WINDOW, WINDOWED, StockFamily, model_of, prompts, unlike
 from test_parts import in_parts  # noqa: F401 - a fixture
 from transformers import TopKLogitsWarper
 
@@ -25,10 +25,13 @@ from draftlens.core import tree as trees
 from draftlens.core.prefill_readings import ATTENTION
 from draftlens.core.sampling import row_seeds
 from draftlens.core.stats import Clock, Stats
+from draftlens.core.tree import ROOT, Topology
 from draftlens.decoding import Session, decode
 from draftlens.methods.base import Models, from_dict
 from draftlens.models.adapter import Backbone
 from draftlens.models.layer_kinds import misfit
+from draftlens.models.prompt_subset import gather
+from draftlens.models.windowed_cache import WindowedCache
 from draftlens.passes.base import attach
 from draftlens.prefill.base import FullPrefill, PrefillReading
 
@@ -36,6 +39,7 @@ ANSWER = 24
 CHAIN = {"method": "speculative", "num_speculative_tokens": 4}
 
 every_family = pytest.mark.parametrize("family", WINDOWED, ids=str)
+every_kind = pytest.mark.parametrize("family", unlike(WINDOWED, type), ids=str)
 
 
 def windowed(name: str, *kinds: str) -> Family:
@@ -63,6 +67,12 @@ EVERY: dict[str, Any] = {
         "prune_ratio": 0.5,
         "num_speculative_tokens": 3,
     },
+    "gather, uniform": {
+        "method": "specvlm",
+        "draft": "self",
+        "pruner": "uniform",
+        "num_speculative_tokens": 3,
+    },
     "tabed": {"method": "tabed", "views": ["multimodal", "pooled", "text"]},
     "lookup": {"method": "lookup", "window": 1},
     "mixed": {
@@ -79,8 +89,17 @@ def draft_of(family: StockFamily) -> Any:
 
 
 @every_family
-@pytest.mark.parametrize("name", ["chain", "eagle", "lookup"])
-def test_greedy_answers_of_every_family(family: StockFamily, name: str) -> None:
+def test_trees_of_every_family(family: StockFamily) -> None:
+    check_greedy_answers(family, "eagle")
+
+
+@every_kind
+@pytest.mark.parametrize("name", ["chain", "lookup"])
+def test_chains_and_copies(family: StockFamily, name: str) -> None:
+    check_greedy_answers(family, name)
+
+
+def check_greedy_answers(family: StockFamily, name: str) -> None:
     """A row that is longer than the window beside one that becomes so."""
     method = {"chain": CHAIN, "eagle": {"tree": "eagle"}, "lookup": {"method": "lookup"}}[name]
     model = model_of(family)
@@ -106,13 +125,13 @@ def test_every_method(family: Family, name: str, monkeypatch: pytest.MonkeyPatch
     kind = family.richest
     if name in ("auto", "mixed"):  # whose own choices depend on times
         choose_at_random(monkeypatch, random.Random(1))
-    small = None if name in ("gather", "lookup") else draft(family)
+    small = None if name.startswith(("gather", "lookup")) else draft(family)
     result = draftlens.generate(
         target(family), inputs(family, kind), draft=small, method=EVERY[name], max_new_tokens=LONG
     )
     assert result.tokens == reference(family, kind, LONG)
     assert result.lossless
-    if name not in ("gather", "lookup", "mixed"):
+    if not name.startswith(("gather", "lookup", "mixed")):
         assert 0 < result.stats.accepted < result.stats.drafted
 
 
@@ -134,7 +153,107 @@ def test_windows_on_one_side_only(family: Family, ours: bool) -> None:
     assert 0 < result.stats.accepted < result.stats.drafted
 
 
-@every_family
+LONG_WINDOW = 64
+LONG_PROMPT = 2000
+
+
+@cache
+def long_model() -> Any:
+    """Five of six layers slide, as in Gemma 3."""
+    family = next(each for each in WINDOWED if str(each) == "Gemma3Text")
+    return family.build(
+        num_hidden_layers=6,
+        sliding_window=LONG_WINDOW,
+        layer_types=[*["sliding_attention"] * 5, "full_attention"],
+        max_position_embeddings=2 * LONG_PROMPT,
+    )
+
+
+def long_prompt(*lengths: int) -> dict[str, torch.Tensor]:
+    """Rows of random ids, padded on the left."""
+    generator = torch.Generator().manual_seed(3)
+    ids = torch.randint(3, 200, (len(lengths), max(lengths)), generator=generator)
+    missing = torch.tensor([max(lengths) - length for length in lengths])[:, None]
+    mask = (torch.arange(max(lengths)) >= missing).long()
+    return {"input_ids": ids * mask, "attention_mask": mask}
+
+
+@cache
+def long_answer(count: int) -> tuple[list[int], int]:
+    """Stock's answer to a long prompt, and the bytes of its cache."""
+    output = long_model().generate(
+        **long_prompt(LONG_PROMPT),
+        max_new_tokens=count,
+        do_sample=False,
+        return_dict_in_generate=True,
+    )
+    layers = output.past_key_values.layers
+    num_bytes = sum(layer.keys.nbytes + layer.values.nbytes for layer in layers)
+    return output.sequences[0, LONG_PROMPT:].tolist(), num_bytes
+
+
+@pytest.mark.parametrize(("name", "count"), [("plain", 1), ("plain", ANSWER), ("chain", ANSWER)])
+def test_bytes_of_a_long_prompt(name: str, count: int) -> None:
+    """At most 1.15 times those of stock's cache, at the end of the prompt and of the answer."""
+    result = draftlens.generate(
+        long_model(),
+        long_prompt(LONG_PROMPT),
+        draft=noisy(long_model(), 0.05) if name == "chain" else None,
+        method=CHAIN if name == "chain" else {"method": "plain"},
+        max_new_tokens=count,
+    )
+    tokens, num_bytes = long_answer(count)
+    assert result.tokens == [tokens]
+    assert result.stats.target_cache_bytes <= 1.15 * num_bytes
+    if name == "chain":
+        assert result.stats.draft_cache_bytes <= 1.15 * num_bytes
+
+
+def test_logits_with_bounded_layers_and_with_all_slots() -> None:
+    """Trees after ragged rows, of which some tokens are accepted; rows leave and join."""
+    torch.manual_seed(5)
+    model, generator = long_model(), random.Random(5)
+    backbone = Backbone.of(model)
+    prompt = backbone.encode(backbone.prepare_prompt(long_prompt(250, 70, 190)))
+    bounded = backbone.new_cache(prompt, 30)
+    caches = [bounded, bounded.whole()]
+    assert isinstance(bounded, WindowedCache)
+    next_position = prompt.next_position
+    found = [backbone.prefill(prompt, each) for each in caches]
+    assert torch.allclose(*found, atol=1e-5)
+    for number in range(40):
+        width = 1 if number % 5 == 4 else generator.randint(1, 12)
+        tree = Topology(tuple(generator.randint(ROOT, node - 1) for node in range(width - 1)))
+        base = list(bounded.lengths)
+        mask = trees.attention_mask(base, trees.ancestors(tree, backbone.device))
+        steps = torch.tensor(base)[:, None] - torch.tensor(prompt.lengths[: len(base)])[:, None]
+        positions = next_position + steps + trees.depths(tree, backbone.device)
+        tokens = torch.randint(3, 200, (len(base), width))
+        found = [backbone.forward(tokens, positions, each, mask) for each in caches]
+        assert torch.allclose(*found, atol=1e-5)
+        assert torch.equal(*(logits.argmax(-1) for logits in found))
+        path = [0]
+        path += [node + 1 for node in trees.path_to(tree, width - 2)] if width > 1 else []
+        slots = [path[: generator.randint(1, len(path))] for _ in base]
+        for each in caches:
+            each.keep(base, slots)
+    assert all(first > 0 for first in bounded.firsts)
+
+
+@every_kind
+def test_a_last_part_of_one_token(family: StockFamily) -> None:
+    """It has no mask; the model would make one for all slots."""
+    backbone = Backbone.of(model_of(family))
+    ids = prompts(family, (60,))["input_ids"]
+    whole = backbone.text_prompt(ids)
+    expected = backbone.prefill(whole, backbone.new_cache(whole, 1))
+    cache = backbone.new_cache(whole, 1)
+    backbone.prefill(backbone.text_prompt(ids[:, :-1]), cache)
+    logits = backbone.read_on(gather(whole, [torch.tensor([59])]), cache)
+    assert torch.allclose(logits, expected, atol=1e-4)
+
+
+@every_kind
 def test_sampled_answers(family: StockFamily) -> None:
     """The scale of the logits shows here, where it changes which token is drawn."""
     model, given = model_of(family), prompts(family, (19, 5))

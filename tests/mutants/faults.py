@@ -83,8 +83,11 @@ ROTARY = ("tests/exact/test_rope.py",)
 COMPILED = ("tests/exact/test_compiled.py",)
 PRODUCTS = ("tests/unit/models/test_products.py",)
 WINDOWS = ("tests/unit/models/test_layer_kinds.py",)
+BOUNDED = ("tests/unit/models/test_windowed_cache.py",)
 GROUPED = ("tests/unit/models/attention/test_gqa.py",)
 READ_BY_OPENVINO = ("tests/exact/test_openvino.py", "-k", "prompts")
+OTHER_LAYERS = _only("tests/exact/test_openvino.py", "other_layers")
+OTHER_LOGITS = _only("tests/exact/test_openvino.py", "around_the_graph")
 MIXED = ("tests/exact/test_mixed.py",)
 PASS_ENGINES = ("tests/unit/passes/test_base.py",)
 COMPILED_PRODUCTS = _only("tests/unit/passes/inductor/test_compiler.py", "onednn")
@@ -1374,15 +1377,15 @@ FAULTS = (
     Fault(
         "prompt tree: the second part of a split segment has the states of the first",
         "draftlens/models/prompt_cache.py",
-        "(k[:, count:].clone(), v[:, count:].clone())",
-        "(k[:, :-count].clone(), v[:, :-count].clone())",
+        "_part(segment, count, len(segment))",
+        "_part(segment, 0, len(segment) - count)",
         PROMPT_TREE,
     ),
     Fault(
         "prompt tree: a part of a segment keeps the memory of the whole",
         "draftlens/models/prompt_cache.py",
-        "(k[:, :count].clone(), v[:, :count].clone())",
-        "(k[:, :count], v[:, :count])",
+        "_copied(_part(segment, 0, count))",
+        "_part(segment, 0, count)",
         PROMPT_TREE,
     ),
     Fault(
@@ -1458,8 +1461,8 @@ FAULTS = (
     Fault(
         "prompt cache: segments are restored over each other",
         "draftlens/models/prompt_cache.py",
-        "cache.put(row, start, segment.states, shared)",
-        "cache.put(row, 0, segment.states, shared)",
+        "cache.put(row, start, _part(segment, 0, shared), shared)",
+        "cache.put(row, 0, _part(segment, 0, shared), shared)",
         PROMPT_CACHE,
     ),
     Fault(
@@ -1988,10 +1991,59 @@ FAULTS = (
         READ_BY_OPENVINO,
     ),
     Fault(
+        "OpenVINO: layers have the masks of the other kind",
+        "draftlens/passes/split_pass.py",
+        "mask = {FULL: visible, SLIDING: sliding}",
+        "mask = {FULL: sliding, SLIDING: visible}",
+        OTHER_LAYERS,
+    ),
+    Fault(
+        "OpenVINO: the check of a function crosses no window",
+        "draftlens/passes/split_pass.py",
+        "backbone.kinds = replace(kinds, window=SHORT_WINDOW)",
+        "pass",
+        _only("tests/exact/test_openvino.py", "wrong_layers"),
+    ),
+    Fault(
+        "OpenVINO: sliding layers read the first slots of a cache",
+        "draftlens/passes/split_pass.py",
+        "slice(start, start + size)",
+        "slice(0, size)",
+        READ_BY_OPENVINO,
+    ),
+    Fault(
+        "OpenVINO: layers that share keys read what is cached of the first one",
+        "draftlens/passes/split_pass.py",
+        "            if layer.keys is key:\n",
+        "            if True:\n",
+        OTHER_LAYERS,
+    ),
+    Fault(
+        "OpenVINO: logits are neither scaled nor capped",
+        "draftlens/passes/split_pass.py",
+        "self._scale(logits) if self._scale is not None else logits.clone()",
+        "logits.clone()",
+        OTHER_LOGITS,
+    ),
+    Fault(
+        "OpenVINO: placeholders in an answer are read as they are",
+        "draftlens/passes/split_pass.py",
+        "        if self._others:\n",
+        "        if False:\n",
+        OTHER_LOGITS,
+    ),
+    Fault(
+        "OpenVINO: tokens of a prompt attend to no later ones",
+        "draftlens/passes/split_pass.py",
+        "        if later is not None:\n",
+        "        if False:\n",
+        OTHER_LAYERS,
+    ),
+    Fault(
         "OpenVINO: features between layers are left out of a prompt",
-        "draftlens/models/adapter.py",
-        "            or not part.is_plain\n",
-        "",
+        "draftlens/passes/split_pass.py",
+        "if prompt.further != set(self._further):",
+        "if False:",
         READ_BY_OPENVINO,
     ),
     Fault(
@@ -2076,6 +2128,27 @@ FAULTS = (
         "draftlens/passes/base.py",
         "_engine(name, quantization).without_compiling()",
         "_engine(name, quantization)",
+        PASS_ENGINES,
+    ),
+    Fault(
+        "compile auto: a target has the 8-bit weights of a draft",
+        "draftlens/passes/base.py",
+        "UNQUANTIZED if is_target else draft_quantization",
+        "draft_quantization",
+        PASS_ENGINES,
+    ),
+    Fault(
+        "compile auto: the first call of a model prepares passes",
+        "draftlens/passes/base.py",
+        "if compile != AUTO or all(each.was_called or each.passes for each in made):",
+        "if True:",
+        PASS_ENGINES,
+    ),
+    Fault(
+        "compile auto: hooks that came later are not called",
+        "draftlens/passes/base.py",
+        "if engine in made.passes and not automatic:",
+        "if engine in made.passes:",
         PASS_ENGINES,
     ),
     Fault(
@@ -2427,6 +2500,97 @@ FAULTS = (
         "is_marked and not whole and longest",
         "is_marked and longest",
         WINDOWS,
+    ),
+    Fault(
+        "bounded layers: a row drops one slot too many",
+        "draftlens/models/windowed_cache.py",
+        "return max(length + 1 - self._window, 0)",
+        "return max(length + 2 - self._window, 0)",
+        BOUNDED,
+    ),
+    Fault(
+        "bounded layers: a row drops what it may be rolled back to",
+        "draftlens/models/windowed_cache.py",
+        "self.first_needed(min(length, floor))",
+        "self.first_needed(length)",
+        BOUNDED,
+    ),
+    Fault(
+        "bounded layers: the mask begins at another slot than the keys",
+        "draftlens/models/windowed_cache.py",
+        "mask[..., first : first + width]",
+        "mask[..., :width]",
+        BOUNDED,
+    ),
+    Fault(
+        "bounded layers: rows have the first slots of others in the mask",
+        "draftlens/models/windowed_cache.py",
+        "columns = torch.tensor(self.firsts)[:, None]",
+        "columns = torch.tensor(self.firsts).flip(0)[:, None]",
+        BOUNDED,
+    ),
+    Fault(
+        "bounded layers: accepted tokens move in the slots of full layers",
+        "draftlens/models/windowed_cache.py",
+        "shift = first if block in sliding else 0",
+        "shift = 0 * first",
+        BOUNDED,
+    ),
+    Fault(
+        "bounded layers: too little of a prompt stays",
+        "draftlens/models/windowed_cache.py",
+        "return self._window + self._spare // 2",
+        "return self._window - 1",
+        BOUNDED,
+    ),
+    Fault(
+        "bounded layers: a row that moves has the first slots of another",
+        "draftlens/models/windowed_cache.py",
+        "replace_by_last(self.firsts, row)",
+        "self.firsts.pop()",
+        BOUNDED,
+    ),
+    Fault(
+        "bounded layers: drafts take keys that the target has dropped",
+        "draftlens/decoding/admission.py",
+        "self._readings.attention or self._readings.keys",
+        "self._readings.attention",
+        _only("tests/exact/test_windows.py", "every_method and uniform"),
+    ),
+    Fault(
+        "prompt cache: beginnings are taken without their windows",
+        "draftlens/models/prompt_cache.py",
+        "            while not _holds_windows(matches, cache):\n                matches.pop()\n",
+        "",
+        BOUNDED,
+    ),
+    Fault(
+        "prompt masks: later tokens show at the slots of full layers",
+        "draftlens/models/prompt_blocks.py",
+        "cache.starts if slides[kind] else cache.lengths",
+        "cache.lengths",
+        ("tests/exact/test_prompt_masks.py",),
+    ),
+    Fault(
+        "bounded layers: a part of one token has the model's own mask",
+        "draftlens/models/layer_kinds.py",
+        " and tokens is None and cache.starts == cache.lengths",
+        " and tokens is None",
+        _only("tests/exact/test_windows.py", "last_part"),
+    ),
+    Fault(
+        "bounded layers: a part of one token reads beyond its window",
+        "draftlens/models/windowed_cache.py",
+        "return read[:, :, cache.first_seen :]",
+        "return read",
+        BOUNDED,
+    ),
+    Fault(
+        "bounded layers: prompts are stored without what was dropped",
+        "draftlens/models/windowed_cache.py",
+        "self.collects = collects",
+        "self.collects = False",
+        BOUNDED,
     ),
     Fault(
         "windows: attention is read beyond the window",

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from draftlens.core.errors import InputError
-from draftlens.core.prefill_readings import NO_FEATURES
+from draftlens.core.prefill_readings import KEYS, NO_FEATURES
 from draftlens.decoding.plan import ExtraSource, TargetContext
 from draftlens.drafting.draft_prompt import DraftPrompt
 from draftlens.methods.tabed.view_rows import Present
@@ -40,7 +40,8 @@ class ViewPrompts:
         self.views = tuple(views)
         self.is_target = is_target
         self.config = config
-        self.readings = NO_FEATURES  # of the target's prefill that the views need
+        # of the target's prefill that the views need
+        self.readings = KEYS if is_target else NO_FEATURES
         for view in self.views:
             self.readings = self.readings | view.readings
         self._causes: dict[int, str] = {}

@@ -87,7 +87,7 @@ class ViewRows(DraftRows):
             num_tokens = sum(draft.prompt.lengths[row] for draft, has_view in pairs if has_view)
             longest = max(longest, num_tokens)
         capacity = longest + len(drafts) * self._room
-        cache = self._empty_rows(drafts[0], 0)
+        cache = self._empty_rows(drafts[0], 0).whole()
         cache.capacity = max(cache.capacity, capacity)
         return cache
 
@@ -95,7 +95,7 @@ class ViewRows(DraftRows):
         self, draft: DraftPrompt, has_view: Sequence[bool], rows: KVCache
     ) -> Tensor | None:
         """Read the prompt of a further view, which attends to none of the others."""
-        alone = self.backbone.new_cache(draft.prompt, 0)
+        alone = self.backbone.new_cache(draft.prompt, 0).whole()
         logits = draft.fill(alone)
         lengths = draft.prompt.lengths
         slots = [
@@ -196,7 +196,7 @@ class ViewRows(DraftRows):
         """A cache of some slots of each row, int64 ``[K]``."""
         assert self.cache is not None
         capacity = self._capacity(list(map(len, slots)))
-        cache = self.backbone.empty_cache(len(slots), capacity)
+        cache = self.backbone.empty_cache(len(slots), capacity).whole()
         append_slots(self.cache, cache, [slots] * len(cache.stores))
         return cache
 

@@ -18,6 +18,7 @@ from draftlens.passes.inductor.library import Library, Runner, inputs_of
 from draftlens.passes.structure import (
     Skeleton,
     folder_of,
+    is_any_on_disk,
     position_axes,
     tracing_refusal,
     weight_bytes,
@@ -25,6 +26,9 @@ from draftlens.passes.structure import (
 
 LARGEST = 64 * 2**20
 """Most bytes of weights with which `"auto"` takes compiled code: reading more is most of a pass."""
+
+CODE = "*.pt2"
+"""Names of files of compiled code."""
 
 _LIBRARY = Slot[Library]("compiled passes")
 
@@ -48,6 +52,8 @@ class InductorEngine(PassEngine):
     def unsuited(self, backbone: Backbone) -> str | None:
         if weight_bytes(backbone) > LARGEST:
             return f"it gains little with weights of more than {LARGEST >> 20} MiB"
+        if not is_any_on_disk(CODE):
+            return "there is no code on disk"
         library = _library_of(backbone)
         usual = library.usual_shapes(position_axes(backbone))
         return None if library.load(*usual) else "there is no code on disk"
@@ -62,9 +68,7 @@ class InductorEngine(PassEngine):
         missing = Compiler().missing
         if missing:
             return f"never: {missing}"
-        names = sorted(
-            path.stem for path in folder_of(backbone, Skeleton.of(backbone)).glob("*.pt2")
-        )
+        names = sorted(path.stem for path in folder_of(backbone, Skeleton.of(backbone)).glob(CODE))
         return ", ".join(names) or "none yet"
 
 

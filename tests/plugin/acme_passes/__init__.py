@@ -78,7 +78,7 @@ def exported(backbone: Backbone, axes: tuple[int, ...]) -> bytes:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter that traces is deprecated
         torch.onnx.export(
-            SplitPass(backbone.model, backbone.divisor).eval(),
+            SplitPass(backbone).eval(),
             inputs,
             file,
             input_names=list(sizes),

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
@@ -19,16 +20,23 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from draftlens.cli import answer, progress, show
 from draftlens.cli import app as commands
-from draftlens.cli import progress, show
 from draftlens.cli.help import takes_options
 from draftlens.cli.loading import MAX_SINGLE_THREADED, load_models, settle_threads
-from draftlens.cli.options import AnswerOptions, parse_limits, parse_method, parse_prefill
+from draftlens.cli.options import (
+    AnswerOptions,
+    FolderOptions,
+    parse_limits,
+    parse_method,
+    parse_prefill,
+)
 from draftlens.cli.progress import ProgressBar, ProgressLines, count_bar, progress_bars, spinner
 from draftlens.cli.show import WordWriter, show_files, show_stats, table
 from draftlens.core.errors import ConfigError
 from draftlens.core.result import Result
 from draftlens.core.stats import Stats
+from draftlens.media import Limits
 from draftlens.models import known_pairs
 
 
@@ -208,6 +216,38 @@ def draw_all(quiet: bool) -> list[bool]:
             "captions",
         )
     return [on_item is not None, not bars.disable]
+
+
+@pytest.mark.parametrize("drawn", [True], indirect=True)
+def test_a_spinner_may_be_drawn_only_after_some_time(drawn: io.StringIO) -> None:
+    with spinner("preparing passes", after=60.0):
+        pass
+    assert drawn.getvalue() == ""
+    with spinner("preparing passes", after=1e-3):
+        while "preparing passes" not in drawn.getvalue():
+            sleep(1e-3)
+
+
+@pytest.mark.parametrize(("tokens", "expected"), [(64, False), (65, "auto")])
+def test_a_short_answer_is_not_worth_preparing_passes(
+    tokens: int, expected: bool | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless an engine of passes is named, or more answers come."""
+    taken: list[Any] = []
+
+    def load(decoding: dict[str, Any], *_: Any) -> None:
+        taken.append(decoding["compile"])
+        raise ConfigError("loaded")
+
+    monkeypatch.setattr(answer, "engine_of", load)
+    picture = str(Path(known_pairs.__file__).parents[1] / "embedded" / "clips" / "shapes.png")
+    question = answer.Question([picture], "image", "What is it?", 8, Limits())
+    for engine, out in (("auto", None), ("openvino", None), ("auto", Path("answers.jsonl"))):
+        generation = {"max_new_tokens": tokens, "seed": None}
+        call = answer.Answering(question, {"compile": engine}, generation, {}, quiet=True)
+        with pytest.raises(ConfigError, match="loaded"):
+            call.run(FolderOptions(out=out))
+    assert taken == [expected, "openvino", "auto"]
 
 
 @pytest.mark.parametrize("drawn", [True], indirect=True)

@@ -8,6 +8,7 @@ import torch
 from draftlens.core.errors import ConfigError
 from draftlens.core.prefill_readings import (
     ATTENTION,
+    KEYS,
     NO_FEATURES,
     FeatureSpec,
     PrefillFeatures,
@@ -20,6 +21,9 @@ def test_union() -> None:
     two = FeatureSpec(hidden_layers=(3, 0)) | FeatureSpec(hidden_layers=(1, 3))
     assert two == FeatureSpec(hidden_layers=(0, 1, 3))
     assert ATTENTION | two == two | ATTENTION == FeatureSpec(True, (0, 1, 3))
+    assert (KEYS | two).keys
+    assert (two | KEYS).keys
+    assert not KEYS  # nothing is recorded
     assert NO_FEATURES | NO_FEATURES == NO_FEATURES
     assert NO_FEATURES | ATTENTION == ATTENTION
 

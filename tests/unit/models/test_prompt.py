@@ -180,7 +180,7 @@ def test_causal_masks_leave_a_prompt_plain(mask: Any) -> None:
     kwargs = {"inputs_embeds": torch.zeros(1, 3, 2), "attention_mask": mask}
     prompt = build_prompt("Some", kwargs, embed, torch.zeros(1, 3, dtype=torch.bool))
     assert prompt.ahead is None
-    assert prompt.is_plain
+    assert not prompt.further
 
 
 @pytest.mark.parametrize("value", [torch.ones(1, 3), [torch.ones(2)], (None, [torch.ones(2)])])

@@ -15,6 +15,7 @@ from draftlens.models import prompt_blocks
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.layer_kinds import LayerKinds
 from draftlens.models.prompt import Prompt, build_prompt
+from draftlens.models.prompt_blocks import ends_of_parts
 from draftlens.models.prompt_cache import prompt_digests
 from draftlens.models.prompt_subset import gather
 
@@ -61,8 +62,16 @@ def test_the_order_of_both_axes_follows_the_rows(convert: Any) -> None:
     later = prompt.ahead[""]
     assert later[0].nonzero().tolist() == [[1, 2], [4, 5], [4, 6], [5, 6]]
     assert later[1].nonzero().tolist() == [[1, 2], [1, 3], [2, 3]]
-    assert not prompt.is_plain
     assert prompt.outline().ahead is None
+
+
+def test_parts_of_all_rows_divide_no_block() -> None:
+    """Rows of 8 and 6 tokens, whose blocks end after 1, 3, 4, 7 and 8 tokens, and after 1, 4, 5 and
+    6; a causal prompt is divided anywhere."""
+    prompt = prompt_of(stock_mask())
+    ends = {most: ends_of_parts(prompt, most) for most in (1, 2, 4, 7, 8)}
+    assert ends == {1: [1, 4, 7, 8], 2: [1, 4, 7, 8], 4: [4, 8], 7: [7, 8], 8: [8]}
+    assert ends_of_parts(replace(prompt, ahead=None), 3) == [3, 6, 8]
 
 
 def test_masks_of_a_whole_prompt_are_the_models() -> None:
