@@ -9,7 +9,11 @@ Numbers: logits of one pass over eight tokens against those of eight passes, aft
 several lengths; then after an answer that was read eight tokens at a time and one at a time.
 
 Costs: seconds of the processor for passes over several tokens, and for a pass after a rollback,
-before which the layers with states read again what was accepted. Writes OUT.json and OUT.md.
+before which the layers with states read again what was accepted.
+
+Answers: whole answers of the 4B layers with a draft of the 0.8B layers, which is right as often as
+a recorded one, by stock `generate`, plain decoding, chains and the default, in turn. Writes
+OUT.json and OUT.md.
 """
 
 from __future__ import annotations
@@ -23,13 +27,19 @@ from functools import partial
 from typing import Any
 
 import torch
+from auto_parts.cells import recorded_depths
+from replayed_draft import ReplayedDraft
 from shared import Benchmark, Report, table
+from simulation import recorded_text
 from torch import Tensor
 from transformers import DynamicCache, Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
 from draftlens.core.tree import ancestors, attention_mask, chain, depths
 from draftlens.models.adapter import Backbone
 from draftlens.models.layer_states import StateLayer
+from draftlens.request import Request
+from draftlens.streaming import Stream
+from draftlens.verify import run_stock
 
 WIDTHS = (1, 2, 4, 6)
 
@@ -76,6 +86,20 @@ SIZES: Mapping[str, Mapping[str, int]] = {
 KINDS = {
     "linear attention": ["linear_attention"] * 3 + ["full_attention"],
     "full attention": ["full_attention"] * 4,
+}
+
+
+PROMPTS = ("chat1", "code2", "image2")
+"""Recorded texts, which a draft gets right to different degrees."""
+
+PROMPT_TOKENS = 150
+NEW_TOKENS = 64
+
+METHODS: Mapping[str, Mapping[str, Any]] = {
+    "plain": {"method": "plain"},
+    "chain of 2": {"num_speculative_tokens": 2},
+    "chain of 5": {"num_speculative_tokens": 5},
+    "default": {},
 }
 
 
@@ -189,6 +213,37 @@ def _costs(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
         }
 
 
+def _answers(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    target_size, draft_size = args.pair
+    linear = "linear attention"
+    target = Backbone(language_model(target_size, args.layers, linear, torch.float32))
+    draft = ReplayedDraft(language_model(draft_size, args.layers, linear, torch.float32))
+    ids = torch.arange(PROMPT_TOKENS)[None] % 1000 + 5
+    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    options = {"max_new_tokens": NEW_TOKENS}
+    for number, prompt in enumerate(PROMPTS):
+        text = recorded_text(NEW_TOKENS, recorded_depths("float32", prompt), number)
+        seconds: dict[str, list[float]] = {}
+        lengths: dict[str, float] = {}
+        for _ in range(args.rounds):
+            stock = run_stock(target, given, max_new_tokens=NEW_TOKENS)
+            seconds.setdefault("stock", []).append(stock.e2e)
+            for name, method in METHODS.items():
+                draft.play(text, stock.tokens[0], PROMPT_TOKENS)
+                request = Request(given, method=method or None, options=options)
+                result = Stream(target, draft, request).run()
+                assert result.tokens == [list(stock.tokens[0])], f"{name} changed the tokens"
+                seconds.setdefault(name, []).append(result.stats.e2e)
+                lengths[name] = result.stats.mean_acceptance_length
+        yield {
+            "prompt": prompt,
+            "pair": args.pair,
+            "rounds": args.rounds,
+            "seconds": seconds,
+            "lengths": lengths,
+        }
+
+
 class _Passes:
     """Passes of a model after a prompt of 64 tokens, which are rolled back."""
 
@@ -215,7 +270,8 @@ class _Passes:
 def measure(args: argparse.Namespace) -> Iterator[Report]:
     """Rows of the page, as they come."""
     report: Report = {"size": args.size, "layers": args.layers, "prompts": args.repeats}
-    for part, rows in (("costs", _costs(args)), ("numbers", _numbers(args))):
+    parts = (("costs", _costs), ("answers", _answers), ("numbers", _numbers))
+    for part, rows in ((part, rows(args)) for part, rows in parts):
         report[part] = []
         for row in rows:
             report[part].append(row)
@@ -239,16 +295,40 @@ def page(report: Report) -> list[str]:
         **{f"{w} tokens": partial(_ratio, "passes", str(w)) for w in WIDTHS[1:]},
         **{f"replay of {n}": partial(_ratio, "replays", str(n)) for n in (1, 2, 3, 5)},
     }
+    answers: dict[str, Any] = {
+        "draft as right as in": "{prompt}",
+        "stock, s": _seconds,
+        **{f"{name} (tokens a pass)": partial(_gain, name) for name in METHODS},
+        "default over plain": _default_over_plain,
+    }
     return [
         f"Costs over that of a pass over one token, {report['layers']} layers, float32, one row, "
         "medians of the processor's seconds.",
         table(report["costs"], costs),
+        f"Answers of {NEW_TOKENS} tokens after {PROMPT_TOKENS}, {report['layers']} layers each of "
+        "target and draft, float32, prompt included: times the speed of stock `generate`, medians.",
+        table(report.get("answers", []), answers),
         f"{report['layers']} layers of the width of Qwen3.5-{report['size']}, random weights, "
         f"{report['prompts']} prompts of random words. A pass over {WIDTH} tokens against {WIDTH} "
         "passes: after a prompt, the logits of the next "
         f"{WIDTH} words; after an answer, those of all its words.",
         table(report.get("numbers", []), columns),
     ]
+
+
+def _seconds(row: Mapping[str, Any]) -> str:
+    return f"{statistics.median(row['seconds']['stock']):.1f}"
+
+
+def _gain(name: str, row: Mapping[str, Any]) -> str:
+    stock, own = (statistics.median(row["seconds"][each]) for each in ("stock", name))
+    return f"{stock / own:.2f} ({row['lengths'][name]:.2f})"
+
+
+def _default_over_plain(row: Mapping[str, Any]) -> str:
+    pairs = zip(row["seconds"]["plain"], row["seconds"]["default"], strict=True)
+    ratios = sorted(plain / default for plain, default in pairs)
+    return f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
 
 
 def _ratio(part: str, key: str, row: Mapping[str, Any]) -> str:
@@ -272,6 +352,8 @@ BENCHMARK = Benchmark(
         "--sizes": ["0.8B", "4B"],
         "--layers": 8,
         "--timings": 9,
+        "--pair": ["4B", "0.8B"],
+        "--rounds": 3,
         "--lengths": [100, 1000, 4000],
         "--answers": [96, 960],
         "--repeats": 4,
