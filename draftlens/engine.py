@@ -125,8 +125,8 @@ class Engine:
         self,
         mode: Compile = True,
         draft_quantization: str | None = None,
-        keeps: bool = False,
         quantization: str | None = None,
+        keeps: bool = False,
     ) -> None:
         """Let an engine of passes compute the decode forwards of the models.
 
@@ -142,17 +142,17 @@ class Engine:
                 that has them, which halves the time of a draft token and changes no answer, and
                 `"none"` those of its model. None is `"int8"` with mode `"auto"` where the processor
                 multiplies 8-bit integers, else `"none"`.
-            keeps: whether models that another engine has had keep what computes their passes.
             quantization: of the target, whose answers become those of the rounded model: `"int8"`
                 for 8-bit weights and activations, `"int8-weights"` for 8-bit weights only. What is
                 rounded is named in `Result.approximate`.
+            keeps: whether models that another engine has had keep what computes their passes.
 
         Raises:
             ConfigError: the mode is another one, or its engine is not installed.
             UnsupportedModelError: the target cannot run with this quantization.
         """
         backbones = [model.backbone for model in (self.target, self.draft) if model is not None]
-        attach(backbones, mode, draft_quantization, keeps, quantization)
+        attach(backbones, mode, draft_quantization, quantization, keeps)
         for backbone in backbones:
             backbone.passes.prepare()
 

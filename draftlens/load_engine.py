@@ -139,23 +139,21 @@ def load(
     loading_seconds = time.perf_counter() - began
     if compile:
         with progress.stage(PREPARING):
-            engine.compile(compile, draft_quantization, quantization=quantization)
+            engine.compile(compile, draft_quantization, quantization)
     if calibrate:
         with progress.stage("measuring forwards"):
             engine.calibrate(max(CALIBRATION_SECONDS, loading_seconds / 10))
     return engine
 
 
-def pop_pass_quantization(
-    words: dict[str, Any], compile: Compile, option: str = "draft_quantization"
-) -> str | None:
-    """`draft_quantization` or `quantization`, taken out of the options of loading, if the engine of
+def pop_pass_quantization(words: dict[str, Any], compile: Compile, option: str) -> str | None:
+    """`quantization` or `draft_quantization`, taken out of the options of loading, if the engine of
     the passes has it: the model is loaded in full. With `"auto"` that is so for a model in float32
     on the CPU. Raises `ConfigError` if the engine is not installed."""
     quantization = words.get(option)
     if not isinstance(quantization, str | bool):
         return None
-    if option == "draft_quantization" and quantization in (UNQUANTIZED, False):
+    if quantization in (UNQUANTIZED, False):
         words.pop(option)
         return UNQUANTIZED
     if quantization not in quantizations_of(compile):
@@ -163,10 +161,9 @@ def pop_pass_quantization(
             check_quantization(quantization, compile, option)
         return None
     if compile == AUTO:
-        others = {name: value for name, value in words.items() if name != option}
-        options = pair_options(others)
-        model = options.target if option == "quantization" else options.draft
-        if model.placed_on != "cpu" or model.dtype not in (None, "float32"):
+        loading = pair_options({**words, "quantization": None, "draft_quantization": None})
+        own = loading.target if option == "quantization" else loading.draft
+        if own.placed_on != "cpu" or own.dtype not in (None, "float32"):
             return None
     check_quantization(quantization, compile, option)
     words.pop(option)

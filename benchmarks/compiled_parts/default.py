@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -62,13 +62,14 @@ def prompt() -> dict[str, torch.Tensor]:
 
 def start(args: argparse.Namespace) -> dict[str, Any]:
     """Processor's seconds of the preparation, and from the request to some tokens."""
-    models = [Backbone(random_model(*shape, VOCABULARY)) for shape in START_PAIR]
+    target, draft = (Backbone(random_model(*shape, VOCABULARY)) for shape in START_PAIR)
+    models = [target, draft]
     began = time.process_time()
     attach(models, args.start == "auto" and "auto")
     prepared = time.process_time() - began
     options = {"max_new_tokens": args.max_new_tokens}
     began = time.process_time()
-    stream = Stream(*models, Request(prompt(), method=METHODS["plain"], options=options))
+    stream = Stream(target, draft, Request(prompt(), method=METHODS["plain"], options=options))
     seconds = [time.process_time() - began for _ in stream]
     return {
         "preparing": prepared,
@@ -98,18 +99,18 @@ def starts(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 def decoding(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Seconds of an answer by engine and method."""
-    target, draft = DECODE_PAIR
-    models = [Backbone(random_model(*target, VOCABULARY))]
-    models.append(ReplayedDraft(random_model(*draft, VOCABULARY)))
-    answer = run_stock(models[0], prompt(), max_new_tokens=args.max_new_tokens).tokens[0]
+    of_target, of_draft = DECODE_PAIR
+    target = Backbone(random_model(*of_target, VOCABULARY))
+    draft = ReplayedDraft(random_model(*of_draft, VOCABULARY))
+    answer = run_stock(target, prompt(), max_new_tokens=args.max_new_tokens).tokens[0]
     text = recorded_text(args.max_new_tokens, recorded_depths("float32", PROMPT), 0)
     options = {"max_new_tokens": args.max_new_tokens}
 
     def run(engine: str, method: str) -> None:
-        attach(models, **ENGINES[engine])
-        models[1].play(text, answer, PROMPT_TOKENS)
+        attach([target, draft], **ENGINES[engine])
+        draft.play(text, answer, PROMPT_TOKENS)
         request = Request(prompt(), method=METHODS[method], options=options)
-        result = Stream(*models, request).run()
+        result = Stream(target, draft, request).run()
         assert result.tokens == [list(answer)], f"{engine}, {method}: other tokens"
 
     cases = {
@@ -137,7 +138,7 @@ def measure(args: argparse.Namespace) -> Iterator[Report]:
 
 def page(report: Report) -> list[str]:
     """Starts by what is on disk, and tokens each second by engine."""
-    columns = {
+    columns: dict[str, str | Callable[[Any], object]] = {
         "compile": "{start}",
         "preparing, s": "{preparing:.1f}",
         "first token": "{first:.2f}",

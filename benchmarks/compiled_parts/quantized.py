@@ -129,7 +129,7 @@ def answer_logits(backbone: Backbone, prompt: Prompt, tokens: torch.Tensor) -> t
     return torch.cat([first, rest[0, :-1]])
 
 
-def chain_mask(cache: KVCache, tokens: torch.Tensor) -> torch.Tensor:
+def chain_mask(cache: KVCache, tokens: torch.Tensor) -> torch.Tensor | None:
     """The mask of consecutive tokens."""
     return attention_mask(cache.lengths, ancestors(chain(tokens.shape[1] - 1)))
 

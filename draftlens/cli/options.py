@@ -238,8 +238,8 @@ class ModelOptions:
             checkpoint. The default is float32 on the CPU and `auto` on other devices.
         revision: Branch, tag or commit on the Hub.
         trust_remote_code: Run the code of this checkpoint; set for each model.
-        quantization: Quantization: 4bit or 8bit (bitsandbytes), int8 or int4 (torchao); int8 or
-            int8-weights in passes of an engine of --compile that has them; or JSON as in the
+        quantization: Quantization: int8 or int8-weights in passes of an engine of --compile that
+            has them, else int8 or int4 (torchao), 4bit or 8bit (bitsandbytes), or JSON as in the
             `quantization_config` of a checkpoint. Quantized checkpoints need none. A draft has int8
             by default where --compile auto makes it faster; `none` prevents that.
         attn_implementation: Attention implementation: sdpa or eager.

@@ -202,8 +202,8 @@ def attach(
     backbones: Sequence[Backbone],
     compile: Compile,
     draft_quantization: str | None = None,
-    keeps: bool = False,
     quantization: str | None = None,
+    keeps: bool = False,
 ) -> None:
     """Let models compute their decode forwards by an engine, or by their modules again.
 
@@ -214,9 +214,9 @@ def attach(
         draft_quantization: of the weights in the draft's passes (`PassEngine.quantizations`);
             `UNQUANTIZED` for none, and None for none too, but with `"auto"` for those that are
             faster here. A model that is a target as well has none.
+        quantization: of those in the target's passes. The modules never replace them.
         keeps: whether models that were attached before keep what computes their passes, except for
             8-bit weights of a draft that is a target now.
-        quantization: of those in the target's passes. The modules never replace them.
 
     Raises:
         ConfigError: a value is unknown or cannot be used.
@@ -225,15 +225,16 @@ def attach(
     check_compile(compile)
     check_quantization(draft_quantization, compile)
     check_quantization(quantization, compile, "quantization")
+    is_rounded = quantization not in (None, UNQUANTIZED)
     for number, backbone in enumerate(backbones):
         roles = _MADE.get_or_make(backbone.model, _Made).roles
         stays = keeps and backbone in roles
         roles[backbone] = is_target = number == 0 or roles.get(backbone, False)
-        if number == 0 and quantization:
-            attach_rounded(backbone, compile, quantization)
+        if number == 0 and is_rounded:
+            attach_rounded(backbone, compile, str(quantization))
             continue
-        rounds = bool(backbone.passes.rounding)
-        if stays and (rounds or not (is_target and backbone.passes.quantization)):
+        passes = backbone.passes
+        if stays and (passes.rounding or not (is_target and passes.quantization)):
             continue
         weights = UNQUANTIZED if is_target else draft_quantization
         if backbone.plain_only:  # its passes are not those of the modules
@@ -245,6 +246,18 @@ def attach(
             _say_once(backbone, logging.INFO, f"passes of {backbone.name} run by {choice}")
         else:
             attach_engine(backbone, _engine(_name(compile), weights))
+
+
+def attach_for_call(backbones: Sequence[Backbone], compile: Compile) -> None:
+    """As `attach`, for a call with models that the caller holds. The first call of a model may be
+    the only one: with `"auto"` it runs by what is there, and the next one prepares passes. Rounded
+    passes stay."""
+    made = [_MADE.get_or_make(backbone.model, _Made) for backbone in backbones]
+    is_rounded = any(backbone.passes.rounding for backbone in backbones)
+    if compile != AUTO or all(each.was_called or each.passes for each in made):
+        attach(backbones, compile, keeps=compile == AUTO and is_rounded)
+    for each in made:
+        each.was_called = True
 
 
 def attach_rounded(backbone: Backbone, compile: Compile, quantization: str) -> None:
@@ -264,16 +277,6 @@ def attach_rounded(backbone: Backbone, compile: Compile, quantization: str) -> N
             f"{engine.label}: {passes}"
         )
     backbone.passes = passes
-
-
-def attach_for_call(backbones: Sequence[Backbone], compile: Compile) -> None:
-    """As `attach`, for a call with models that the caller holds. The first call of a model may be
-    the only one: with `"auto"` it runs by what is there, and the next one prepares passes."""
-    made = [_MADE.get_or_make(backbone.model, _Made) for backbone in backbones]
-    if compile != AUTO or all(each.was_called or each.passes for each in made):
-        attach(backbones, compile)
-    for each in made:
-        each.was_called = True
 
 
 def attach_engine(backbone: Backbone, engine: PassEngine) -> None:

@@ -111,7 +111,7 @@ class OpenVinoEngine(PassEngine):
             name = str(backbone.dtype).removeprefix("torch.")
             return f"the model is {name}, and OpenVINO's passes are checked in float32 only"
         if self.is_target and self.quantization == INT8 and backbone.kinds is not None:
-            return "its layers have windows or share keys, over which sums have no fixed order"
+            return "attention of one order knows neither sliding windows nor shared keys"
         return None
 
     def unsuited(self, backbone: Backbone) -> str | None:

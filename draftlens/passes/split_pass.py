@@ -147,8 +147,8 @@ class SplitPasses(Passes):
             backbone.kinds = kinds
 
     def check(self, backbone: Backbone, axes: tuple[int, ...], run: Forward) -> None:
-        """Raise `UnsupportedModelError` unless the function, which `run` calls, computes the logits
-        of the modules."""
+        """Raise `UnsupportedModelError` unless the passes of `run` have the logits of the
+        modules."""
         check_pass(backbone, run, 2, 3, axes, self._bound)
         check_pass(backbone, run, 1, 1, axes, self._bound)
 

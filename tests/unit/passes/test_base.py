@@ -213,24 +213,27 @@ def test_openvino_suits_models_whose_copy_fits(
     assert "GiB" in str(engine.unsuited(backbone))
 
 
+DRAFT_WEIGHTS = "draft_quantization"
+
+
 def test_int8_of_the_draft_is_that_of_passes_where_their_engine_has_it() -> None:
     pytest.importorskip("openvino")
     words = {"draft_quantization": "int8", "dtype": "float32", "device": "cpu"}
     for compile in (False, True, "inductor", "modules"):
-        assert pop_pass_quantization(words, compile) is None
-    assert pop_pass_quantization({"draft_quantization": "4bit"}, "openvino") is None
-    assert pop_pass_quantization(dict(words), "auto") == "int8"
-    assert pop_pass_quantization(words, "openvino") == "int8"
+        assert pop_pass_quantization(words, compile, DRAFT_WEIGHTS) is None
+    assert pop_pass_quantization({DRAFT_WEIGHTS: "4bit"}, "openvino", DRAFT_WEIGHTS) is None
+    assert pop_pass_quantization(dict(words), "auto", DRAFT_WEIGHTS) == "int8"
+    assert pop_pass_quantization(words, "openvino", DRAFT_WEIGHTS) == "int8"
     assert words == {"dtype": "float32", "device": "cpu"}
 
 
 def test_int8_by_default_is_that_of_the_loading_where_passes_have_none() -> None:
     for further in ({"device": "cuda"}, {"device": "cpu", "dtype": "bf16"}):
         words = {"draft_quantization": "int8", **further}
-        assert pop_pass_quantization(dict(words), "auto") is None
+        assert pop_pass_quantization(dict(words), "auto", DRAFT_WEIGHTS) is None
     for nothing in ("none", False):
         words = {"draft_quantization": nothing, "device": "cuda"}
-        assert pop_pass_quantization(words, "auto") == "none"
+        assert pop_pass_quantization(words, "auto", DRAFT_WEIGHTS) == "none"
         assert "draft_quantization" not in words
         assert LoadOptions(quantization=nothing).quantization is None
 
