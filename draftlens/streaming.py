@@ -213,17 +213,10 @@ def result_of(call: Call, texts: list[str] | None = None) -> Result:
         from_draft=[list(sequence.from_draft) for sequence in call.sequences],
         stats=deepcopy(stats),
         lossless=not approximate,
-        approximate=(*rounding(call), *approximate),
+        approximate=(*session.target.passes.rounding, *approximate),
         texts=texts or [],
         notes=session.notes,
     )
-
-
-def rounding(call: Call) -> tuple[str, ...]:
-    """What of the target is rounded, in words for the user: the answer is that of the rounded
-    model."""
-    name = call.session.target.passes.rounding
-    return (name,) if name else ()
 
 
 def approximations(call: Call) -> tuple[str, ...]:

@@ -148,7 +148,7 @@ def verify_engine(
     result = stream.run()
     prefill = stream.plan.prefill
     target = engine.target.backbone
-    rounding = target.passes.rounding
+    rounding = ", ".join(target.passes.rounding)
     moved = None
     if not do_sample and (prefill.approximate or rounding):
         moved = _moved(_run_stock(target, inputs, options), result.tokens)

@@ -78,12 +78,8 @@ class FeatureSpec:
     def __or__(self, other: FeatureSpec) -> FeatureSpec:
         layers = sorted({*self.hidden_layers, *other.hidden_layers})
         similarities = sorted({*self.similarities, *other.similarities})
-        return FeatureSpec(
-            self.attention or other.attention,
-            tuple(layers),
-            tuple(similarities),
-            keys=self.keys or other.keys,
-        )
+        attention, keys = self.attention or other.attention, self.keys or other.keys
+        return FeatureSpec(attention, tuple(layers), tuple(similarities), keys=keys)
 
     def __bool__(self) -> bool:
         return self.attention or bool(self.hidden_layers) or bool(self.similarities)

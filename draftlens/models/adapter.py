@@ -238,8 +238,7 @@ class Backbone:
         cache = make(num_layers, rows, capacity, True, layers_per_block)
         if self.kinds is None:
             return cache
-        cache = self.kinds.marked(cache)
-        return cache if self.passes.label else self.kinds.bounded(cache, layers_per_block)
+        return self.kinds.bounded(cache, layers_per_block, whole=bool(self.passes.label))
 
     @torch.no_grad()
     def followed_by(self, prompt: Prompt, tokens: Tensor) -> Prompt:
@@ -269,7 +268,6 @@ class Backbone:
         logits = self._read_by_passes(prompt, cache, attention, num_logits)
         if logits is not None:
             return logits
-        self._check_rounding()
         with self.running(attention), self.products.of_prompt(prompt):
             embeds, positions = prompt.embeds, prompt.position_ids
             hidden = self._hidden(embeds, positions, cache, None, attention, prompt)
@@ -289,7 +287,6 @@ class Backbone:
         logits = self._read_by_passes(part, cache, attention, 1)
         if logits is not None:
             return logits
-        self._check_rounding()
         length = part.embeds.shape[1]
         window = torch.ones(length, length, dtype=torch.bool, device=part.embeds.device).tril()
         mask = trees.attention_mask(cache.lengths, window)
@@ -303,11 +300,13 @@ class Backbone:
     ) -> Tensor | None:
         """Append a prompt or a part of one by `passes`; its logits, or None to let the modules read
         it."""
-        if attention is not None or not cache.is_local or self._lock.is_watching():
-            return None
-        with self._passing():
-            logits = self.passes.read(part, cache, num_logits)
-        if logits is not None:
+        logits = None
+        if attention is None and cache.is_local and not self._lock.is_watching():
+            with self._passing():
+                logits = self.passes.read(part, cache, num_logits)
+        if logits is None:
+            self.passes.check_modules(self.name)
+        else:
             cache.advance(part.lengths)
         return logits
 
@@ -332,7 +331,7 @@ class Backbone:
             if attention is None and not self._lock.is_watching():
                 logits = self.passes.run(tokens, position_ids, cache, mask)
             if logits is None:
-                self._check_rounding()
+                self.passes.check_modules(self.name)
                 logits = self.forward_modules(tokens, position_ids, cache, mask, attention)
         cache.advance(tokens.shape[1])
         return logits
@@ -431,15 +430,6 @@ class Backbone:
             raise UnsupportedModelError(
                 f"{self.name} is in training mode, where dropout changes the answer: "
                 "call its eval() first"
-            )
-
-    def _check_rounding(self) -> None:
-        """The modules are about to compute a pass."""
-        if self.passes.rounding:
-            raise UnsupportedModelError(
-                f"{self.name} runs with {self.passes.rounding}, and this pass would run by its "
-                "modules, which round nothing: its attention or hidden states are read, or its "
-                "prompt has features between layers; take another method, or no quantization"
             )
 
     def _passing(self) -> AbstractContextManager[None]:

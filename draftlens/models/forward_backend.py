@@ -21,18 +21,22 @@ class Passes:
     Attributes:
         engine: what made it (`passes.base.PassEngine`); None if nothing did.
         quantization: of its weights, which the model does not have; empty for the model's own.
-        rounding: what of a target these passes round, in words for `Result.approximate`. The
-            modules, which round nothing, must then compute none of its passes. Empty if they may.
+        rounding: what of a target these passes round, in words for `Result.approximate`; the answer
+            is that of the rounded model.
     """
 
     engine: Any = None
     quantization: str = ""
-    rounding: str = ""
+    rounding: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
         """Names the backend in measured costs; empty for the modules."""
         return ""
+
+    def check_modules(self, name: str) -> None:
+        """The modules are about to compute a pass of the model of this name. Passes that round
+        raise `UnsupportedModelError`, since modules round nothing."""
 
     def rounded_model(self, model: Any) -> Any:
         """A model whose stock `generate` has the answers of these passes: `model`, or a copy with

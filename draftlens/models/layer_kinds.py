@@ -80,17 +80,17 @@ class LayerKinds:
             layer.buffers.slides = slides
         return cache
 
-    def bounded(self, cache: KVCache, layers_per_block: int) -> KVCache:
+    def bounded(self, cache: KVCache, layers_per_block: int, whole: bool = False) -> KVCache:
         """A cache in place of an empty one, whose sliding layers hold little more than their
         windows.
 
-        The cache itself where layers keep states or keys of an indexer, too. Who reads prompts out
-        of the windows later takes `KVCache.whole` of it: attention scores and drafts that take the
-        target's keys (`decoding.admission`), and views that share a row (`methods.tabed`). Engines
-        of passes, which write whole buffers, get `cache` (`Backbone.empty_cache`).
+        The cache itself, `marked`, where layers keep states, too, or if it must be `whole`, as for
+        engines of passes, which write whole buffers. Who reads prompts out of the windows later
+        takes `KVCache.whole` of it: attention scores and drafts that take the target's keys
+        (`decoding.admission`), and views that share a row (`methods.tabed`).
         """
-        if not self.window or type(cache) is not KVCache:
-            return cache
+        if whole or not self.window or type(cache) is not KVCache:
+            return self.marked(cache)
         slides = self.slides[: self.num_cached]
         return WindowedCache(
             self.window, slides, len(cache.lengths), cache.capacity, layers_per_block

@@ -12,12 +12,11 @@ from draftlens.passes.base import (
     attach_engine,
     attach_for_call,
     check_compile,
-    check_quantization,
     chosen,
-    describe_passes,
     engine_of,
-    quantizations_of,
 )
+from draftlens.passes.quantization import check_quantization, quantizations_of
+from draftlens.passes.structure import describe_passes
 
 __all__ = [
     "BY_MODULES",

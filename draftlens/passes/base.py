@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
-from draftlens.core.errors import ConfigError, UnsupportedModelError
+from draftlens.core.errors import ConfigError
 from draftlens.core.locks import ForkLock
 from draftlens.core.names import AUTO, UNQUANTIZED
 from draftlens.core.options import Registry, shown
@@ -169,35 +169,6 @@ def check_compile(value: Any) -> None:
         raise ConfigError(f'compile="{value}" needs {missing}')
 
 
-def quantizations_of(compile: Compile) -> tuple[str, ...]:
-    """The values of `quantization` and `draft_quantization` that are those of passes."""
-    if compile == AUTO:
-        return tuple(each for name in _preferred() for each in PASSES[name].quantizations)
-    return () if isinstance(compile, bool) else tuple(PASSES[compile].quantizations)
-
-
-def check_quantization(
-    quantization: Any, compile: Compile, option: str = "draft_quantization"
-) -> None:
-    """Refuse weights of passes that no engine has.
-
-    Raises:
-        ConfigError: names the engines or what is to be installed.
-    """
-    if not quantization or quantization == UNQUANTIZED:
-        return
-    if quantization not in quantizations_of(compile):
-        able = {name: PASSES[name].quantizations for name in PASSES if PASSES[name].quantizations}
-        names = " or ".join(f'"{name}"' for name in [*able, AUTO])
-        values = " or ".join(f'"{each}"' for each in dict.fromkeys(sum(able.values(), ())))
-        raise ConfigError(
-            f"{option}={shown(quantization)} of passes needs compile={names}, and is {values}"
-        )
-    for name in _preferred() if compile == AUTO else [_name(compile)]:
-        if quantization in PASSES[name].quantizations and (missing := PASSES[name]().missing):
-            raise ConfigError(f"{quantization} passes need {missing}")
-
-
 def attach(
     backbones: Sequence[Backbone],
     compile: Compile,
@@ -223,15 +194,16 @@ def attach(
         UnsupportedModelError: the target's passes cannot have this quantization.
     """
     check_compile(compile)
-    check_quantization(draft_quantization, compile)
-    check_quantization(quantization, compile, "quantization")
+    if draft_quantization or quantization:
+        _weights().check_quantization(draft_quantization, compile)
+        _weights().check_quantization(quantization, compile, "quantization")
     is_rounded = quantization not in (None, UNQUANTIZED)
     for number, backbone in enumerate(backbones):
         roles = _MADE.get_or_make(backbone.model, _Made).roles
         stays = keeps and backbone in roles
         roles[backbone] = is_target = number == 0 or roles.get(backbone, False)
         if number == 0 and is_rounded:
-            attach_rounded(backbone, compile, str(quantization))
+            _weights().attach_rounded(backbone, compile, str(quantization))
             continue
         passes = backbone.passes
         if stays and (passes.rounding or not (is_target and passes.quantization)):
@@ -239,13 +211,20 @@ def attach(
         weights = UNQUANTIZED if is_target else draft_quantization
         if backbone.plain_only:  # its passes are not those of the modules
             if compile and compile != AUTO:
-                _say_refusal(backbone, _name(compile), backbone.plain_only)
+                _say_refusal(backbone, name_of(compile), backbone.plain_only)
         elif compile == AUTO:
             choice = chosen(backbone, weights)
             backbone.passes = choice.passes
             _say_once(backbone, logging.INFO, f"passes of {backbone.name} run by {choice}")
         else:
-            attach_engine(backbone, _engine(_name(compile), weights))
+            attach_engine(backbone, _engine(name_of(compile), weights))
+
+
+def _weights() -> Any:
+    """What weights of passes may be rounded to, which most calls do not ask for."""
+    from draftlens.passes import quantization
+
+    return quantization
 
 
 def attach_for_call(backbones: Sequence[Backbone], compile: Compile) -> None:
@@ -260,29 +239,10 @@ def attach_for_call(backbones: Sequence[Backbone], compile: Compile) -> None:
         each.was_called = True
 
 
-def attach_rounded(backbone: Backbone, compile: Compile, quantization: str) -> None:
-    """Let an engine compute all passes of a target with rounded weights.
-
-    Raises:
-        UnsupportedModelError: it cannot.
-    """
-    names = _preferred() if compile == AUTO else [_name(compile)]
-    kind = next(PASSES[name] for name in names if quantization in PASSES[name].quantizations)
-    engine = kind(quantization=quantization, is_target=True)
-    backbone.passes = EAGER
-    passes = _made(backbone, engine)
-    if not isinstance(passes, Passes):
-        raise UnsupportedModelError(
-            f"{backbone.name} does not run with quantization={shown(quantization)} by "
-            f"{engine.label}: {passes}"
-        )
-    backbone.passes = passes
-
-
 def attach_engine(backbone: Backbone, engine: PassEngine) -> None:
     """Let an engine compute the passes of a model; its modules do, with a warning, if it cannot."""
     backbone.passes = EAGER  # what an engine makes is compared with the modules
-    passes = _made(backbone, engine)
+    passes = made_passes(backbone, engine)
     if isinstance(passes, Passes):
         backbone.passes = passes
         _MADE.get_or_make(backbone.model, _Made).by_modules.clear()  # code may be on disk now
@@ -311,12 +271,12 @@ def chosen(backbone: Backbone, draft_quantization: str | None = UNQUANTIZED) -> 
     before, backbone.passes = backbone.passes, EAGER
     skipped: dict[str, str] = {}
     try:
-        for name in _preferred():
+        for name in preferred():
             quantization = draft_quantization
             if quantization is None:
                 quantization = PASSES[name]().draft_quantization()
             engine = _engine(name, quantization).without_compiling()
-            passes = _made(backbone, engine, automatic=True)
+            passes = made_passes(backbone, engine, automatic=True)
             if isinstance(passes, Passes):
                 return Choice(name, passes, skipped)
             skipped[name] = passes
@@ -326,26 +286,11 @@ def chosen(backbone: Backbone, draft_quantization: str | None = UNQUANTIZED) -> 
     return by_modules[conditions]
 
 
-def describe_passes(backbone: Backbone) -> dict[str, str]:
-    """What each engine has prepared on this machine for a model, or why it has nothing."""
-    facts = {}
-    for name in PASSES:
-        if name == MODULES:
-            continue
-        engine = PASSES[name]()
-        try:
-            reason = engine.missing or _beyond(engine, backbone) or engine.refusal(backbone)
-            facts[name] = f"never: {reason}" if reason else engine.ready(backbone)
-        except OSError as error:
-            facts[name] = f"never: {error}"
-    return facts
-
-
-def _preferred() -> list[str]:
+def preferred() -> list[str]:
     return [name for name in BY_PREFERENCE if name in PASSES]
 
 
-def _name(compile: Compile) -> str:
+def name_of(compile: Compile) -> str:
     if isinstance(compile, str):
         return compile
     return DEFAULT if compile else MODULES
@@ -358,7 +303,7 @@ def _engine(name: str, quantization: str | None) -> PassEngine:
     return engine
 
 
-def _made(backbone: Backbone, engine: PassEngine, automatic: bool = False) -> Passes | str:
+def made_passes(backbone: Backbone, engine: PassEngine, automatic: bool = False) -> Passes | str:
     """The passes of a model by an engine, made once; or why there are none, which may change where
     that is automatic: the model may have moved or have hooks now."""
     made = _MADE.get_or_make(backbone.model, _Made)
@@ -368,7 +313,7 @@ def _made(backbone: Backbone, engine: PassEngine, automatic: bool = False) -> Pa
         if engine in made.failures:
             return made.failures[engine]
         try:
-            reason = backbone.plain_only or _beyond(engine, backbone) or engine.refusal(backbone)
+            reason = backbone.plain_only or beyond(engine, backbone) or engine.refusal(backbone)
             if reason is None and engine in made.passes:
                 return made.passes[engine]
             if reason is None and automatic:
@@ -394,7 +339,7 @@ def _missing(engine: PassEngine, backbone: Backbone) -> str | None:
     return reason
 
 
-def _beyond(engine: PassEngine, backbone: Backbone) -> str:
+def beyond(engine: PassEngine, backbone: Backbone) -> str:
     """Why an engine that knows full attention alone does not compute the passes of a model; empty
     if it may."""
     if engine.knows_kinds:

@@ -158,8 +158,8 @@ class OpenVinoPasses(SplitPasses):
         self.quantization = quantization
         self.is_ordered = is_target and quantization == INT8
         self.is_stored = False
-        if is_target:
-            self.rounding = ROUNDING.get(quantization, "")
+        if is_target and quantization:
+            self.rounding = (ROUNDING[quantization],)
         super().__init__(backbone, QUANTIZED_BOUND if quantization else None)
 
     @property
@@ -196,7 +196,7 @@ class OpenVinoPasses(SplitPasses):
             return super().run(tokens, position_ids, cache, mask)
         if mask is not None and not _is_causal(mask, cache.lengths, width):
             raise UnsupportedModelError(
-                f"passes with {self.rounding} read trees of at most {BLOCK} tokens"
+                f"passes with {self.rounding[0]} read trees of at most {BLOCK} tokens"
             )
         logits = []
         lengths = cache.lengths
@@ -214,6 +214,15 @@ class OpenVinoPasses(SplitPasses):
         finally:
             cache.lengths = lengths
         return torch.cat(logits, 1)
+
+    def check_modules(self, name: str) -> None:
+        """See `Passes.check_modules`."""
+        if self.rounding:
+            raise UnsupportedModelError(
+                f"{name} runs with {self.rounding[0]}, and this pass would run by its modules, "
+                "which round nothing: its attention or hidden states are read, or its prompt has "
+                "features between layers; take another method, or no quantization"
+            )
 
     def rounded_model(self, model: Any) -> Any:
         """See `Passes.rounded_model`."""

@@ -24,6 +24,7 @@ from draftlens.models.kv_cache import KVCache
 from draftlens.models.products import is_large
 from draftlens.models.prompt import Prompt
 from draftlens.models.support import changing_frequencies
+from draftlens.passes.base import MODULES, PASSES, beyond
 
 Forward = Callable[[Tensor, Tensor, KVCache, Tensor | None], Tensor | None]
 """Computes the logits of a pass from tokens, positions, cache and mask, as `Passes.run` does."""
@@ -149,6 +150,21 @@ def _facts_of_tensors(model: nn.Module) -> dict[str, TensorFacts]:
     facts = {}
     for name, tensor in _tensors(model):
         facts[name] = TensorFacts.of(tensor, first.setdefault(id(tensor), name))
+    return facts
+
+
+def describe_passes(backbone: Backbone) -> dict[str, str]:
+    """What each engine has prepared on this machine for a model, or why it has nothing."""
+    facts = {}
+    for name in PASSES:
+        if name == MODULES:
+            continue
+        engine = PASSES[name]()
+        try:
+            reason = engine.missing or beyond(engine, backbone) or engine.refusal(backbone)
+            facts[name] = f"never: {reason}" if reason else engine.ready(backbone)
+        except OSError as error:
+            facts[name] = f"never: {error}"
     return facts
 
 

@@ -39,7 +39,7 @@ from draftlens.scheduling.jobs import (
     SchedulerLimits,
     Update,
 )
-from draftlens.streaming import approximations, rounding
+from draftlens.streaming import approximations
 
 
 class Batch:
@@ -423,7 +423,7 @@ class Scheduler:
                 call = Call(batch.plan, batch.session, job.sequences, self.models.target.dtype)
                 approximate = approximations(call)
                 job.lossless = not approximate
-                job.approximate = (*rounding(call), *approximate)
+                job.approximate = (*self.models.target.passes.rounding, *approximate)
                 del batch.jobs[job]
             job.notify(Update(tuple(job_chunks), done))
         self._discard_if_empty(batch)

@@ -92,7 +92,7 @@ def backbone() -> Backbone:
 
 def by_script(monkeypatch: pytest.MonkeyPatch, **engines: PassEngine) -> None:
     """Let `"auto"` choose among these, in this order."""
-    monkeypatch.setattr(base, "_preferred", lambda: list(engines))
+    monkeypatch.setattr(base, "preferred", lambda: list(engines))
     monkeypatch.setattr(base, "_engine", lambda name, quantization: engines[name])
 
 
