@@ -157,7 +157,7 @@ def pop_pass_quantization(words: dict[str, Any], compile: Compile, option: str) 
         words.pop(option)
         return UNQUANTIZED
     if quantization not in quantizations_of(compile):
-        if isinstance(quantization, str) and quantization not in PACKAGES:
+        if quantization in quantizations_of(AUTO) and quantization not in PACKAGES:
             check_quantization(quantization, compile, option)
         return None
     if compile == AUTO:

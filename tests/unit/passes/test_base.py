@@ -34,6 +34,7 @@ from draftlens.passes import (
     engine_of,
     openvino,
 )
+from draftlens.passes import quantization as weights
 from draftlens.passes.base import PassEngine
 from draftlens.passes.inductor import engine as inductor
 from draftlens.passes.inductor.engine import CompiledPasses, InductorEngine
@@ -247,7 +248,9 @@ def pair(backbone: Backbone, monkeypatch: pytest.MonkeyPatch) -> tuple[Backbone,
 
     by_script(monkeypatch, rounding=RoundingEngine())
     monkeypatch.setattr(base, "_engine", engine)
-    monkeypatch.setattr(base, "PASSES", {"rounding": RoundingEngine})
+    for module in (base, weights):
+        monkeypatch.setattr(module, "PASSES", {"rounding": RoundingEngine})
+    monkeypatch.setattr(weights, "preferred", lambda: ["rounding"])
     return backbone, Backbone(FAMILIES[0].build(num_hidden_layers=1))
 
 
