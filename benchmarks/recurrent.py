@@ -12,8 +12,8 @@ Costs: seconds of the processor for passes over several tokens, and for a pass a
 before which the layers with states read again what was accepted.
 
 Answers: whole answers of the 4B layers with a draft of the 0.8B layers, which is right as often as
-a recorded one, by stock `generate`, plain decoding, chains and the default, in turn. Writes
-OUT.json and OUT.md.
+a recorded one, by stock `generate`, plain decoding, chains and the default, in turn, once the costs
+of both models are measured as `load` does. Writes OUT.json and OUT.md.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ from typing import Any
 import torch
 from auto_parts.cells import recorded_depths
 from replayed_draft import ReplayedDraft
-from shared import Benchmark, Report, table
+from shared import Benchmark, Report, report_of, table
 from simulation import recorded_text
 from torch import Tensor
 from transformers import DynamicCache, Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
 from draftlens.core.tree import ancestors, attention_mask, chain, depths
+from draftlens.drafting.adaptive.history import calibrate_models
 from draftlens.models.adapter import Backbone
 from draftlens.models.layer_states import StateLayer
 from draftlens.request import Request
@@ -93,6 +94,9 @@ PROMPTS = ("chat1", "code2", "image2")
 """Recorded texts, which a draft gets right to different degrees."""
 
 PROMPT_TOKENS = 150
+CALIBRATION_SECONDS = 6.0
+"""As after a minute of loading."""
+
 NEW_TOKENS = 64
 
 METHODS: Mapping[str, Mapping[str, Any]] = {
@@ -221,6 +225,7 @@ def _answers(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     ids = torch.arange(PROMPT_TOKENS)[None] % 1000 + 5
     given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     options = {"max_new_tokens": NEW_TOKENS}
+    calibrate_models([target, draft], CALIBRATION_SECONDS)
     for number, prompt in enumerate(PROMPTS):
         text = recorded_text(NEW_TOKENS, recorded_depths("float32", prompt), number)
         seconds: dict[str, list[float]] = {}
@@ -267,11 +272,17 @@ class _Passes:
         return took
 
 
+PARTS = {"costs": _costs, "answers": _answers, "numbers": _numbers}
+
+
 def measure(args: argparse.Namespace) -> Iterator[Report]:
     """Rows of the page, as they come."""
     report: Report = {"size": args.size, "layers": args.layers, "prompts": args.repeats}
-    parts = (("costs", _costs), ("answers", _answers), ("numbers", _numbers))
-    for part, rows in ((part, rows(args)) for part, rows in parts):
+    recorded = report_of(args)
+    for part in PARTS:
+        if part not in args.parts:
+            report[part] = recorded.get(part, [])
+    for part, rows in ((part, PARTS[part](args)) for part in args.parts):
         report[part] = []
         for row in rows:
             report[part].append(row)
@@ -348,6 +359,7 @@ BENCHMARK = Benchmark(
     measure,
     page,
     {
+        "--parts": {"nargs": "+", "choices": tuple(PARTS), "default": list(PARTS)},
         "--size": {"choices": tuple(SIZES), "default": "0.8B"},
         "--sizes": ["0.8B", "4B"],
         "--layers": 8,
