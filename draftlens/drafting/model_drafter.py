@@ -185,13 +185,13 @@ class TreeDrafter:
 
     def update(self, verdict: Verdict, batch: Batch) -> None:
         """Keep the accepted path; what the cache lacks is forwarded first in the next round."""
+        self._keep(verdict, batch)  # first, since its time belongs to this round
         if self.controller is not None:
             self._record_verdict(self.controller, verdict, batch)
         if self.disagreement is not None and self._proposed:
             going_on = [not history.finished for history in batch.histories]
             hits = sum(map(bool, compress(verdict.paths, going_on)))
             self.disagreement.count(hits, sum(going_on) - hits)
-        self._keep(verdict, batch)
 
     def remove(self, row: int) -> None:
         self.rows.remove(row)

@@ -381,13 +381,16 @@ class RecurrentCache(KVCache):
         # Tokens that no pass has read are taken as read.
         self._read = list(map(max, self._read, self.lengths))
 
+    @torch.inference_mode()
     def keep(self, base: Sequence[int], slots: Sequence[Sequence[int]]) -> None:
-        """As `KVCache.keep`; the slots must be the first ones."""
+        """As `KVCache.keep`; the slots must be the first ones. The states are made to agree at once:
+        what a rejected draft token costs belongs to its own round, whose time is measured."""
         for row_slots in slots:
             if list(row_slots) != list(range(len(row_slots))):
                 raise RuntimeError(f"states follow chains of tokens, not slots {list(row_slots)}")
         super().keep(base, slots)
         self._floor = list(self.lengths)
+        self._settle(self.lengths)
 
     def _empty_rows(self, count: int) -> KVCache:
         return RecurrentCache(self._states, count, self.capacity, self.grows)
