@@ -223,9 +223,9 @@ class _Pass:
 class RecurrentCache(KVCache):
     """A `KVCache` some of whose layers keep states.
 
-    A new length of a row is only noted; before the next pass its states are made to agree. Rows may
-    be rolled back as far as to their last `keep`, or their prompt before the first; to any tokens
-    before that where `reach` says so.
+    A new length of a row is only noted, but for `keep`; before the next pass its states are made to
+    agree. Rows may be rolled back as far as to their last `keep`, or their prompt before the first;
+    to any tokens before that where `reach` says so.
     """
 
     def __init__(
@@ -383,8 +383,8 @@ class RecurrentCache(KVCache):
 
     @torch.inference_mode()
     def keep(self, base: Sequence[int], slots: Sequence[Sequence[int]]) -> None:
-        """As `KVCache.keep`; the slots must be the first ones. The states are made to agree at once:
-        what a rejected draft token costs belongs to its own round, whose time is measured."""
+        """As `KVCache.keep`; the slots must be the first ones. The states are made to agree at
+        once: what a rejected draft token costs belongs to its own round, whose time is measured."""
         for row_slots in slots:
             if list(row_slots) != list(range(len(row_slots))):
                 raise RuntimeError(f"states follow chains of tokens, not slots {list(row_slots)}")
