@@ -31,7 +31,7 @@ def _unmarked(description: str) -> AbstractContextManager[None]:
 
 
 PREPARING = "preparing passes"
-"""The stage of `load` that is over at once for small models."""
+"""The stage of `load` in which engines of passes are prepared. Small models need no time for it."""
 
 
 @dataclass(frozen=True)

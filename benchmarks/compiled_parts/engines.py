@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -51,6 +51,24 @@ def median_cpu_seconds(
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
+def seconds_by_width(
+    backbone: Backbone,
+    engines: Mapping[str, Passes],
+    widths: Sequence[int],
+    args: argparse.Namespace,
+) -> list[dict[str, Any]]:
+    """`median_cpu_seconds` of chains of these widths after `CONTEXT` tokens."""
+    prompt = backbone.text_prompt(torch.ones(1, CONTEXT, dtype=torch.long))
+    prefilled = PrefilledPrompt.of(backbone, prompt)
+    return [
+        {
+            "width": width,
+            **median_cpu_seconds(backbone, engines, prefilled.chain_case(width), args),
+        }
+        for width in widths
+    ]
+
+
 def measure(args: argparse.Namespace) -> Report:
     """Seconds of passes by width and engine."""
     backbone = Backbone(random_model(args.size, args.layers))
@@ -62,15 +80,7 @@ def measure(args: argparse.Namespace) -> Report:
         engines[name] = backbone.passes
         assert isinstance(backbone.passes, OpenVinoPasses)
         starts[name] = {"seconds": backbone.passes.seconds, "stored": backbone.passes.is_stored}
-    prompt = backbone.text_prompt(torch.ones(1, CONTEXT, dtype=torch.long))
-    prefilled = PrefilledPrompt.of(backbone, prompt)
-    rows = [
-        {
-            "width": width,
-            **median_cpu_seconds(backbone, engines, prefilled.chain_case(width), args),
-        }
-        for width in WIDTHS
-    ]
+    rows = seconds_by_width(backbone, engines, WIDTHS, args)
     facts = {**environment(args), "size": args.size, "layers": args.layers}
     return {"environment": facts, "starts": starts, "rows": rows}
 

@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 from random_models import random_model
-from shared import WARM_UPS, Benchmark, PrefilledPrompt, Report, environment, rotated, table
+from shared import WARM_UPS, Benchmark, Report, environment, rotated, table
 
 import draftlens
-from compiled_parts.engines import median_cpu_seconds, ratio_cell
+from compiled_parts.engines import CONTEXT, ratio_cell, seconds_by_width
 from draftlens.core.tree import ancestors, attention_mask, chain
 from draftlens.media import Limits
 from draftlens.media.conversation import ask, read
@@ -40,7 +40,6 @@ NAMES = {
     "int8-weights": "int8-weights",
 }
 WIDTHS = (1, 2, 4, 6, 9, 26)
-CONTEXT = 300
 TOKENS = 17
 """Of the longer of two answers, whose difference is the time of plain decoding."""
 
@@ -145,15 +144,7 @@ def measure(args: argparse.Namespace) -> Report:
     engines = engines_of(backbone)
     speeds = plain_speed(backbone, engines, args)
     backbone.passes = EAGER
-    prompt = backbone.text_prompt(torch.ones(1, CONTEXT, dtype=torch.long))
-    prefilled = PrefilledPrompt.of(backbone, prompt)
-    rows = [
-        {
-            "width": width,
-            **median_cpu_seconds(backbone, engines, prefilled.chain_case(width), args),
-        }
-        for width in WIDTHS
-    ]
+    rows = seconds_by_width(backbone, engines, WIDTHS, args)
     facts = {**environment(args), "size": args.size, "layers": args.layers}
     return {"environment": facts, "rows": rows, "plain": speeds, "distances": distances()}
 

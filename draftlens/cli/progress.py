@@ -40,10 +40,12 @@ def spinner(description: str, quiet: bool = False, after: float = 0.0) -> Iterat
         yield
         return
     status = error_console.status(Text(description))
+    if not after:
+        with status:
+            yield
+        return
     timer = Timer(after, status.start)
     timer.start()
-    if not after:
-        timer.join()
     try:
         yield
     finally:

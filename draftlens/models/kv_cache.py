@@ -353,7 +353,7 @@ class KVCache(Cache):  # type: ignore[misc]
         stay. A `WindowedCache` also takes states of sliding layers without the first tokens."""
         for store, (keys, values) in zip(self.stores, states, strict=True):
             if keys.shape[1] < count:
-                raise RuntimeError("states are put that sliding layers have dropped")
+                raise RuntimeError("sliding layers have dropped the states of some of these tokens")
             store.put(row, start, keys[:, :count], values[:, :count])
 
     @torch.inference_mode()

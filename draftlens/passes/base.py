@@ -134,7 +134,7 @@ class _Made:
         failures: why others made none.
         said: what was written to the log.
         roles: by the adapters that `attach` has seen, whether they are those of a target.
-        by_modules: where `"auto"` has found nothing but its modules.
+        by_modules: the choices of `"auto"` that are its modules, by device, dtype and quantization.
         was_called: whether a call has run it (`attach_for_call`).
         lock: held while passes are made.
     """
@@ -257,8 +257,8 @@ def engine_of(backbone: Backbone) -> PassEngine:
 
 
 def chosen(backbone: Backbone, draft_quantization: str | None = UNQUANTIZED) -> Choice:
-    """The first of `BY_PREFERENCE` that runs a model and suits it, or its modules. A model for
-    which that were its modules keeps them.
+    """The first of `BY_PREFERENCE` that runs a model and suits it, or its modules. Where no engine
+    was found for a model, none is looked for again.
 
     Args:
         backbone: the model.

@@ -112,7 +112,7 @@ class _Layout:
 
     Args:
         opened: the open block of each row.
-        room: slots behind the cache, up to the end of a block.
+        room: slots after the cache, up to the end of a block.
         groups: key heads.
         full, rest: added to the scores of full blocks, and of the open one with the new keys.
     """

@@ -57,6 +57,6 @@ def attach_rounded(backbone: Backbone, compile: Compile, quantization: str) -> N
     if not isinstance(passes, Passes):
         raise UnsupportedModelError(
             f"{backbone.name} does not run with quantization={shown(quantization)} by "
-            f"{engine.label}: {passes}"
+            f"{engine.label}: {passes}; take another quantization, or none"
         )
     backbone.passes = passes

@@ -123,10 +123,10 @@ def test_pages_are_read_by_openvino(reader: Reader) -> None:
     backbone = Backbone.of(model)
     attach([backbone], "openvino")
     assert isinstance(backbone.passes, OpenVinoPasses) is (reader.name != "DeepseekOcr2")
-    told = [[[*row[:6], 7, *row[7:]]] for row in expected]
+    texts = [[[*row[:6], 7, *row[7:]]] for row in expected]
     method = {"method": "lookup", "num_speculative_tokens": 4, "max_branches": 2}
     request = Request(
-        given, method=method, options={"max_new_tokens": NEW}, extras={"references": told}
+        given, method=method, options={"max_new_tokens": NEW}, extras={"references": texts}
     )
     result = Stream(backbone, None, request).run()
     assert result.tokens == expected

@@ -308,6 +308,13 @@ def test_a_tuner_is_told_what_drafting_and_checking_took(monkeypatch: pytest.Mon
     monkeypatch.setattr(model_drafter, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     drafter, rows = begun(chain(9), controllers=lambda kind: asked.append(kind) or controller)
     assert asked == ["text"]
+    keep = drafter.rows.keep
+
+    def slow_keep(*given: Any) -> None:
+        now[0] += 7
+        keep(*given)
+
+    monkeypatch.setattr(drafter.rows, "keep", slow_keep)
     cached = 3
     for budget, depth in ((9, 3), (2, 2), (0, 0)):
         propose(drafter, rows, budget)
@@ -324,7 +331,7 @@ def test_a_tuner_is_told_what_drafting_and_checking_took(monkeypatch: pytest.Mon
             at,
             *agreement,
             (widths, len(widths)),
-            (chain(depth), running, 50, 0),
+            (chain(depth), running, 57, 0),  # what the draft takes to keep tokens included
         ]
         cached = max(cache_of(drafter).lengths)
 

@@ -275,12 +275,14 @@ class Matrices(TorchFunctionMode):
 @every_model
 @pytest.mark.parametrize("kept", [1, 2, 4])
 def test_accepted_tokens_are_read_again_without_the_matrices(name: str, kept: int) -> None:
-    """Their products are those of the pass before."""
+    """Their products are those of the pass before. They are read when they are accepted, since the
+    time of this belongs to the round, and not in the next pass."""
     rows = Rows(name, [4, 6], seed=2)
-    rows.keep(rows.read(5), [kept, 5])
+    tokens = rows.read(5)
     with Matrices() as matrices:
-        rows.cache._settle(rows.cache.lengths)
+        rows.keep(tokens, [kept, 5])
     assert matrices.used == []
+    assert rows.cache._read == rows.cache.lengths
     rows.check()
 
 
