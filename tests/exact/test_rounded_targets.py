@@ -13,8 +13,10 @@ import pytest
 import torch
 from families import FAMILIES, Family, inputs
 from stock import METHODS, NEW, answers, draft, target
+from stock_families import WINDOWED, model_of
 from torch import Tensor
 
+import draftlens
 from draftlens.core import tree as trees
 from draftlens.core.errors import ConfigError, UnsupportedModelError
 from draftlens.core.result import Result
@@ -206,17 +208,33 @@ def test_what_only_the_modules_can_compute_is_refused() -> None:
     assert answer(backbone, inputs(family, "text"), {"method": "plain"}).lossless
 
 
+def test_calls_by_default_leave_rounded_passes() -> None:
+    """The first call of a model takes the passes that are there, the second one looks for some."""
+    backbone, expected = rounded_once("llava")
+    family = BY_NAME["llava"]
+    for _ in range(2):
+        given = inputs(family, family.richest)
+        result = draftlens.generate(backbone, given, method="plain", max_new_tokens=NEW)
+        assert result.tokens == expected
+        assert result.approximate == (openvino.ROUNDING["int8"],)
+
+
 def test_a_target_that_cannot_be_rounded_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where logits depend on the size of a pass, below float32, and without an engine."""
     monkeypatch.setattr(openvino, "GROUP", 0)  # no activations are rounded
     with pytest.raises(UnsupportedModelError, match="depend on the number of tokens"):
         rounded(FAMILIES[0])
+    with pytest.raises(UnsupportedModelError, match="neither sliding windows nor shared keys"):
+        attach([Backbone(model_of(WINDOWED[0]))], "openvino", quantization="int8")
     low = Backbone.of(copy.deepcopy(target(FAMILIES[0])).bfloat16())
     with pytest.raises(UnsupportedModelError, match="float32 only"):
         attach([low], "openvino", quantization="int8-weights")
     with pytest.raises(ConfigError, match="quantization='int8-weights' of passes needs"):
         pop_pass_quantization({"quantization": "int8-weights"}, False, "quantization")
     assert pop_pass_quantization({"quantization": "int8"}, False, "quantization") is None
+    for device, expected in (("cpu", "int8"), ("cuda", None)):
+        words = {"quantization": "int8", "device": device, "draft_device": "cpu"}
+        assert pop_pass_quantization(words, "auto", "quantization") == expected
 
 
 def test_passes_beyond_a_block() -> None:

@@ -230,7 +230,7 @@ def test_a_spinner_may_be_drawn_only_after_some_time(drawn: io.StringIO) -> None
 
 @pytest.mark.parametrize(("tokens", "expected"), [(64, False), (65, "auto")])
 def test_a_short_answer_is_not_worth_preparing_passes(
-    tokens: int, expected: bool | str, monkeypatch: pytest.MonkeyPatch
+    tokens: int, expected: bool | str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Unless an engine of passes is named, or more answers come."""
     taken: list[Any] = []
@@ -242,7 +242,7 @@ def test_a_short_answer_is_not_worth_preparing_passes(
     monkeypatch.setattr(answer, "engine_of", load)
     picture = str(Path(known_pairs.__file__).parents[1] / "embedded" / "clips" / "shapes.png")
     question = answer.Question([picture], "image", "What is it?", 8, Limits())
-    for engine, out in (("auto", None), ("openvino", None), ("auto", Path("answers.jsonl"))):
+    for engine, out in (("auto", None), ("openvino", None), ("auto", tmp_path / "answers.jsonl")):
         generation = {"max_new_tokens": tokens, "seed": None}
         call = answer.Answering(question, {"compile": engine}, generation, {}, quiet=True)
         with pytest.raises(ConfigError, match="loaded"):
