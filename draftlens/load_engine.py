@@ -21,6 +21,7 @@ from draftlens.models.load import PLAIN_PAIR, Loaded, known_draft, load_draft, l
 from draftlens.models.loading import PACKAGES, LoadWords, PairOptions, pair_options
 from draftlens.models.prompt_cache import PromptCache
 from draftlens.passes import Compile, check_compile, check_quantization, quantizations_of
+from draftlens.passes.quantization import rounding_engine
 from draftlens.prefill.base import make_prefill
 
 _log = logging.getLogger("draftlens")
@@ -148,8 +149,8 @@ def load(
 
 def pop_pass_quantization(words: dict[str, Any], compile: Compile, option: str) -> str | None:
     """`quantization` or `draft_quantization`, taken out of the options of loading, if the engine of
-    the passes has it: the model is loaded in full. With `"auto"` that is so for a model in float32
-    on the CPU. Raises `ConfigError` if the engine is not installed."""
+    the passes has it: the model is loaded as these passes want it. With `"auto"` that is so for a
+    model in float32 on the CPU. Raises `ConfigError` if the engine is not installed."""
     quantization = words.get(option)
     if not isinstance(quantization, str | bool):
         return None
@@ -167,6 +168,8 @@ def pop_pass_quantization(words: dict[str, Any], compile: Compile, option: str) 
             return None
     check_quantization(quantization, compile, option)
     words.pop(option)
+    if option == "quantization":
+        words[option] = rounding_engine(compile, str(quantization)).loading()
     return str(quantization)
 
 

@@ -1,8 +1,7 @@
-"""Peak memory of an answer by engine of passes, each in a process of its own.
+"""Peak memory of loading a model and of an answer by engine of passes, each in its own process.
 
-A model of real shape with random weights is made, the peak of the resident memory is reset, and one
-prompt is answered: by stock `generate`, by modules and by OpenVINO's passes, in float32 and with 8
-bits. Linux only.
+A model of real shape with random weights is written to a folder in bfloat16, as checkpoints are.
+Every way reads it, in float32 or with rounded weights, and answers one prompt. Linux only.
 """
 
 from __future__ import annotations
@@ -11,55 +10,75 @@ import argparse
 import json
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 import torch
 from random_models import random_model
 from shared import Benchmark, Report, environment, table
+from transformers import AutoModelForImageTextToText
 
 import draftlens
 from draftlens.models.adapter import Backbone
 from draftlens.passes import attach
+from draftlens.passes.quantization import rounding_engine
 from draftlens.verify import run_stock
 
 QUANTIZATIONS = {
     "OpenVINO": None,
     "OpenVINO, int8": "int8",
     "OpenVINO, int8-weights": "int8-weights",
+    "OpenVINO, int4": "int4",
+    "OpenVINO, int4-weights": "int4-weights",
 }
 WAYS = ("stock generate", "modules", *QUANTIZATIONS)
 PROMPT = 500
 
 
-def in_a_process(way: str) -> dict[str, float]:
+def in_a_process(way: str, folder: str) -> dict[str, float]:
     """The figures of one way; options of the command line are passed on."""
     command = [sys.executable, str(Path(sys.argv[0].split()[0])), "memory", *sys.argv[1:]]
-    output = subprocess.run([*command, "--way", way], check=True, capture_output=True, text=True)
+    command += ["--way", way, "--folder", folder]
+    output = subprocess.run(command, check=True, capture_output=True, text=True)
     figures: dict[str, float] = json.loads(output.stdout.splitlines()[-1])
     return figures
 
 
 def figures(args: argparse.Namespace) -> dict[str, float]:
-    """MiB of the weights, of the process before the answer, at the peak, and after it."""
-    backbone = Backbone(random_model(args.size, args.layers))
-    weights = sum(each.nbytes for each in backbone.model.parameters())
+    """MiB of the process before loading, at the peak, and after the answer; seconds to the first
+    token and to the last one."""
     before = resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    quantization = QUANTIZATIONS.get(args.way)
+    config = None if quantization is None else rounding_engine("openvino", quantization).loading()
+    began = time.perf_counter()
+    model = AutoModelForImageTextToText.from_pretrained(
+        args.folder, dtype=torch.float32, quantization_config=config
+    )
+    loaded = time.perf_counter() - began
+    backbone = Backbone(model)
     ids = torch.arange(PROMPT)[None] + 5
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    options: dict[str, Any] = {"max_new_tokens": args.max_new_tokens, "do_sample": False}
+    options: dict[str, Any] = {"do_sample": False}
     if args.way in QUANTIZATIONS:
-        attach([backbone], "openvino", quantization=QUANTIZATIONS[args.way])
-    if args.way == WAYS[0]:
-        run_stock(backbone, inputs, **options)
-    else:
-        draftlens.generate(backbone, inputs, method="plain", **options)
+        attach([backbone], "openvino", quantization=quantization)
+    ready = time.perf_counter() - began
+    for tokens in (1, args.max_new_tokens):
+        options["max_new_tokens"] = tokens
+        if args.way == WAYS[0]:
+            run_stock(backbone, inputs, **options)
+        else:
+            draftlens.generate(backbone, inputs, method="plain", compile=False, **options)
+        if tokens == 1:
+            first = time.perf_counter() - began
     return {
-        "weights": weights / 2**20,
         "before": before,
         "peak": resident("VmHWM"),
         "after": resident("VmRSS"),
+        "loaded": loaded,
+        "ready": ready,
+        "first": first,
     }
 
 
@@ -76,21 +95,38 @@ def measure(args: argparse.Namespace) -> Report:
         print(json.dumps(figures(args)))
         raise SystemExit(0)
     facts = {**environment(args), "size": args.size, "layers": args.layers}
-    return {"environment": facts, "rows": [{"way": way, **in_a_process(way)} for way in WAYS]}
+    with tempfile.TemporaryDirectory() as folder:
+        model = random_model(args.size, args.layers)
+        facts["parameters"] = sum(each.numel() for each in model.parameters())
+        model.bfloat16().save_pretrained(folder)
+        del model
+        # Each way twice: the graph is on disk the second time.
+        rows = [
+            {"way": way, "cold": in_a_process(way, folder), **in_a_process(way, folder)}
+            for way in WAYS
+        ]
+    return {"environment": facts, "rows": rows}
 
 
 def page(report: Report) -> list[str]:
-    """Memory by way."""
-    stock = report["rows"][0]["peak"]
+    """Memory and seconds by way."""
+    stock = report["rows"][0]
     columns: dict[str, Any] = {
         "": "{way}",
-        "weights, MiB": "{weights:,.0f}",
-        "before the answer": "{before:,.0f}",
-        "at the peak": "{peak:,.0f}",
+        "peak, MiB": "{peak:,.0f}",
         "after the answer": "{after:,.0f}",
-        "peak over stock's": lambda row: f"{row['peak'] / stock:.2f}",
+        "peak over stock's": lambda row: f"{row['peak'] / stock['peak']:.2f}",
+        "after the answer, over stock's": lambda row: f"{row['after'] / stock['after']:.2f}",
+        "seconds to the first token, no graph on disk": lambda row: f"{row['cold']['first']:.1f}",
+        "graph on disk": "{first:.1f}",
+        "of these, loading": "{loaded:.1f}",
     }
-    return [table(report["rows"], columns)]
+    facts = report["environment"]
+    return [
+        table(report["rows"], columns),
+        f"{facts['parameters'] / 1e9:.2f} billion parameters in bfloat16 on disk, a prompt of "
+        f"{PROMPT} tokens. The process has {stock['before']:,.0f} MiB before it loads.",
+    ]
 
 
 BENCHMARK = Benchmark(
@@ -103,6 +139,7 @@ BENCHMARK = Benchmark(
         "--layers": 24,
         "--size": "0.5B",
         "--way": {"choices": WAYS, "help": "print the figures of this process only"},
+        "--folder": {"default": "", "help": "the checkpoint that `--way` reads"},
         "--max-new-tokens": 32,
     },
 )

@@ -183,13 +183,13 @@ def verify(
     bounds = opt.parse_limits(limits)
     names = media or []
     opt.check_media(names, bounds)
-    from draftlens.cli.loading import engine_of
+    from draftlens.cli.loading import engine_in_full
     from draftlens.cli.verify import read_prompts, verify_all
 
     parsed = decoding.parsed()
     text = opt.prompt_or_default(prompt, images)
     prompts = read_prompts(names, images, text, frames, bounds, as_json)
-    engine = engine_of(parsed, loading, as_json)
+    engine = engine_in_full(parsed, loading, as_json)
     if not verify_all(engine, prompts, answers.generation, as_json):
         raise typer.Exit(1)
 

@@ -18,9 +18,9 @@ from transformers.utils import logging as transformers_logging
 from draftlens.cli.options import NO_DRAFT, PLAIN, Loading
 from draftlens.cli.progress import count_bar, is_hidden, spinner
 from draftlens.core.errors import ConfigError
-from draftlens.core.names import AUTO, EMBEDDED
+from draftlens.core.names import AUTO, EMBEDDED, UNQUANTIZED
 from draftlens.engine import Engine
-from draftlens.load_engine import PREPARING, LoadProgress, load
+from draftlens.load_engine import PREPARING, LoadProgress, load, pop_pass_quantization
 from draftlens.media import Limits
 from draftlens.media.conversation import Conversation, ask, read
 from draftlens.models.load import Loaded, known_draft, load_pair
@@ -73,6 +73,23 @@ def engine_of(decoding: Mapping[str, Any], loading: Loading, quiet: bool = False
     progress = LoadProgress(stage, settle_threads)
     draft = _draft_name(decoding["draft"])
     return load(**{**decoding, "draft": draft}, progress=progress, **loading)
+
+
+def engine_in_full(decoding: Mapping[str, Any], loading: Loading, quiet: bool = False) -> Engine:
+    """As `engine_of`, with a target whose modules keep their weights where its passes round them,
+    so that the two can be compared."""
+    words = dict(loading)
+    compile = decoding["compile"]
+    quantization = pop_pass_quantization(words, compile, "quantization")
+    if quantization in (None, UNQUANTIZED):
+        return engine_of(decoding, loading, quiet)
+    del words["quantization"]
+    of_draft = pop_pass_quantization(words, compile, "draft_quantization")
+    engine = engine_of({**decoding, "compile": False, "calibrate": False}, words, quiet)
+    with spinner(PREPARING, quiet, PREPARING_SECONDS):
+        engine.compile(compile, of_draft, quantization)
+    engine.calibrate()
+    return engine
 
 
 def load_models(

@@ -238,10 +238,10 @@ class ModelOptions:
             checkpoint. The default is float32 on the CPU and `auto` on other devices.
         revision: Branch, tag or commit on the Hub.
         trust_remote_code: Run the code of this checkpoint; set for each model.
-        quantization: Quantization: int8 or int8-weights in passes of an engine of --compile that
-            has them, else int8 or int4 (torchao), 4bit or 8bit (bitsandbytes), or JSON as in the
-            `quantization_config` of a checkpoint. Quantized checkpoints need none. A draft has int8
-            by default where --compile auto makes it faster; `none` prevents that.
+        quantization: Quantization: int8, int8-weights, int4 or int4-weights in passes of an engine
+            of --compile that has them, else int8 or int4 (torchao), 4bit or 8bit (bitsandbytes), or
+            JSON as in the `quantization_config` of a checkpoint. Quantized checkpoints need none. A
+            draft has int8 by default where --compile auto makes it faster; `none` prevents that.
         attn_implementation: Attention implementation: sdpa or eager.
         device_map: Placement by accelerate instead of --device: auto, balanced, sequential, or JSON
             of modules and devices.
@@ -254,7 +254,9 @@ class ModelOptions:
     dtype: str | None = _among("auto", "float32", "bfloat16", "float16")
     revision: str | None = None
     trust_remote_code: bool | None = None
-    quantization: str | None = _among("4bit", "8bit", "int8", "int4", "int8-weights", UNQUANTIZED)
+    quantization: str | None = _among(
+        "4bit", "8bit", "int8", "int4", "int8-weights", "int4-weights", UNQUANTIZED
+    )
     attn_implementation: str | None = _among("sdpa", "eager")
     device_map: str | None = _among("auto", "balanced", "balanced_low_0", "sequential")
     cache_dir: str | None = None

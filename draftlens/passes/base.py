@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
-from draftlens.core.errors import ConfigError
+from draftlens.core.errors import ConfigError, UnsupportedModelError
 from draftlens.core.locks import ForkLock
 from draftlens.core.names import AUTO, UNQUANTIZED
 from draftlens.core.options import Registry, shown
@@ -82,6 +82,11 @@ class PassEngine:
         """Which of `quantizations` makes a draft faster on this processor, for `"auto"`; empty if
         none does."""
         return ""
+
+    def loading(self) -> Any:
+        """A `quantization_config` of transformers with which the checkpoint of a target may be read
+        for these passes; None to read it in full."""
+        return None
 
     def without_compiling(self) -> PassEngine:
         """The same engine without work of minutes, for `"auto"` and for drafts of other
@@ -197,15 +202,16 @@ def attach(
     if draft_quantization or quantization:
         _weights().check_quantization(draft_quantization, compile)
         _weights().check_quantization(quantization, compile, "quantization")
-    is_rounded = quantization not in (None, UNQUANTIZED)
     for number, backbone in enumerate(backbones):
         roles = _MADE.get_or_make(backbone.model, _Made).roles
         stays = keeps and backbone in roles
         roles[backbone] = is_target = number == 0 or roles.get(backbone, False)
-        if number == 0 and is_rounded:
+        if number == 0 and quantization not in (None, UNQUANTIZED):
             _weights().attach_rounded(backbone, compile, str(quantization))
             continue
         passes = backbone.passes
+        if passes.is_only and not stays:
+            raise UnsupportedModelError(f"{backbone.name} has rounded weights alone: load it again")
         if stays and (passes.rounding or not (is_target and passes.quantization)):
             continue
         weights = UNQUANTIZED if is_target else draft_quantization

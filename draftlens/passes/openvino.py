@@ -6,7 +6,6 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
@@ -23,6 +22,17 @@ from draftlens.core.errors import UnsupportedModelError
 from draftlens.core.files import check_private, private_folder
 from draftlens.models.adapter import Backbone
 from draftlens.models.kv_cache import KVCache
+from draftlens.models.rounded_weights import (
+    GROUPS,
+    RoundedMatrix,
+    RoundedWeights,
+    group_of,
+    release,
+    rounded_layer,
+    rounding_layers,
+    with_rounded_weights,
+    without_values,
+)
 from draftlens.passes.base import PassEngine
 from draftlens.passes.ordered_attention import BLOCK
 from draftlens.passes.split_pass import Function, SplitPass, SplitPasses, example_inputs
@@ -36,27 +46,46 @@ from draftlens.passes.structure import (
     weight_bytes,
 )
 
+
+@dataclass(frozen=True)
+class Rounding:
+    """How passes round.
+
+    Args:
+        bits: of the weights (`RoundedMatrix`); those of the output head have 8.
+        has_activations: whether activations are rounded to 8 bits when a pass runs, with one scale
+            for a group of them. Sums of their products are sums of integers. Else weights are
+            multiplied as float32.
+    """
+
+    bits: int
+    has_activations: bool
+
+    def __str__(self) -> str:
+        """In words for the user."""
+        if not self.has_activations:
+            return f"{self.bits}-bit weights of the language model"
+        if self.bits == 8:
+            return "8-bit weights and activations of the language model"
+        return f"{self.bits}-bit weights and 8-bit activations of the language model"
+
+
 INT8 = "int8"
-"""8-bit weights, with one scale for each output of a matrix, and activations that are rounded to 8
-bits when the pass runs, with one scale for each `GROUP` of them."""
 
-INT8_WEIGHTS = "int8-weights"
-"""8-bit weights alone, which are multiplied as float32."""
-
-GROUP = 32
-"""Activations that share a scale. Sums of their products are sums of integers."""
-
-ROUNDING = {
-    INT8: "8-bit weights and activations of the language model",
-    INT8_WEIGHTS: "8-bit weights of the language model",
+ROUNDINGS = {
+    INT8: Rounding(8, has_activations=True),
+    "int8-weights": Rounding(8, has_activations=False),
+    "int4": Rounding(4, has_activations=True),
+    "int4-weights": Rounding(4, has_activations=False),
 }
-"""In words for the user."""
+"""By the values of `quantization`."""
 
 CHECKED = 20
 """Tokens that are read in several ways to see that their logits have the same bits."""
 
-QUANTIZED_BOUND = 0.5
-"""Largest difference of 8-bit weights' logits, relative to the largest: more is a mistake."""
+ACTIVATIONS_BOUND = 0.5
+"""Largest difference that rounded activations make to logits, relative to the largest: more is a
+mistake."""
 
 LEAST = 64 * 2**20
 """Fewest bytes of weights with which `"auto"` takes OpenVINO: else a pass is mostly its call."""
@@ -84,12 +113,12 @@ class OpenVinoEngine(PassEngine):
     """OpenVINO, for float32 models on the CPU.
 
     Args:
-        quantization: `int8` or `int8-weights`, which change logits; else empty.
-        is_target: whether the tokens of an answer are chosen by these passes. With `int8`, they are
-            then those of `OrderedAttention`.
+        quantization: one of `ROUNDINGS`, which change logits; else empty.
+        is_target: whether the tokens of an answer are chosen by these passes. With rounded
+            activations, they are then those of `OrderedAttention`.
     """
 
-    quantizations: ClassVar[tuple[str, ...]] = (INT8, INT8_WEIGHTS)
+    quantizations: ClassVar[tuple[str, ...]] = tuple(ROUNDINGS)
     label: ClassVar[str] = "OpenVINO"
     knows_kinds: ClassVar[bool] = True
 
@@ -110,7 +139,7 @@ class OpenVinoEngine(PassEngine):
         if backbone.dtype != torch.float32:
             name = str(backbone.dtype).removeprefix("torch.")
             return f"the model is {name}, and OpenVINO's passes are checked in float32 only"
-        if self.is_target and self.quantization == INT8 and backbone.kinds is not None:
+        if self.is_target and rounds_activations(self.quantization) and backbone.kinds is not None:
             return "attention of one order knows neither sliding windows nor shared keys"
         return None
 
@@ -125,6 +154,9 @@ class OpenVinoEngine(PassEngine):
 
     def draft_quantization(self) -> str:
         return INT8 if multiplies_int8() else ""
+
+    def loading(self) -> Any:
+        return RoundedWeights(ROUNDINGS[self.quantization].bits)
 
     def make(self, backbone: Backbone) -> OpenVinoPasses:
         _log.info("preparing passes of %s by OpenVINO", backbone.name)
@@ -156,11 +188,11 @@ class OpenVinoPasses(SplitPasses):
 
     def __init__(self, backbone: Backbone, quantization: str = "", is_target: bool = False) -> None:
         self.quantization = quantization
-        self.is_ordered = is_target and quantization == INT8
+        self.is_ordered = is_target and rounds_activations(quantization)
         self.is_stored = False
         if is_target and quantization:
-            self.rounding = (ROUNDING[quantization],)
-        super().__init__(backbone, QUANTIZED_BOUND if quantization else None)
+            self.rounding = (str(ROUNDINGS[quantization]),)
+        super().__init__(backbone, ACTIVATIONS_BOUND if rounds_activations(quantization) else None)
 
     @property
     def label(self) -> str:
@@ -168,7 +200,8 @@ class OpenVinoPasses(SplitPasses):
 
     def compile(self, backbone: Backbone, axes: tuple[int, ...]) -> None:
         """Read the graph from disk, or trace it."""
-        file = GraphFile.of(backbone, axes, self.is_ordered)
+        with without_values(backbone.model):
+            file = GraphFile.of(backbone, axes, self.is_ordered)
         graph = None if file is None else file.read(backbone)
         self.is_stored = graph is not None
         if graph is not None:
@@ -176,14 +209,19 @@ class OpenVinoPasses(SplitPasses):
                 self._start_graph(backbone, axes, graph, file)
             except Exception as error:  # of any kind: it is traced again
                 _log.info("the graph of %s on disk is not used: %s", backbone.name, error)
-            else:
-                return
-        self.is_stored = False
-        self._start_graph(backbone, axes, *_new_graph(backbone, axes, file, self.is_ordered))
+                graph = None
+        if graph is None:
+            self.is_stored = False
+            self._start_graph(backbone, axes, *_new_graph(backbone, axes, file, self.is_ordered))
+        if self.is_ordered and release(backbone.model):
+            self.is_only = True
+            self.accept_weights(backbone.model)
 
     def check(self, backbone: Backbone, axes: tuple[int, ...], run: Forward) -> None:
-        """See `SplitPasses.check`."""
-        super().check(backbone, axes, run)
+        """See `SplitPasses.check`. The modules compute with rounded weights, too."""
+        bits = ROUNDINGS[self.quantization].bits if self.quantization else None
+        with rounding_layers(backbone.model, bits):
+            super().check(backbone, axes, run)
         if self.is_ordered:
             check_order(backbone, self, axes)
 
@@ -226,9 +264,10 @@ class OpenVinoPasses(SplitPasses):
 
     def rounded_model(self, model: Any) -> Any:
         """See `Passes.rounded_model`."""
-        if self.quantization == INT8:
-            return None
-        return with_rounded_weights(model) if self.quantization else model
+        if not self.quantization:
+            return model
+        rounding = ROUNDINGS[self.quantization]
+        return None if rounding.has_activations else with_rounded_weights(model, rounding.bits)
 
     def _start_graph(
         self, backbone: Backbone, axes: tuple[int, ...], graph: Any, file: GraphFile | None
@@ -242,10 +281,16 @@ class OpenVinoPasses(SplitPasses):
         if file is not None and not self.has_changed:
             options |= file.blob_options(backbone)
         if self.quantization:
-            quantize(graph)
-            group = GROUP if self.quantization == INT8 else 0
+            rounding = ROUNDINGS[self.quantization]
+            group = round_products(graph, rounding.bits)
+            if not rounding.has_activations:
+                group = 0
             options["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = group
         self.start(backbone, axes, _function_of(core().compile_model(graph, "CPU", options)))
+
+
+def rounds_activations(quantization: str) -> bool:
+    return bool(quantization) and ROUNDINGS[quantization].has_activations
 
 
 def _function_of(compiled: Any) -> Function:
@@ -424,49 +469,67 @@ def bind(graph: Any, backbone: Backbone) -> None:
         prefix, found, name = weight.get_friendly_name().partition(WEIGHT)
         if prefix or not found:
             continue
-        constant = op.Constant(tensors[name].detach().numpy(), shared_memory=True)
-        constant.set_friendly_name(name)
-        _replace(weight, constant)
+        layer = rounded_layer(backbone.model, name)
+        if layer is None:
+            values = op.Constant(tensors[name].detach().numpy(), shared_memory=True)
+        else:
+            values = _values(layer.matrix)
+        values.set_friendly_name(name)
+        _replace(weight, values)
         graph.remove_parameter(weight)
     graph.validate_nodes_and_infer_types()
 
 
-def quantize(graph: Any) -> None:
-    """Give matrices of products 8-bit weights with one scale for each output, in place. OpenVINO
-    keeps them in 8 bits: a pass reads a quarter of the bytes."""
-    from openvino import opset13
-
+def round_products(graph: Any, bits: int) -> int:
+    """Round the matrices of products, in place: OpenVINO keeps them so, and a pass reads a quarter
+    or an eighth of the bytes. Returns the size of groups of activations that suits all."""
+    head = _product_of_logits(graph)
+    widths = set()
     for product in list(_of_type(graph, "MatMul")):
         matrix = product.input_value(1).get_node()
-        is_weight = matrix.get_type_name() == "Constant" and len(matrix.shape) == 2
-        if not is_weight or not product.get_attributes()["transpose_b"]:
+        if not product.get_attributes()["transpose_b"] or len(matrix.output(0).partial_shape) != 2:
+            continue
+        widths.add(matrix.shape[1])
+        if matrix.get_type_name() != "Constant":  # it is rounded already
             continue
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the array is read-only, and it is only read
-            integers, scales = int8_weights(torch.from_numpy(matrix.data))
-        wide = opset13.convert(opset13.constant(integers.numpy()), "f32")
-        scaled = opset13.multiply(wide, opset13.constant(scales.numpy()))
-        product.input(1).replace_source_output(scaled.output(0))
+            values = torch.from_numpy(matrix.data)
+        is_head = product.get_friendly_name() == head
+        rounded = RoundedMatrix.of(values, 8 if is_head else bits)
+        product.input(1).replace_source_output(_values(rounded).output(0))
+    return group_of(widths)
+
+
+def _product_of_logits(graph: Any) -> str:
+    """The name of the output head's product."""
+    node = graph.get_results()[0].input_value(0).get_node()
+    while node.get_type_name() != "MatMul":
+        node = node.input_value(0).get_node()
+    return str(node.get_friendly_name())
+
+
+def _values(matrix: RoundedMatrix) -> Any:
+    """The node that computes a matrix ``[out, in]`` from its integers and scales, which OpenVINO
+    makes a part of the product."""
+    import openvino
+    from openvino import op, opset13
+
+    scales = op.Constant(matrix.scales.numpy(), shared_memory=True)
+    if matrix.bits == 8:
+        integers = op.Constant(matrix.integers.numpy(), shared_memory=True)
+        return opset13.multiply(opset13.convert(integers, "f32"), scales)
+    shape = openvino.Shape([*matrix.scales.shape[:2], matrix.shape[1] // matrix.scales.shape[1]])
+    packed = openvino.Tensor(matrix.integers.numpy(), shape, openvino.Type.i4)
+    integers = op.Constant(packed, shared_memory=False)  # nothing else keeps the array alive
+    wide = opset13.multiply(opset13.convert(integers, "f32"), scales)
+    return opset13.reshape(wide, opset13.constant(list(matrix.shape)), False)
 
 
 def _is_causal(mask: Tensor, lengths: Sequence[int], width: int) -> bool:
     """Whether each new token of a pass attends to all that precede it."""
     new = [row[0, :, end : end + width] for row, end in zip(mask, lengths, strict=True)]
     return all(torch.equal(each, torch.ones_like(each).tril()) for each in new)
-
-
-@torch.no_grad()
-def with_rounded_weights(model: Any) -> Any:
-    """A copy of a model whose linear layers, in the decoder and at the output, have the values of
-    `int8_weights`. Embeddings that share a matrix with the output keep theirs."""
-    rounded = deepcopy(model)
-    head = rounded.get_output_embeddings()
-    head.weight = torch.nn.Parameter(head.weight.clone(), requires_grad=False)
-    for module in (*rounded.get_decoder().modules(), head):
-        if isinstance(module, torch.nn.Linear):
-            integers, scales = int8_weights(module.weight)
-            module.weight.copy_(integers * scales)
-    return rounded
 
 
 @torch.inference_mode()
@@ -484,7 +547,7 @@ def check_order(backbone: Backbone, passes: SplitPasses, axes: tuple[int, ...]) 
             raise UnsupportedModelError(
                 "its logits depend on the number of tokens in a pass, as products of rounded "
                 "activations are no sums of integers on this processor or in matrices with fewer "
-                f"than {GROUP} inputs"
+                f"than {GROUPS[-1]} inputs"
             )
 
 
@@ -512,12 +575,6 @@ def _read_by_parts(
     return torch.cat(logits, 1)
 
 
-def int8_weights(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """A matrix ``[out, in]`` as int8 and float32 scales ``[out, 1]``, rounded to nearest."""
-    scales = matrix.abs().amax(1, keepdim=True).div(127).clamp_min(1e-12)
-    return (matrix / scales).round_().to(torch.int8), scales
-
-
 def _of_type(graph: Any, name: str) -> Iterator[Any]:
     return (node for node in graph.get_ops() if node.get_type_name() == name)
 
@@ -532,10 +589,10 @@ def _new_graph(
 ) -> tuple[Any, GraphFile | None]:
     """A graph that is traced and, where its weights can be left out, kept in the file; else None in
     place of the file."""
-    graph = traced_graph(backbone, axes, is_ordered)
-    if file is None:
-        return graph, None
-    if unbind(graph, backbone):
+    with without_values(backbone.model):
+        graph = traced_graph(backbone, axes, is_ordered)
+        is_free = unbind(graph, backbone)
+    if is_free and file is not None:
         try:
             file.write(graph)
         except (OSError, RuntimeError) as error:

@@ -11,7 +11,7 @@ from draftlens.core.names import AUTO, UNQUANTIZED
 from draftlens.core.options import shown
 from draftlens.models.adapter import Backbone
 from draftlens.models.forward_backend import EAGER, Passes
-from draftlens.passes.base import PASSES, Compile, made_passes, name_of, preferred
+from draftlens.passes.base import PASSES, Compile, PassEngine, made_passes, name_of, preferred
 
 
 def quantizations_of(compile: Compile) -> tuple[str, ...]:
@@ -43,15 +43,21 @@ def check_quantization(
             raise ConfigError(f"{quantization} passes need {missing}")
 
 
+def rounding_engine(compile: Compile, quantization: str) -> PassEngine:
+    """The engine of a target with these weights, which `check_quantization` has let through."""
+    names = preferred() if compile == AUTO else [name_of(compile)]
+    kind = next(PASSES[name] for name in names if quantization in PASSES[name].quantizations)
+    engine: PassEngine = kind(quantization=quantization, is_target=True)
+    return engine
+
+
 def attach_rounded(backbone: Backbone, compile: Compile, quantization: str) -> None:
     """Let an engine compute all passes of a target with rounded weights.
 
     Raises:
         UnsupportedModelError: it cannot.
     """
-    names = preferred() if compile == AUTO else [name_of(compile)]
-    kind = next(PASSES[name] for name in names if quantization in PASSES[name].quantizations)
-    engine = kind(quantization=quantization, is_target=True)
+    engine = rounding_engine(compile, quantization)
     backbone.passes = EAGER
     passes = made_passes(backbone, engine)
     if not isinstance(passes, Passes):

@@ -50,6 +50,10 @@ Buffers = tuple[list[Tensor], list[Tensor]]
 ROWS, WIDTH, CAPACITY = 2, 3, 96
 """Sizes of the tensors that a pass is traced with. Their dimensions are variables afterwards."""
 
+AXES = (4,)
+"""Leading sizes of the positions of M-RoPE: the first axis counts tokens. Those of texts, which may
+have none, are the same on all axes, so that one function runs both."""
+
 PART = 256
 """Most tokens of a row that are read at once, but for those that attend to each other."""
 
@@ -123,7 +127,16 @@ class SplitPasses(Passes):
         self._others = embed.others if isinstance(embed, ReplacingEmbedding) else {}
         self._weights = _fingerprint(backbone.model)
         self._one_at_a_time = threading.RLock()
-        self._prepare(position_axes(backbone))
+        self._axes = axes = position_axes(backbone)
+        if "mrope_section" in (getattr(backbone.text_config, "rope_parameters", None) or {}):
+            self._axes = AXES
+        try:
+            self._prepare(self._axes)
+        except Exception:  # conversion raises whatever its parts raise
+            if self._axes == axes:
+                raise
+            self._axes = axes
+            self._prepare(axes)
 
     def compile(self, backbone: Backbone, axes: tuple[int, ...]) -> None:
         """Make the function of passes whose positions have these leading sizes (empty, or the axes
@@ -152,6 +165,10 @@ class SplitPasses(Passes):
         check_pass(backbone, run, 2, 3, axes, self._bound)
         check_pass(backbone, run, 1, 1, axes, self._bound)
 
+    def accept_weights(self, model: nn.Module) -> None:
+        """What the model holds now is what the passes were made of."""
+        self._weights = _fingerprint(model)
+
     def begin(self) -> None:
         """Compile anew if the weights have changed, since engines have a copy of them."""
         model = self._model()
@@ -177,6 +194,7 @@ class SplitPasses(Passes):
         mask: Tensor | None,
     ) -> Tensor | None:
         width = tokens.shape[1]
+        position_ids = self._expanded(position_ids)
         if torch.is_autocast_enabled("cpu") or not self._is_ready(position_ids.shape[:-2]):
             return None
         if self.rounding and not all(layer.is_initialized for layer in cache.layers):
@@ -206,7 +224,7 @@ class SplitPasses(Passes):
         parts = list(pairwise([0, *ends_of_parts(prompt, min(PART, most))]))
         if any(end - start > most for start, end in parts):
             return None
-        if not self._is_ready(prompt.position_ids.shape[:-2]):
+        if not self._is_ready(self._expanded(prompt.position_ids).shape[:-2]):
             return None
         if not all(layer.is_initialized for layer in cache.layers):
             self._reserve(cache)
@@ -251,7 +269,7 @@ class SplitPasses(Passes):
         slots = slots_of(cache.lengths, width, embeds.device)
         given = Tokens(
             embeds,
-            prompt.position_ids[..., start:end],
+            self._expanded(prompt.position_ids)[..., start:end],
             visible,
             readers,
             [prompt.extra[name][:, start:end] for name in self._further],
@@ -306,6 +324,10 @@ class SplitPasses(Passes):
         if self._kinds is not None:
             further = self._kinds.token_inputs(model.get_decoder(), embed, tokens)
         return embed(tokens), list(further.values())
+
+    def _expanded(self, position_ids: Tensor) -> Tensor:
+        """Positions on the axes of M-RoPE, if the model has them."""
+        return position_ids.expand(*self._axes, -1, -1) if position_ids.dim() == 2 else position_ids
 
     def _is_ready(self, axes: tuple[int, ...]) -> bool:
         """Whether passes whose positions have these leading sizes can run, compiled if need be.

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -229,7 +230,7 @@ def test_8_bit_weights_are_those_of_the_products() -> None:
     """Each matrix of a product is int8 with a scale for each output; other weights are float32."""
     backbone = Backbone.of(_copy(target(FAMILIES[0])))
     graph = openvino.traced_graph(backbone, ())
-    openvino.quantize(graph)
+    openvino.round_products(graph, 8)
     constants = [node for node in graph.get_ops() if node.get_type_name() == "Constant"]
     bytes_of = [node.data.nbytes for node in constants if str(node.get_element_type()) == INT8]
     linear = [m for m in backbone.decoder.modules() if isinstance(m, torch.nn.Linear)]
@@ -475,3 +476,21 @@ def test_loops_over_experts_are_not_traced(caplog: pytest.LogCaptureFixture) -> 
         model, given, method="lookup", compile="openvino", max_new_tokens=NEW
     )
     assert result.tokens == stock(model, given, max_new_tokens=NEW)
+
+
+def test_texts_and_pictures_share_a_function() -> None:
+    """Positions of texts are those of M-RoPE with the same number on all axes, so that the weights
+    are packed once."""
+    family = next(each for each in FAMILIES if each.name == "qwen2_5_vl")
+    backbone = Backbone.of(_copy(target(family)))
+    attach([backbone], "openvino")
+    passes = backbone.passes
+    assert isinstance(passes, OpenVinoPasses)
+    prompt = backbone.text_prompt(torch.arange(3, 9)[None])
+    flat = replace(prompt, position_ids=torch.arange(6)[None])
+    logits = [backbone.prefill(each, backbone.new_cache(each, room=2)) for each in (prompt, flat)]
+    assert torch.equal(*logits)
+    assert passes.read(flat, backbone.new_cache(flat, room=2), 1) is not None
+    given = backbone.encode(backbone.prepare(inputs(family, "image"), max_new_tokens=1))
+    assert passes.read(given, backbone.new_cache(given, room=2), 1) is not None
+    assert list(passes._functions) == [(4,)]

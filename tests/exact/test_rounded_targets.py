@@ -1,5 +1,5 @@
-"""Targets with 8-bit weights by OpenVINO: the tokens of their own plain decoding, one row alone, or
-of stock `generate` with the rounded weights."""
+"""Targets with 8- and 4-bit weights by OpenVINO: the tokens of their own plain decoding, one row
+alone, or of stock `generate` with the rounded weights."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from families import FAMILIES, Family, inputs
 from stock import METHODS, NEW, answers, draft, target
 from stock_families import WINDOWED, model_of
 from torch import Tensor
+from transformers import AutoModelForImageTextToText
 
 import draftlens
 from draftlens.core import tree as trees
@@ -22,7 +23,9 @@ from draftlens.core.errors import ConfigError, UnsupportedModelError
 from draftlens.core.result import Result
 from draftlens.load_engine import pop_pass_quantization
 from draftlens.models.adapter import Backbone
+from draftlens.models.rounded_weights import RoundedLinear, RoundedMatrix, group_of
 from draftlens.passes import attach, openvino, ordered_attention, split_pass
+from draftlens.passes.quantization import rounding_engine
 from draftlens.request import Request
 from draftlens.streaming import Stream
 
@@ -36,21 +39,23 @@ def has_integer_products() -> bool:
     return not torch.allclose(product(weights)(weights), weights @ weights.T, atol=1e-3)
 
 
-def product(matrix: Tensor) -> Callable[[Tensor], Tensor]:
-    """A product with the 8-bit weights of a matrix, as OpenVINO computes it in a pass."""
+def product(matrix: Tensor, bits: int = 8) -> Callable[[Tensor], Tensor]:
+    """A product with the rounded weights of a matrix, as OpenVINO computes it in a pass."""
     from openvino import opset13
 
     given = opset13.parameter([-1, matrix.shape[1]], ov.Type.f32)
     constant = opset13.constant(matrix.numpy())
-    graph = ov.Model([opset13.matmul(given, constant, False, True)], [given])
-    openvino.quantize(graph)
+    # The output head has 8 bits, so that it is another product here.
+    both = opset13.matmul(given, constant, False, True)
+    head = opset13.matmul(both, opset13.constant(torch.eye(len(matrix)).numpy()), False, False)
+    graph = ov.Model([head, both], [given])
     options = {
         "INFERENCE_PRECISION_HINT": "f32",
         "INFERENCE_NUM_THREADS": 1,
-        "DYNAMIC_QUANTIZATION_GROUP_SIZE": openvino.GROUP,
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": openvino.round_products(graph, bits),
     }
     compiled = openvino.core().compile_model(graph, "CPU", options)
-    return lambda states: torch.from_numpy(compiled([states.numpy()])[0].copy())
+    return lambda states: torch.from_numpy(compiled([states.numpy()])[1].copy())
 
 
 pytestmark = pytest.mark.skipif(
@@ -75,10 +80,10 @@ def answer(
 
 
 @cache
-def rounded_once(name: str) -> tuple[Backbone, list[list[int]]]:
+def rounded_once(name: str, quantization: str = "int8") -> tuple[Backbone, list[list[int]]]:
     """A model and its plain answers to the rows of the richest plan, each alone."""
     family = BY_NAME[name]
-    backbone = rounded(family)
+    backbone = rounded(family, quantization)
     rows = [
         answer(backbone, inputs(family, family.richest, (row,)), {"method": "plain"}).tokens[0]
         for row in range(3)
@@ -97,18 +102,31 @@ def test_answers_are_those_of_plain_decoding_of_one_row(name: str, method: str) 
     result = answer(backbone, inputs(family, family.richest), chosen, small)
     assert result.tokens == expected
     assert result.lossless
-    assert result.approximate == (openvino.ROUNDING["int8"],)
+    assert result.approximate == ("8-bit weights and activations of the language model",)
 
 
+@pytest.mark.parametrize("method", ["plain", "chain5", "eagle"])
+def test_answers_with_4_bits_are_those_of_plain_decoding_of_one_row(method: str) -> None:
+    """As with 8 bits, which its output head has."""
+    backbone, expected = rounded_once("qwen2_5_vl", "int4")
+    family = BY_NAME["qwen2_5_vl"]
+    small = draft(family) if method in METHODS else None
+    chosen = METHODS.get(method, {"method": method})
+    result = answer(backbone, inputs(family, family.richest), chosen, small)
+    assert result.tokens == expected
+    assert result.approximate == ("4-bit weights and 8-bit activations of the language model",)
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
 def test_logits_have_the_same_bits_in_every_pass(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quantization: str
 ) -> None:
     """One token or many, one row or three of other lengths, a prompt in one part or in several, a
     chain or a branch of a tree, over the edges of small blocks of keys."""
     monkeypatch.setattr("draftlens.passes.structure.cache_folder", lambda: tmp_path)
     for module in (ordered_attention, openvino):
         monkeypatch.setattr(module, "BLOCK", 16)
-    backbone = rounded(FAMILIES[0])
+    backbone = rounded(FAMILIES[0], quantization)
     ids = torch.randint(3, 200, (3, 41), generator=torch.Generator().manual_seed(0))
     alone = read(backbone, ids[:1], 2, [1] * 39)
     for sizes in ([13] * 3, [3] * 13, [7, 16, 16]):
@@ -161,29 +179,41 @@ def read(
     return torch.cat(logits, 1)
 
 
-@pytest.mark.parametrize("width", [32, 96, 100])
-def test_products_are_those_of_integers(width: int) -> None:
-    """The same rounding in torch: groups of 32 activations by their largest, also where the last
-    group is smaller."""
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("width", [32, 96, 100, 192, 256])
+def test_products_are_those_of_integers(width: int, bits: int) -> None:
+    """The same rounding in torch: activations of a group by their largest, also where the last
+    group is smaller, and 4-bit weights in groups of the same size."""
     generator = torch.Generator().manual_seed(width)
     matrix = torch.randn(48, width, generator=generator)
     states = torch.randn(7, width, generator=generator)
-    weights, scales = openvino.int8_weights(matrix)
+    group = group_of([width])
+    rounded = RoundedMatrix.of(matrix, bits)
+    assert rounded.bits == (8 if width == 100 else bits)
     expected = torch.zeros(7, 48, dtype=torch.float64)
-    for part, columns in zip(states.split(32, 1), weights.double().split(32, 1), strict=True):
+    values = rounded.values()
+    for part, columns in zip(states.split(group, 1), values.split(group, 1), strict=True):
         unit = part.abs().amax(1, keepdim=True) / 127
-        expected += unit.double() * ((part / unit).round().double() @ columns.T)
-    expected *= scales.double().T
-    found = product(matrix)(states)
-    assert torch.allclose(found.double(), expected, atol=1e-5)
-    assert not torch.allclose(found, states @ (weights * scales).T, atol=1e-3)
+        expected += unit.double() * ((part / unit).round().double() @ columns.double().T)
+    found = product(matrix, bits)(states)
+    assert torch.allclose(found.double(), expected, atol=2e-5)
+    assert not torch.allclose(found, states @ values.T, atol=1e-3)
+    steps = rounded.scales.flatten(1).repeat_interleave(width // rounded.scales.shape[1], 1)
+    assert ((values - matrix).abs() <= 0.5001 * steps).all()
 
 
-@pytest.mark.parametrize("method", ["plain", "chain5", "eagle"])
-def test_rounded_weights_answer_as_stock_generate_with_them(method: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "quantization"),
+    [
+        ("plain", "int8-weights"),
+        ("chain5", "int4-weights"),
+        ("eagle", "int8-weights"),
+    ],
+)
+def test_rounded_weights_answer_as_stock_generate_with_them(method: str, quantization: str) -> None:
     """A copy of the model has the weights; the model itself keeps its own."""
     family = FAMILIES[0]
-    backbone = rounded(family, "int8-weights")
+    backbone = rounded(family, quantization)
     before = backbone.model.get_input_embeddings().weight.clone()
     copied = backbone.passes.rounded_model(backbone.model)
     given = inputs(family, family.richest)
@@ -191,7 +221,7 @@ def test_rounded_weights_answer_as_stock_generate_with_them(method: str) -> None
     small = draft(family) if method in METHODS else None
     result = answer(backbone, given, METHODS.get(method, {"method": method}), small)
     assert result.tokens == answers(copied, given, sequences)
-    assert result.approximate == (openvino.ROUNDING["int8-weights"],)
+    assert result.approximate == (f"{quantization[3]}-bit weights of the language model",)
     assert torch.equal(backbone.model.get_input_embeddings().weight, before)
 
 
@@ -216,12 +246,12 @@ def test_calls_by_default_leave_rounded_passes() -> None:
         given = inputs(family, family.richest)
         result = draftlens.generate(backbone, given, method="plain", max_new_tokens=NEW)
         assert result.tokens == expected
-        assert result.approximate == (openvino.ROUNDING["int8"],)
+        assert result.approximate == ("8-bit weights and activations of the language model",)
 
 
 def test_a_target_that_cannot_be_rounded_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where logits depend on the size of a pass, below float32, and without an engine."""
-    monkeypatch.setattr(openvino, "GROUP", 0)  # no activations are rounded
+    monkeypatch.setattr(openvino, "group_of", lambda inputs: 0)  # no activations are rounded
     with pytest.raises(UnsupportedModelError, match="depend on the number of tokens"):
         rounded(FAMILIES[0])
     with pytest.raises(UnsupportedModelError, match="neither sliding windows nor shared keys"):
@@ -248,3 +278,57 @@ def test_passes_beyond_a_block() -> None:
     mask = trees.attention_mask(cache.lengths, torch.eye(width, dtype=torch.bool))
     with pytest.raises(UnsupportedModelError, match="at most 256"):
         backbone.forward(ids[:, 2:], prompt.positions(torch.zeros(1, width).long()), cache, mask)
+
+
+def loaded_rounded(family: Family, folder: Path, quantization: str) -> Backbone:
+    """The family's model, from a checkpoint in bfloat16 whose matrices are read one by one."""
+    config = rounding_engine("openvino", quantization).loading()
+    copy.deepcopy(target(family)).bfloat16().save_pretrained(folder)
+    model = AutoModelForImageTextToText.from_pretrained(
+        folder, dtype=torch.float32, quantization_config=config
+    )
+    backbone = Backbone.of(model)
+    attach([backbone], "openvino", quantization=quantization)
+    return backbone
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int8-weights", "int4", "int4-weights"])
+def test_a_checkpoint_is_read_into_rounded_weights(quantization: str, tmp_path: Path) -> None:
+    """The logits are those of a model that was read in full. Its layers keep no float32 matrices,
+    and no integers where only these passes use them."""
+    family = BY_NAME["qwen2_5_vl"]
+    backbone = loaded_rounded(family, tmp_path, quantization)
+    stock = AutoModelForImageTextToText.from_pretrained(tmp_path, dtype=torch.float32)
+    whole = Backbone.of(stock)
+    attach([whole], "openvino", quantization=quantization)
+    layers = [each for each in backbone.decoder.modules() if isinstance(each, RoundedLinear)]
+    assert len(layers) == 7 * backbone.text_config.num_hidden_layers
+    assert not any(type(each) is torch.nn.Linear for each in backbone.decoder.modules())
+    assert all(each.weight is None for each in layers)
+    has_activations = quantization in ("int8", "int4")
+    assert all((each.integers is None) == has_activations for each in layers)
+    ids = torch.randint(3, 200, (1, 20), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(read(backbone, ids, 2, [5, 13]), read(whole, ids, 2, [5, 13]))
+    given = inputs(family, family.richest)
+    found = answer(backbone, given, METHODS["chain5"], draft(family))
+    if has_activations:
+        assert found.tokens == answer(whole, given, {"method": "plain"}).tokens
+        for compile, other in (("auto", None), ("openvino", "int8-weights")):
+            with pytest.raises(UnsupportedModelError, match="load it again"):
+                attach([backbone], compile, quantization=other)
+    else:
+        copied = backbone.passes.rounded_model(backbone.model)
+        sequences = copied.generate(**given, do_sample=False, max_new_tokens=NEW)
+        assert found.tokens == answers(copied, given, sequences)
+
+
+def test_load_reads_a_rounded_target() -> None:
+    """Its weights are rounded while they are read, and nothing else can compute its passes."""
+    engine = draftlens.load(draft=None, device="cpu", quantization="int8", calibrate=False)
+    layers = list(engine.target.backbone.decoder.modules())
+    assert not any(type(each) is torch.nn.Linear for each in layers)
+    result = engine.generate("What happens?", method="lookup", max_new_tokens=8)
+    assert len(result.tokens[0]) == 8
+    assert result.approximate == ("8-bit weights and activations of the language model",)
+    with pytest.raises(UnsupportedModelError, match="load it again"):
+        engine.compile("auto")

@@ -342,8 +342,8 @@ def test_quantized_passes_need_their_engine(
 ) -> None:
     with pytest.raises(ConfigError, match='compile="openvino" or "auto", and is "int8"'):
         attach([backbone, backbone], True, "int8")
-    with pytest.raises(ConfigError, match="int4"):
-        attach([backbone, backbone], "openvino", "int4")
+    with pytest.raises(ConfigError, match="int2"):
+        attach([backbone, backbone], "openvino", "int2")
     monkeypatch.setattr(openvino, "find_spec", lambda _: None)
     for compile in ("auto", "openvino"):
         with pytest.raises(ConfigError, match="pip install openvino"):
