@@ -15,12 +15,10 @@ _CACHE = tempfile.TemporaryDirectory(prefix="draftlens-tests-")
 os.environ["XDG_CACHE_HOME"] = _CACHE.name
 
 import pytest  # noqa: E402 - the environment comes first
-import torch  # noqa: E402
 from covering import covering  # noqa: E402
 
-from draftlens.drafting.adaptive import history as records  # noqa: E402
-from draftlens.drafting.adaptive.costs import CostCurve, ForwardCosts  # noqa: E402
-from draftlens.models.model_state import Slot  # noqa: E402
+# Other imports of the conftests of whole folders stand in their functions: the process that only
+# hands out tests to workers, which wait for it, needs none of these libraries.
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -32,11 +30,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_configure() -> None:
-    """Tiny models are slower on two threads than on one."""
-    torch.set_num_threads(1)
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Thin out what is marked `pairwise` or `alike`, begin with what takes long, and skip what is
     marked `gpu` where there is none."""
@@ -44,6 +37,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("alike")]
         _keep_all_pairs(items)
     _put_long_files_first(items)
+    import torch
+
     if torch.cuda.is_available():
         return
     for item in items:
@@ -70,23 +65,26 @@ def _named(item: Any) -> dict[str, str]:
     return {name: str(value) for name, value in item.callspec.params.items()}
 
 
-class _Untimed(ForwardCosts):
-    """Costs that no answer changes."""
-
-    def record(self, width: int, predicted: float, seconds: float) -> None:
-        """Forget how long a forward took here."""
-
-
 @pytest.fixture
 def steady_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Automatic methods draft by costs of a table, so that neither the speed of this machine nor
     earlier answers decide what they draft: a draft costs a tenth of its target, and a forward over
     64 tokens twice as much as one over a single token."""
+    from draftlens.drafting.adaptive import history as records
+    from draftlens.drafting.adaptive.costs import CostCurve, ForwardCosts
+    from draftlens.models.model_state import Slot
+
+    class Untimed(ForwardCosts):
+        """Costs that no answer changes."""
+
+        def record(self, width: int, predicted: float, seconds: float) -> None:
+            """Forget how long a forward took here."""
+
     of_target, of_draft = (
-        _Untimed(CostCurve((1, 64), (seconds, 2 * seconds))) for seconds in (1e-2, 1e-3)
+        Untimed(CostCurve((1, 64), (seconds, 2 * seconds))) for seconds in (1e-2, 1e-3)
     )
 
-    def costs(backbone: Any, other: Any = None) -> ForwardCosts:
+    def costs(backbone: Any, other: Any = None) -> Any:
         return of_target if other is None else of_draft
 
     monkeypatch.setattr(records, "_live_costs", costs)
@@ -94,8 +92,12 @@ def steady_costs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave what was imported to no further garbage collection, which would read all of it again
-    and again: a tenth of the suite's time."""
+    """Set one thread, on which tiny models are faster than on two, and leave what was imported to
+    no further garbage collection, which would read all of it again and again: a tenth of the
+    suite's time."""
+    import torch
+
+    torch.set_num_threads(1)
     gc.collect()
     gc.freeze()
 

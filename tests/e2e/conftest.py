@@ -11,18 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from transformers.utils import logging
 
 import draftlens
-from draftlens.cli import main
-from draftlens.models import load
 
 CLIPS = Path(str(files("draftlens") / "embedded" / "clips"))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_thread() -> Iterator[None]:
+    import torch
+    from transformers.utils import logging
+
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     logging.disable_progress_bar()
@@ -41,6 +40,8 @@ def kept() -> dict[str, tuple[Any, Any]]:
 def _read_once(kept: dict[str, tuple[Any, Any]]) -> Iterator[None]:
     """The checkpoints of the package are read once; whoever loads one gets a copy of its own. Tests
     of other folders that run in the same process read theirs."""
+    from draftlens.models import load
+
     read_checkpoint = load._read_checkpoint
 
     def read(source: Any, model_arguments: dict[str, Any]) -> tuple[Any, Any]:
@@ -77,6 +78,10 @@ def command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Callable[..., tuple[int, str, str]]]:
     """Call the command line; returns exit status, standard output and error output."""
+    from transformers.utils import logging
+
+    from draftlens.cli import main
+
     verbosity = logging.get_verbosity()
 
     def call(*words: str) -> tuple[int, str, str]:

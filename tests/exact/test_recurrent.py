@@ -40,7 +40,7 @@ LENGTHS = (12, 19, 15)
 
 
 def has_states(family: StockFamily) -> bool:
-    kinds = DynamicCache(config=model_of(family).config.get_text_config(decoder=True)).layers
+    kinds = DynamicCache(config=family.language).layers
     return any(isinstance(kind, LinearAttentionLayer) for kind in kinds)
 
 
