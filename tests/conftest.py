@@ -7,6 +7,7 @@ import gc
 import os
 import tempfile
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -48,11 +49,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _keep_all_pairs(items: list[pytest.Item]) -> None:
     """Leave so many combinations of a `pairwise` test's parameters that any two values which occur
-    together in one of all combinations still do."""
-    tests: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    together in one of all combinations still do. Tests of a file whose markers have the same name
+    are one test, and which of them is one more parameter."""
+    tests: defaultdict[tuple[str, ...], list[Any]] = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("pairwise"):
-            tests[item.nodeid.partition("[")[0]].append(item)
+        if marker := item.get_closest_marker("pairwise"):
+            test = item.nodeid.partition("[")[0]
+            tests[(str(item.path), *marker.args) if marker.args else (test,)].append(item)
     surplus = set[pytest.Item]()
     for test in tests.values():
         kept = covering([_named(item) for item in test])
@@ -61,8 +64,9 @@ def _keep_all_pairs(items: list[pytest.Item]) -> None:
 
 
 def _named(item: Any) -> dict[str, str]:
-    """The parameters of a test."""
-    return {name: str(value) for name, value in item.callspec.params.items()}
+    """The name of a test and its parameters, sorted, so that tests which are grouped agree."""
+    values = {name: str(value) for name, value in item.callspec.params.items()}
+    return {"": item.originalname, **dict(sorted(values.items()))}
 
 
 @pytest.fixture
@@ -100,6 +104,15 @@ def pytest_collection_finish() -> None:
     torch.set_num_threads(1)
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _frozen() -> Iterator[None]:
+    """What was imported stays frozen: `draftlens bench` freezes what is there, and at its end would
+    leave all of it to garbage collection again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gc, "unfreeze", lambda: None)
+        yield
 
 
 def pytest_unconfigure() -> None:

@@ -57,6 +57,17 @@ def _read_once(kept: dict[str, tuple[Any, Any]]) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _measured_once() -> Iterator[None]:
+    """What forwards cost is measured once for each model: the speed of a machine that runs tests
+    changes all the time, and each load would measure it anew."""
+    from draftlens.drafting.adaptive import history
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(history, "STALE", 1000.0)
+        yield
+
+
 @pytest.fixture(scope="session")
 def engine() -> draftlens.Engine:
     """The pair in the package."""

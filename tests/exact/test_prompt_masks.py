@@ -77,7 +77,7 @@ def answered(family: StockFamily, given: dict[str, Any], name: str, **options: A
     return draftlens.generate(model, given, draft=draft, method=METHODS[name], **options)
 
 
-@pytest.mark.pairwise
+@pytest.mark.pairwise("masks")
 @every_family
 @every_method
 @pytest.mark.parametrize("pictures", [0, 1, 2])
@@ -104,6 +104,7 @@ def _kind(family: StockFamily) -> int:
     return 0 if family.name == "PaliGemma" else 1
 
 
+@pytest.mark.pairwise("masks")
 @every_family
 @pytest.mark.parametrize("name", ["chain", "eagle", "specvlm"])
 def test_additive_masks_of_eager_attention(family: StockFamily, name: str) -> None:
@@ -138,6 +139,7 @@ def test_lookup_in_a_text(family: StockFamily) -> None:
     assert 0 < result.stats.accepted < result.stats.drafted
 
 
+@pytest.mark.pairwise("masks")
 @every_family
 @pytest.mark.parametrize("name", ["chain", "eagle", "specvlm"])
 def test_answers_that_end(family: StockFamily, name: str) -> None:
@@ -150,6 +152,7 @@ def test_answers_that_end(family: StockFamily, name: str) -> None:
     assert answered(family, given, name, eos_token_id=ends).tokens == expected
 
 
+@pytest.mark.pairwise("masks")
 @every_family
 @pytest.mark.parametrize("name", ["chain", "eagle", "specvlm"])
 def test_sampled_answers(family: StockFamily, name: str) -> None:
@@ -166,6 +169,7 @@ def session_of(family: StockFamily, name: str) -> Session:
     return Session(models.target, from_dict(METHODS[name]).plan(models), Clock(Stats()))
 
 
+@pytest.mark.pairwise("masks")
 @every_family
 @pytest.mark.parametrize("name", ["plain", "chain", "specvlm"])
 def test_rows_that_join_and_leave(family: StockFamily, name: str) -> None:
@@ -201,7 +205,7 @@ def in_parts(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return set_size
 
 
-@pytest.mark.pairwise
+@pytest.mark.pairwise("masks")
 @every_family
 @pytest.mark.parametrize("size", [1, 3, 7])
 @pytest.mark.parametrize("name", ["plain", "chain", "specvlm"])
@@ -242,6 +246,7 @@ def test_parts_end_at_the_ends_of_blocks(family: StockFamily, size: int) -> None
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.pairwise("masks")
 @pytest.mark.parametrize(
     ("family", "name"),
     [

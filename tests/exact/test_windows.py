@@ -118,6 +118,7 @@ def check_greedy_answers(family: StockFamily, name: str) -> None:
             assert 5 < result.stats.accepted < result.stats.drafted
 
 
+@pytest.mark.pairwise("methods")
 @both
 @pytest.mark.parametrize("name", EVERY)
 def test_every_method(family: Family, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,6 +298,7 @@ def add(session: Session, family: Family, row: int) -> Any:
     return session.add(prepared, [0], given)[0]
 
 
+@pytest.mark.pairwise("methods")
 @both
 @pytest.mark.parametrize("name", ["chain3", "eagle", "specvlm", "tabed", "lookup"])
 def test_rows_that_join_and_leave(family: Family, name: str) -> None:
@@ -335,6 +337,7 @@ def test_prompts_in_parts(
     assert [row.tokens for row in rows] == [expected[1], expected[0]]
 
 
+@pytest.mark.pairwise("methods")
 @both
 @pytest.mark.parametrize("name", ["eagle", "specvlm", "tabed", "lookup", "plain"])
 def test_turns_with_a_prompt_cache(
