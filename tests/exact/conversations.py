@@ -3,6 +3,7 @@ answers when it reads the whole of them."""
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -100,10 +101,15 @@ def models_of(
     backbone.prompt_cache = cache
     if draft is None:
         return backbone, None
-    model = target(family)
-    drafting = Backbone(language_part(model) if draft == "words" else noisy(model, float(draft)))
+    drafting = Backbone(_draft_of(family, draft))
     drafting.prompt_cache = cache
     return backbone, drafting
+
+
+@functools.cache
+def _draft_of(family: Family, draft: float | str) -> Any:
+    model = target(family)
+    return language_part(model) if draft == "words" else noisy(model, float(draft))
 
 
 def answer(
