@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from time import sleep
 from types import FrameType
@@ -80,6 +80,7 @@ class Tracer:
             self._files = None
 
 
+@cache  # most files are on most lists
 def code_lines(path: Path) -> int:
     """Lines without blank ones, docstrings and comments."""
     text = path.read_text()
