@@ -7,6 +7,7 @@ import gc
 import os
 import tempfile
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -15,12 +16,10 @@ _CACHE = tempfile.TemporaryDirectory(prefix="draftlens-tests-")
 os.environ["XDG_CACHE_HOME"] = _CACHE.name
 
 import pytest  # noqa: E402 - the environment comes first
-import torch  # noqa: E402
 from covering import covering  # noqa: E402
 
-from draftlens.drafting.adaptive import history as records  # noqa: E402
-from draftlens.drafting.adaptive.costs import CostCurve, ForwardCosts  # noqa: E402
-from draftlens.models.model_state import Slot  # noqa: E402
+# Other imports of the conftests of whole folders stand in their functions: the process that only
+# hands out tests to workers, which wait for it, needs none of these libraries.
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -32,11 +31,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_configure() -> None:
-    """Tiny models are slower on two threads than on one."""
-    torch.set_num_threads(1)
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Thin out what is marked `pairwise` or `alike`, begin with what takes long, and skip what is
     marked `gpu` where there is none."""
@@ -44,6 +38,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("alike")]
         _keep_all_pairs(items)
     _put_long_files_first(items)
+    import torch
+
     if torch.cuda.is_available():
         return
     for item in items:
@@ -53,11 +49,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _keep_all_pairs(items: list[pytest.Item]) -> None:
     """Leave so many combinations of a `pairwise` test's parameters that any two values which occur
-    together in one of all combinations still do."""
-    tests: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    together in one of all combinations still do. Tests of a file whose markers have the same name
+    are one test, and which of them is one more parameter."""
+    tests: defaultdict[tuple[str, ...], list[Any]] = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("pairwise"):
-            tests[item.nodeid.partition("[")[0]].append(item)
+        if marker := item.get_closest_marker("pairwise"):
+            test = item.nodeid.partition("[")[0]
+            tests[(str(item.path), *marker.args) if marker.args else (test,)].append(item)
     surplus = set[pytest.Item]()
     for test in tests.values():
         kept = covering([_named(item) for item in test])
@@ -66,15 +64,9 @@ def _keep_all_pairs(items: list[pytest.Item]) -> None:
 
 
 def _named(item: Any) -> dict[str, str]:
-    """The parameters of a test."""
-    return {name: str(value) for name, value in item.callspec.params.items()}
-
-
-class _Untimed(ForwardCosts):
-    """Costs that no answer changes."""
-
-    def record(self, width: int, predicted: float, seconds: float) -> None:
-        """Forget how long a forward took here."""
+    """The name of a test and its parameters, sorted, so that tests which are grouped agree."""
+    values = {name: str(value) for name, value in item.callspec.params.items()}
+    return {"": item.originalname, **dict(sorted(values.items()))}
 
 
 @pytest.fixture
@@ -82,11 +74,21 @@ def steady_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Automatic methods draft by costs of a table, so that neither the speed of this machine nor
     earlier answers decide what they draft: a draft costs a tenth of its target, and a forward over
     64 tokens twice as much as one over a single token."""
+    from draftlens.drafting.adaptive import history as records
+    from draftlens.drafting.adaptive.costs import CostCurve, ForwardCosts
+    from draftlens.models.model_state import Slot
+
+    class Untimed(ForwardCosts):
+        """Costs that no answer changes."""
+
+        def record(self, width: int, predicted: float, seconds: float) -> None:
+            """Forget how long a forward took here."""
+
     of_target, of_draft = (
-        _Untimed(CostCurve((1, 64), (seconds, 2 * seconds))) for seconds in (1e-2, 1e-3)
+        Untimed(CostCurve((1, 64), (seconds, 2 * seconds))) for seconds in (1e-2, 1e-3)
     )
 
-    def costs(backbone: Any, other: Any = None) -> ForwardCosts:
+    def costs(backbone: Any, other: Any = None) -> Any:
         return of_target if other is None else of_draft
 
     monkeypatch.setattr(records, "_live_costs", costs)
@@ -94,10 +96,23 @@ def steady_costs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave what was imported to no further garbage collection, which would read all of it again
-    and again: a tenth of the suite's time."""
+    """Set one thread, on which tiny models are faster than on two, and leave what was imported to
+    no further garbage collection, which would read all of it again and again: a tenth of the
+    suite's time."""
+    import torch
+
+    torch.set_num_threads(1)
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _frozen() -> Iterator[None]:
+    """What was imported stays frozen: `draftlens bench` freezes what is there, and at its end would
+    leave all of it to garbage collection again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gc, "unfreeze", lambda: None)
+        yield
 
 
 def pytest_unconfigure() -> None:

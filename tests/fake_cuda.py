@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from draftlens.prefill.spava import kernels
 
@@ -81,7 +81,7 @@ class FakeCuda(TorchFunctionMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        name = getattr(func, "__name__", str(func))
+        name = getattr(func, "__name__", None) or str(func)
         first = args[0] if args else None
         if name == "__get__":  # an attribute
             return func(*args, **kwargs)
@@ -174,10 +174,38 @@ def _values(value: Any) -> Any:
     return value.inner if isinstance(value, CudaTensor) else value
 
 
+def _leaves(value: Any, found: list[Tensor]) -> list[Tensor]:
+    """The tensors of nested arguments, as `torch.utils._pytree` finds them, in less time."""
+    if isinstance(value, Tensor):
+        found.append(value)
+    elif isinstance(value, (tuple, list)):
+        for each in value:
+            _leaves(each, found)
+    elif isinstance(value, dict):
+        for each in value.values():
+            _leaves(each, found)
+    return found
+
+
+def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
+    """Nested arguments or results with other tensors."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if type(value) in (tuple, list):
+        return type(value)([_mapped(change, each) for each in value])
+    if type(value) is dict:
+        return {name: _mapped(change, each) for name, each in value.items()}
+    if isinstance(value, (tuple, list, dict)) and not isinstance(
+        value, torch.Size
+    ):  # such as the results of `topk`
+        return tree_map(lambda each: change(each) if isinstance(each, Tensor) else each, value)
+    return value
+
+
 def _run(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Any:
     """Run an operation by the CPU. Its tensors are on the device that its tensors are on, or that
     the argument `device` names."""
-    tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+    tensors = _leaves((args, kwargs), [])
     there = [each for each in tensors if isinstance(each, CudaTensor)]
     device = kwargs.get("device")
     is_there = bool(there) if device is None else torch.device(device).type == "cuda"
@@ -188,22 +216,22 @@ def _run(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -
     if device is not None:
         kwargs = {**kwargs, "device": CPU}
     kept = {id(each.inner): each for each in there}  # in place, or returned as they are
-    result = func(*tree_map(_values, args), **tree_map(_values, kwargs))
+    result = func(*_mapped(_values, tuple(args)), **_mapped(_values, dict(kwargs)))
+    if not is_there:
+        return result
 
-    def placed(value: Any) -> Any:
-        if not isinstance(value, Tensor) or not is_there:
-            return value
+    def placed(value: Tensor) -> Tensor:
         return kept[id(value)] if id(value) in kept else CudaTensor(value)
 
-    return tree_map(placed, result)
+    return _mapped(placed, result)
 
 
 def _check_devices(name: str, args: Sequence[Any], tensors: Sequence[Tensor]) -> None:
     """Raise MixedDevices as CUDA does; scalars of the CPU are allowed everywhere."""
     elsewhere = [each for each in tensors if each.dim() and not isinstance(each, CudaTensor)]
-    has_indices = name != "copy_" and any(
-        isinstance(each, Tensor) for each in tree_leaves(args[1:2])
-    )
+    if not elsewhere:
+        return
+    has_indices = name != "copy_" and bool(_leaves(args[1:2], []))
     if name in TAKES_CPU_INDICES and not has_indices:
         return  # a copy, which may cross devices
     if name in TAKES_CPU_INDICES and isinstance(args[0], CudaTensor):

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from time import sleep
 from types import FrameType
@@ -61,10 +61,9 @@ class Tracer:
         self._files: set[str] | None = None
         self._prefix = f"{ROOT}/"
         threading.setprofile(self._note)
-        sys.setprofile(self._note)
 
     def _note(self, frame: FrameType, event: str, argument: Any) -> None:
-        if self._files is None or event != "call":
+        if event != "call" or self._files is None:
             return
         name = frame.f_code.co_filename
         if name.startswith(self._prefix) and frame.f_code.co_name != "<module>":
@@ -72,13 +71,16 @@ class Tracer:
 
     def files_of(self, call: Callable[[], Any]) -> Files:
         self._files = set()
+        sys.setprofile(self._note)  # this thread is slow only while it is traced
         try:
             call()
             return sorted(self._files)
         finally:
+            sys.setprofile(None)
             self._files = None
 
 
+@cache  # most files are on most lists
 def code_lines(path: Path) -> int:
     """Lines without blank ones, docstrings and comments."""
     text = path.read_text()

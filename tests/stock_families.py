@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import pytest
@@ -70,17 +70,28 @@ class StockFamily:
     def __str__(self) -> str:
         return self.name + ("Text" if self.kind == "ForCausalLM" else "")
 
+    @property
+    def model(self) -> Any:
+        """Its class."""
+        return getattr(hf, self.name + self.kind)
+
+    def configuration(self, **changes: Any) -> Any:
+        """That of a model; `changes` override the language model's."""
+        text = {**FOUR, **self.text, **changes}
+        if self.kind == "ForCausalLM":
+            return self.model.config_class(**text)
+        return self.model.config_class(
+            text_config=text, **{"tie_word_embeddings": False, **self.config}
+        )
+
+    @cached_property
+    def language(self) -> Any:
+        """The configuration of the language model."""
+        return self.configuration().get_text_config(decoder=True)
+
     def build(self, seed: int = 0, **changes: Any) -> Any:
         torch.manual_seed(seed)
-        text = {**FOUR, **self.text, **changes}
-        kind: Any = getattr(hf, self.name + self.kind)
-        if self.kind == "ForCausalLM":
-            config = kind.config_class(**text)
-        else:
-            config = kind.config_class(
-                text_config=text, **{"tie_word_embeddings": False, **self.config}
-            )
-        model = kind(config).eval()
+        model = self.model(self.configuration(**changes)).eval()
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 if name.endswith("mm_input_projection_weight"):  # of Gemma 3, zeros until loaded
@@ -534,7 +545,7 @@ def unlike(families: Sequence[StockFamily], kind: Callable[[Any], Hashable]) -> 
     seen = set[Hashable]()
     parameters: list[Any] = []
     for family in families:
-        found = kind(model_of(family).config.get_text_config(decoder=True))
+        found = kind(family.language)
         parameters.append(
             pytest.param(family, marks=pytest.mark.alike) if found in seen else family
         )

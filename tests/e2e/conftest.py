@@ -11,18 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from transformers.utils import logging
 
 import draftlens
-from draftlens.cli import main
-from draftlens.models import load
 
 CLIPS = Path(str(files("draftlens") / "embedded" / "clips"))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_thread() -> Iterator[None]:
+    import torch
+    from transformers.utils import logging
+
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     logging.disable_progress_bar()
@@ -41,6 +40,8 @@ def kept() -> dict[str, tuple[Any, Any]]:
 def _read_once(kept: dict[str, tuple[Any, Any]]) -> Iterator[None]:
     """The checkpoints of the package are read once; whoever loads one gets a copy of its own. Tests
     of other folders that run in the same process read theirs."""
+    from draftlens.models import load
+
     read_checkpoint = load._read_checkpoint
 
     def read(source: Any, model_arguments: dict[str, Any]) -> tuple[Any, Any]:
@@ -53,6 +54,17 @@ def _read_once(kept: dict[str, tuple[Any, Any]]) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(load, "_read_checkpoint", read)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _measured_once() -> Iterator[None]:
+    """What forwards cost is measured once for each model: the speed of a machine that runs tests
+    changes all the time, and each load would measure it anew."""
+    from draftlens.drafting.adaptive import history
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(history, "STALE", 1000.0)
         yield
 
 
@@ -77,6 +89,10 @@ def command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Callable[..., tuple[int, str, str]]]:
     """Call the command line; returns exit status, standard output and error output."""
+    from transformers.utils import logging
+
+    from draftlens.cli import main
+
     verbosity = logging.get_verbosity()
 
     def call(*words: str) -> tuple[int, str, str]:

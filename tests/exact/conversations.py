@@ -3,6 +3,7 @@ answers when it reads the whole of them."""
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from families import FAMILIES, SPECIAL, Family, tokenizer
 from hypothesis import event
 from language_models import language_part
@@ -99,10 +101,15 @@ def models_of(
     backbone.prompt_cache = cache
     if draft is None:
         return backbone, None
-    model = target(family)
-    drafting = Backbone(language_part(model) if draft == "words" else noisy(model, float(draft)))
+    drafting = Backbone(_draft_of(family, draft))
     drafting.prompt_cache = cache
     return backbone, drafting
+
+
+@functools.cache
+def _draft_of(family: Family, draft: float | str) -> Any:
+    model = target(family)
+    return language_part(model) if draft == "words" else noisy(model, float(draft))
 
 
 def answer(
@@ -122,15 +129,21 @@ def answer(
     return Stream(*models, request, Clock(Stats())).run()
 
 
-def differing(
-    model: Any, given: Mapping[str, Any], found: list[list[int]], **options: Any
-) -> int | None:
-    """The first row whose tokens are not those of stock `generate`, but for a near-tie of the
-    scores; None if there is none."""
+def scored_by_stock(
+    model: Any, given: Mapping[str, Any], **options: Any
+) -> tuple[list[list[int]], Sequence[torch.Tensor]]:
+    """The tokens of stock `generate`, near-ties included, and the scores of each step."""
     output = renewed(model).generate(
         **given, do_sample=False, return_dict_in_generate=True, output_scores=True, **options
     )
-    rows = answers(model, given, output.sequences, **options)
+    return answers(model, given, output.sequences, **options), output.scores
+
+
+def first_difference(
+    found: list[list[int]], rows: list[list[int]], scores: Sequence[torch.Tensor]
+) -> int | None:
+    """The first row whose tokens are not those of stock `generate`, but for a near-tie of the
+    scores; None if there is none."""
     for number, (row, expected) in enumerate(zip(found, rows, strict=True)):
         if row == expected:
             continue
@@ -138,10 +151,17 @@ def differing(
             (i for i, (a, b) in enumerate(zip(row, expected, strict=False)) if a != b),
             min(len(row), len(expected)),
         )
-        best = output.scores[min(place, len(output.scores) - 1)][number].topk(2).values
+        best = scores[min(place, len(scores) - 1)][number].topk(2).values
         if float(best[0] - best[1]) > NEAR_TIE:
             return number
     return None
+
+
+def differing(
+    model: Any, given: Mapping[str, Any], found: list[list[int]], **options: Any
+) -> int | None:
+    """The same with what stock `generate` answers here."""
+    return first_difference(found, *scored_by_stock(model, given, **options))
 
 
 def answer_of_stock(model: Any, given: Mapping[str, Any], **options: Any) -> list[list[int]]:
@@ -204,9 +224,11 @@ def check_turns(case: TurnsCase) -> int:
             for said, row in zip(replies, tokens, strict=True):
                 said.append(reply(row))
             continue
+        stock = None
         for _ in range(1 + case.repeats):
             result = answer(models, given, dict(case.method), namespace, max_new_tokens=new)
-            row = differing(models[0].model, given, result.tokens, max_new_tokens=new)
+            stock = stock or scored_by_stock(models[0].model, given, max_new_tokens=new)
+            row = first_difference(result.tokens, *stock)
             assert row is None, f"row {row} of turn {count} differs"
             assert result.lossless
             assert cache.nbytes <= case.max_bytes

@@ -31,6 +31,7 @@ def compare(
     return ours.last
 
 
+@pytest.mark.pairwise("callers")
 @every_family
 @methods
 def test_the_whole_tensor(family: Family, method: str) -> None:
@@ -75,6 +76,7 @@ def test_criteria_and_processors(family: Family) -> None:
     )
 
 
+@pytest.mark.pairwise("callers")
 @every_family
 @methods
 def test_criteria_without_an_eos(family: Family, method: str) -> None:
@@ -103,6 +105,7 @@ class Recorder(BaseStreamer):
         self.ends += 1
 
 
+@pytest.mark.pairwise("callers")
 @every_family
 @methods
 def test_a_streamer(family: Family, method: str) -> None:
@@ -117,6 +120,7 @@ def test_a_streamer(family: Family, method: str) -> None:
     assert heard.puts < told.puts
 
 
+@pytest.mark.pairwise("callers")
 @every_family
 @methods
 def test_a_streamer_of_our_own_generate(family: Family, method: str) -> None:

@@ -54,6 +54,7 @@ def test_eos_inside_an_accepted_run(family: Family) -> None:
     assert rows[0][middle + 1] not in result.tokens[0][middle:]
 
 
+@pytest.mark.pairwise("ends")
 @every_family
 @methods
 def test_eos_at_once(family: Family, method: str) -> None:
@@ -73,7 +74,7 @@ def test_eos_of_all_rows_at_once(family: Family) -> None:
     assert result.stats.draft_forwards == result.stats.passes == 0
 
 
-@pytest.mark.pairwise
+@pytest.mark.pairwise("ends")
 @every_family
 @pytest.mark.parametrize("most", [1, 2, 4, 7, 8])
 @pytest.mark.parametrize(("drafter", "method"), [("self", "chain5"), ("noisy", "eagle")])
@@ -94,7 +95,7 @@ def test_max_length_counts_the_padded_prompt(family: Family) -> None:
     assert result.tokens == [row[:5] for row in reference(family, family.richest, LONG)]
 
 
-@pytest.mark.pairwise
+@pytest.mark.pairwise("ends")
 @every_family
 @methods
 @every_drafter
@@ -139,6 +140,7 @@ class AtLengths(StoppingCriteria):
         return self.lengths <= input_ids.shape[1]
 
 
+@pytest.mark.pairwise("ends")
 @every_family
 @methods
 def test_a_criterion_that_tells_rows_apart(family: Family, method: str) -> None:
@@ -175,7 +177,7 @@ def as_option(stop: str) -> dict[str, Any]:
     return {"stop_strings": stop, "tokenizer": tokenizer()}
 
 
-@pytest.mark.pairwise
+@pytest.mark.pairwise("ends")
 @every_family
 @methods
 @pytest.mark.parametrize("given_as", [as_criterion, as_option])

@@ -236,6 +236,14 @@ def test_several_ends_within_accepted_tokens(family: StockFamily) -> None:
         assert len(result.tokens[0]) < NEW
 
 
+@cache
+def drawn(family: StockFamily) -> list[list[int]]:
+    """What stock draws after the first row with pictures, by the noise of seed 5."""
+    (row, _) = alone(family, prompts(family, LENGTHS, True))
+    processors = [TopKLogitsWarper(40), Noise(row["input_ids"].shape[1], row_seeds(5, 1))]
+    return stock(model_of(family), row, logits_processor=processors, max_new_tokens=NEW)
+
+
 @every_family
 @pytest.mark.parametrize("method", [CHAIN, EAGLE], ids=["chain", "eagle"])
 def test_sampled_answers(family: StockFamily, method: dict[str, Any]) -> None:
@@ -243,12 +251,20 @@ def test_sampled_answers(family: StockFamily, method: dict[str, Any]) -> None:
         pytest.skip("its drafts are chains")
     model = model_of(family)
     (row, _) = alone(family, prompts(family, LENGTHS, True))
-    processors = [TopKLogitsWarper(40), Noise(row["input_ids"].shape[1], row_seeds(5, 1))]
-    drawn = stock(model, row, logits_processor=processors, max_new_tokens=NEW)
     sampled = {"do_sample": True, "top_k": 40, "max_new_tokens": NEW, "seed": 5}
     result = draftlens.generate(model, row, draft=draft_of(family), method=method, **sampled)
-    assert result.tokens == drawn
+    assert result.tokens == drawn(family)
     check_drafts([result])
+
+
+@cache
+def joining(family: StockFamily) -> tuple[list[dict[str, Any]], list[list[int]]]:
+    """Rows of other lengths, and what stock answers to each alone."""
+    rows = [
+        alone(family, prompts(family, (length,), pictures))[0]
+        for length, pictures in ((37, True), (61, False), (20, False), (44, True))
+    ]
+    return rows, [stock(model_of(family), row, max_new_tokens=NEW)[0] for row in rows]
 
 
 @every_family
@@ -259,11 +275,7 @@ def test_rows_that_join_and_leave(family: StockFamily, method: dict[str, Any]) -
         pytest.skip("its drafts are chains")
     models = Models(Backbone.of(model_of(family)), Backbone.of(draft_of(family)))
     session = Session(models.target, from_dict(method).plan(models), Clock(Stats()))
-    rows = [
-        alone(family, prompts(family, (length,), pictures))[0]
-        for length, pictures in ((37, True), (61, False), (20, False), (44, True))
-    ]
-    answers = [stock(model_of(family), row, max_new_tokens=NEW)[0] for row in rows]
+    rows, answers = joining(family)
     chunks = decode(session)
 
     def add(row: dict[str, Any]) -> Any:

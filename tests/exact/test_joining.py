@@ -101,7 +101,7 @@ def finish(session: Session) -> None:
         pass
 
 
-@pytest.mark.pairwise
+@pytest.mark.pairwise("rows")
 @every_family
 @drafting
 @pytest.mark.parametrize("options", [GREEDY, SAMPLED], ids=["greedy", "coupled"])
@@ -122,6 +122,7 @@ def test_rows_that_join(family: Family, name: str, options: Mapping[str, Any]) -
     check_caches(session)
 
 
+@pytest.mark.pairwise("rows")
 @every_family
 @drafting
 def test_rows_that_leave(family: Family, name: str) -> None:
@@ -165,6 +166,7 @@ def stock_of_sixteen(family: Family) -> list[list[int]]:
     return [stock(target(family), given, **own)[0] for given, own in sixteen(family)]
 
 
+@pytest.mark.pairwise("rows")
 @pytest.mark.parametrize("name", ENDING)
 @pytest.mark.parametrize("family", FAMILIES[::3], ids=str)
 def test_sixteen_rows_that_end_one_after_the_other(family: Family, name: str) -> None:
@@ -253,6 +255,7 @@ def test_a_batch_that_becomes_empty_and_fills_again(family: Family) -> None:
     assert second.tokens == reference(family, family.richest, LONG)[0]
 
 
+@pytest.mark.pairwise("rows")
 @every_family
 @pytest.mark.parametrize("name", ["chain", "tree"])
 def test_chunks_are_numbered_by_arrival(family: Family, name: str) -> None:
@@ -359,6 +362,7 @@ class Scattered:
         """Nothing to drop."""
 
 
+@pytest.mark.pairwise("rows")
 @every_family
 @pytest.mark.parametrize("options", [GREEDY, SAMPLED], ids=["greedy", "coupled"])
 def test_trees_that_differ_per_row(family: Family, options: Mapping[str, Any]) -> None:

@@ -114,6 +114,7 @@ def test_with_nothing_dropped_the_tokens_are_those_of_stock(
     assert answer.kept == answer.visual == 4 * int(prompt.visual.sum())
 
 
+@pytest.mark.pairwise("dropping")
 @pytest.mark.parametrize("dropping", BEHIND_LAYERS, ids=str)
 @pytest.mark.parametrize("family", THREE, ids=str)
 def test_dropped_tokens_are_as_if_masks_hid_them(family: Family, dropping: Dropping) -> None:
@@ -153,6 +154,7 @@ def recorded_states(backbone: Backbone) -> Iterator[list[torch.Tensor]]:
         handle.remove()
 
 
+@pytest.mark.pairwise("dropping")
 @pytest.mark.parametrize("dropping", BEHIND_LAYERS, ids=str)
 @pytest.mark.parametrize("family", THREE, ids=str)
 def test_answers_of_dropped_prompts_are_those_of_masks(family: Family, dropping: Dropping) -> None:
@@ -161,6 +163,7 @@ def test_answers_of_dropped_prompts_are_those_of_masks(family: Family, dropping:
     _compare_answers(backbone, prepared, prompt, dropping, twin)
 
 
+@pytest.mark.pairwise("dropping")
 @pytest.mark.parametrize("dropping", DECODING, ids=str)
 @pytest.mark.parametrize("family", THREE, ids=str)
 def test_what_decoding_does_not_read_is_as_if_masks_hid_it(

@@ -46,6 +46,7 @@ def test_the_reference_depends_on_the_pictures(family: Family, kind: str) -> Non
     assert answers(target(family), given, output) != reference(family, kind)
 
 
+@pytest.mark.pairwise("kinds")
 @every_kind
 def test_plain_decoding(family: Family, kind: str) -> None:
     """The loop with an empty tree is stock decoding."""
@@ -55,7 +56,7 @@ def test_plain_decoding(family: Family, kind: str) -> None:
     assert not any(map(any, result.from_draft))
 
 
-@pytest.mark.pairwise
+@pytest.mark.pairwise("kinds")
 @every_kind
 @pytest.mark.parametrize(("drafter", "method"), CASES)
 def test_a_ragged_batch(family: Family, kind: str, drafter: str, method: str) -> None:
@@ -67,7 +68,7 @@ def test_a_ragged_batch(family: Family, kind: str, drafter: str, method: str) ->
     check_agreement(result, drafter, method)
 
 
-@pytest.mark.pairwise
+@pytest.mark.pairwise("kinds")
 @every_kind
 @pytest.mark.parametrize("method", ["chain5", "eagle"])
 def test_a_batch_of_one(family: Family, kind: str, method: str) -> None:

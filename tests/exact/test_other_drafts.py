@@ -39,7 +39,7 @@ def with_vocabulary(family: Family, model: Any, size: int) -> Any:
     return copy
 
 
-@pytest.mark.pairwise
+@pytest.mark.pairwise("drafts")
 @every_family
 @methods
 @pytest.mark.parametrize("penalty", [1.0, 1.3])
@@ -60,6 +60,7 @@ def test_a_draft_that_knows_fewer_ids(family: Family, method: str, penalty: floa
     assert 0 < result.stats.accepted < result.stats.drafted
 
 
+@pytest.mark.pairwise("drafts")
 @every_family
 @methods
 def test_a_draft_that_knows_more_ids(family: Family, method: str) -> None:
@@ -91,6 +92,7 @@ def test_sampling_with_another_vocabulary(family: Family) -> None:
     assert result.stats.accepted > 0
 
 
+@pytest.mark.pairwise("drafts")
 @every_family
 @methods
 def test_a_draft_of_another_depth_and_width(family: Family, method: str) -> None:
@@ -112,6 +114,7 @@ def test_a_draft_of_another_depth_and_width(family: Family, method: str) -> None
     assert result.tokens == [row[:13] for row in reference(family, family.richest)]
 
 
+@pytest.mark.pairwise("drafts")
 @pytest.mark.parametrize(
     "family", [family for family in FAMILIES if family.name != "llava"], ids=str
 )
@@ -205,6 +208,7 @@ UNFIT: dict[str, Any] = {
 """Values that `generate` acts on; all other fields hold nonsense."""
 
 
+@pytest.mark.pairwise("drafts")
 @pytest.mark.parametrize("method", ["speculative", "specvlm", "tabed"])
 @every_family
 def test_a_draft_whose_generation_config_is_hostile(family: Family, method: str) -> None:

@@ -54,6 +54,7 @@ def answer(session: Session, given: Mapping[str, Any], options: Mapping[str, Any
     return [row.tokens for row in rows]
 
 
+@pytest.mark.pairwise("schedules")
 @every_family
 @every_schedule
 def test_ragged_batches_equal_stock_generate(family: Family, schedule: str) -> None:
@@ -64,6 +65,7 @@ def test_ragged_batches_equal_stock_generate(family: Family, schedule: str) -> N
     assert session.stats.emitted == 3 * NEW
 
 
+@pytest.mark.pairwise("schedules")
 @every_family
 @schedules
 def test_sampled_tokens_are_those_of_plain_decoding(family: Family, schedule: str) -> None:
@@ -107,6 +109,7 @@ def test_pruned_drafts(family: Family, pruner: str, kind: str, ratio: float) -> 
     assert session.stats.visual > session.stats.kept
 
 
+@pytest.mark.pairwise("schedules")
 @every_family
 @schedules
 def test_rows_that_end_early_and_late(family: Family, schedule: str) -> None:
@@ -119,6 +122,7 @@ def test_rows_that_end_early_and_late(family: Family, schedule: str) -> None:
     assert answer(session_of(family, link, SCHEDULES[schedule]()), given, options) == expected
 
 
+@pytest.mark.pairwise("schedules")
 @every_family
 @schedules
 def test_the_cache_of_the_worker_is_that_of_its_hypothesis(family: Family, schedule: str) -> None:
@@ -131,6 +135,7 @@ def test_the_cache_of_the_worker_is_that_of_its_hypothesis(family: Family, sched
             check_speculated_rows(link, family, (0, 1, 2))
 
 
+@pytest.mark.pairwise("schedules")
 @every_family
 @schedules
 def test_rows_that_join_and_leave(family: Family, schedule: str) -> None:

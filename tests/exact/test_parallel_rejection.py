@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import pytest
@@ -215,6 +216,12 @@ def said(session: Session, family: Family, options: Sequence[Mapping[str, Any]])
     return [row.tokens for row in rows]
 
 
+@cache
+def sampled(family: Family) -> list[list[int]]:
+    """What all three rows draw from the beginning together."""
+    return said(lockstep(family), family, [SAMPLED] * 3)
+
+
 @every_family
 @pytest.mark.parametrize("window", [1, 4])
 def test_equal_models_reject_nothing(family: Family, window: int) -> None:
@@ -247,7 +254,7 @@ def test_rows_depend_on_themselves_alone(family: Family) -> None:
 
 @every_family
 def test_rows_that_join_and_leave(family: Family) -> None:
-    expected = said(lockstep(family), family, [SAMPLED] * 3)
+    expected = sampled(family)
     for seed in range(3):
         session = lockstep(family, seed=seed)
         first = add(session, family, 1, SAMPLED)
@@ -266,7 +273,7 @@ def test_rows_that_join_and_leave(family: Family) -> None:
 @every_family
 def test_ends_inside_windows(family: Family) -> None:
     """An answer that ends is the beginning of the one that goes on."""
-    longer = said(lockstep(family), family, [SAMPLED] * 3)
+    longer = sampled(family)
     ends = [row[LONG // 2] for row in longer]
     shorter = said(lockstep(family), family, [{**SAMPLED, "eos_token_id": ends}] * 3)
     for row, whole in zip(shorter, longer, strict=True):

@@ -26,6 +26,7 @@ def attending(model: Any, name: str) -> Any:
     return other
 
 
+@pytest.mark.pairwise("placement")
 @every_family
 @pytest.mark.parametrize(
     ("ours", "theirs", "method"), [("eager", "sdpa", "eagle"), ("sdpa", "eager", "chain5")]
@@ -147,6 +148,7 @@ def quantized(family: Family) -> Any:
     return model
 
 
+@pytest.mark.pairwise("placement")
 @every_family
 @methods
 def test_quantized(family: Family, method: str) -> None:

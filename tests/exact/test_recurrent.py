@@ -40,7 +40,7 @@ LENGTHS = (12, 19, 15)
 
 
 def has_states(family: StockFamily) -> bool:
-    kinds = DynamicCache(config=model_of(family).config.get_text_config(decoder=True)).layers
+    kinds = DynamicCache(config=family.language).layers
     return any(isinstance(kind, LinearAttentionLayer) for kind in kinds)
 
 
@@ -98,12 +98,13 @@ def test_ragged_batches_with_chains(family: StockFamily, pictures: bool) -> None
 def test_one_row(family: StockFamily) -> None:
     """Passes over a single row take other paths than batches."""
     model, given = model_of(family), prompts(family, (19,), bool(family.tokens))
+    expected = stock(model, given, max_new_tokens=NEW)
     for length in (1, 3, 7):
         method = {"method": "speculative", "num_speculative_tokens": length}
         result = draftlens.generate(
             model, given, draft=draft_of(family), method=method, max_new_tokens=NEW
         )
-        assert result.tokens == stock(model, given, max_new_tokens=NEW)
+        assert result.tokens == expected
         assert 0 < result.stats.accepted < result.stats.drafted
 
 
@@ -249,17 +250,28 @@ def session_ahead(models: Models, link: ScriptedLink | None = None) -> Session:
     return Session(models.target, Plan(drafter), Clock(Stats()))
 
 
+@cache
+def joining(family: StockFamily) -> tuple[list[dict[str, Any]], list[list[int]]]:
+    """Calls that join a batch, and what stock answers to all of their rows."""
+    calls = [
+        prompts(family, LENGTHS, bool(family.tokens)),
+        prompts(family, (70,)),
+        prompts(family, (9, 11)),
+    ]
+    model = model_of(family)
+    return calls, [row for given in calls for row in stock(model, given, max_new_tokens=NEW)]
+
+
 @every_kind
 @pytest.mark.parametrize("ahead", [False, True], ids=["serial", "ahead"])
 def test_rows_that_join_and_leave(family: StockFamily, ahead: bool) -> None:
     """Also long prompts that are read in parts beside running rows."""
-    model, pictures = model_of(family), bool(family.tokens)
-    models = Models(Backbone.of(model), Backbone.of(draft_of(family)))
+    models = Models(Backbone.of(model_of(family)), Backbone.of(draft_of(family)))
     if ahead:
         session = session_ahead(models)
     else:
         session = Session(models.target, from_dict(CHAIN).plan(models), Clock(Stats()))
-    calls = [prompts(family, LENGTHS, pictures), prompts(family, (70,)), prompts(family, (9, 11))]
+    calls, answers = joining(family)
     rows: list[Any] = []
 
     def add(given: dict[str, Any]) -> None:
@@ -277,7 +289,6 @@ def test_rows_that_join_and_leave(family: StockFamily, ahead: bool) -> None:
     add(calls[2])
     for _ in chunks:
         pass
-    answers = [row for given in calls for row in stock(model, given, max_new_tokens=NEW)]
     assert [row.tokens for row in rows[1:]] == answers[1:]
     assert 2 < len(rows[0].tokens) < NEW
     assert answers[0][: len(rows[0].tokens)] == rows[0].tokens

@@ -39,7 +39,7 @@ def check_caches(session: Session) -> None:
         assert said[len(said) - len(pending) :] == list(pending)
 
 
-@pytest.mark.pairwise
+@pytest.mark.pairwise("streams")
 @every_family
 @pytest.mark.parametrize(
     ("method", "chunks"), [("chain5", 1), ("eagle", 4), ("odd", 7), ("chain5", 11)]
@@ -95,7 +95,7 @@ def test_a_stream_that_is_resumed(family: Family) -> None:
     assert heard == stream.result.tokens == rows
 
 
-@pytest.mark.pairwise
+@pytest.mark.pairwise("streams")
 @every_family
 @methods
 @pytest.mark.parametrize("rows", [(0,), (0, 1, 2)], ids=["one", "ragged"])

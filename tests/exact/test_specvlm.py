@@ -7,7 +7,7 @@ cache or batch.
 
 from __future__ import annotations
 
-import gc
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
@@ -55,7 +55,7 @@ WHOLLY = (("qwen2_5_vl", "video"), ("qwen3_vl", "mixed"), ("llava", "image"))
 """M-RoPE, deepstack and neither: where every pruner is tried."""
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
-itself = pytest.mark.parametrize("kv", SOURCES)
+itself = pytest.mark.parametrize("drafts", SOURCES)
 
 
 class Case(NamedTuple):
@@ -262,7 +262,7 @@ UV_CASES: tuple[tuple[float, dict[str, Any]], ...] = (
 """Prune ratio and options of pruner `uv`."""
 
 
-@pytest.mark.pairwise
+@pytest.mark.pairwise("drafts")
 @every_family
 @pytest.mark.parametrize("drafts", ["noisy", "prefill"])
 @pytest.mark.parametrize(("ratio", "options"), UV_CASES, ids=str)
@@ -314,23 +314,24 @@ def test_pruning_nothing_is_speculative_decoding(family: Family, pruner: str, tr
     assert plain.stats.visual == plain.stats.kept == 0
 
 
-@pytest.mark.pairwise
+@pytest.mark.pairwise("drafts")
 @every_family
 @itself
 @pytest.mark.parametrize("tree", TREES)
 def test_a_model_that_drafts_for_itself_and_sees_all_is_always_right(
-    family: Family, kv: str, tree: str
+    family: Family, drafts: str, tree: str
 ) -> None:
     """Every level of a tree is accepted; of the odd tree the likeliest draft token alone, which is
     a leaf."""
-    result = run(family, "images", kv, tree, prune_ratio=0)
+    result = run(family, "images", drafts, tree, prune_ratio=0)
     assert result.tokens == reference(family, "images")
     assert result.stats.mean_acceptance_length == {"chain5": 6, "eagle": 6, "odd": 2}[tree]
 
 
+@pytest.mark.pairwise("drafts")
 @every_family
 @itself
-def test_no_picture_is_left(family: Family, kv: str) -> None:
+def test_no_picture_is_left(family: Family, drafts: str) -> None:
     """Text alone is read again; gathered keys of text come from a pass that saw the pictures, and
     so remember them."""
     given = inputs(family, "image")
@@ -341,7 +342,10 @@ def test_no_picture_is_left(family: Family, kv: str) -> None:
     caches = []
     for pictures in (given, darker):
         stream = draftlens.stream(
-            target(family), pictures, method=method(kv, "chain5", prune_ratio=1), max_new_tokens=NEW
+            target(family),
+            pictures,
+            method=method(drafts, "chain5", prune_ratio=1),
+            max_new_tokens=NEW,
         )
         next(stream)
         stream.session.begin()
@@ -360,40 +364,46 @@ def test_no_picture_is_left(family: Family, kv: str) -> None:
             ]
         )
     same = all(torch.equal(one, other) for one, other in zip(*caches, strict=True))
-    assert same is (kv == "prefill")
-
-
-def weights() -> set[int]:
-    """Where all parameters lie that anybody holds."""
-    gc.collect()  # models of earlier tests may lie in cycles, and are freed at any time
-    return {thing.data_ptr() for thing in gc.get_objects() if type(thing) is torch.nn.Parameter}
+    assert same is (drafts == "prefill")
 
 
 @every_family
 @itself
-def test_drafting_for_itself_copies_no_weights(family: Family, kv: str) -> None:
-    """The drafter's model is the target."""
+def test_drafting_for_itself_copies_no_weights(
+    family: Family, drafts: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The drafter's model is the target, and no parameter is made."""
     model = target(family)
     given = inputs(family, family.richest)
-    before = weights()
-    stream = draftlens.stream(model, given, method=method(kv, "eagle"), max_new_tokens=5)
+    made: list[Any] = []
+    make = torch.nn.Parameter.__new__
+
+    def noticed(kind: Any, *args: Any, **kwargs: Any) -> Any:
+        made.append(args)
+        return make(kind, *args, **kwargs)
+
+    monkeypatch.setattr(torch.nn.Parameter, "__new__", noticed)
+    copy.deepcopy(next(model.parameters()))
+    assert len(made) == 1  # so a copy would be noticed
+    stream = draftlens.stream(model, given, method=method(drafts, "eagle"), max_new_tokens=5)
     stream.run()
     drafter: Any = stream.session.drafter
-    assert weights() == before
+    assert len(made) == 1
     assert drafter.rows.backbone is stream.session.target
     assert drafter.rows.backbone.model is model
 
 
+@pytest.mark.pairwise("drafts")
 @every_family
 @itself
-def test_forwards_of_a_model_that_drafts_for_itself(family: Family, kv: str) -> None:
+def test_forwards_of_a_model_that_drafts_for_itself(family: Family, drafts: str) -> None:
     """Gathering needs no second prefill; a prefill reads the kept tokens and no more."""
     widths: list[int] = []
 
     def count(module: Any, args: Any, kwargs: Any) -> None:
         widths.append(kwargs["inputs_embeds"].shape[1])
 
-    stream = open_stream(family, family.richest, kv, "chain5", prune_ratio=0.5)
+    stream = open_stream(family, family.richest, drafts, "chain5", prune_ratio=0.5)
     hook = stream.session.target.decoder.register_forward_pre_hook(count, with_kwargs=True)
     stats, session = stream.session.stats, stream.session
     drafter: Any = session.drafter
@@ -404,7 +414,7 @@ def test_forwards_of_a_model_that_drafts_for_itself(family: Family, kv: str) -> 
                 longest = max(session.prompt_lengths)
                 # `Backbone.encode` stops a forward where the language model would begin.
                 prefills = [longest, longest]
-                prefills += [max(drafter.rows.prompt_lengths)] if kv == "prefill" else []
+                prefills += [max(drafter.rows.prompt_lengths)] if drafts == "prefill" else []
     finally:
         hook.remove()
     assert widths[: len(prefills)] == prefills
@@ -412,7 +422,7 @@ def test_forwards_of_a_model_that_drafts_for_itself(family: Family, kv: str) -> 
     assert stats.target_forwards < sum(map(len, stream.result.tokens)) / 3
 
 
-@pytest.mark.pairwise
+@pytest.mark.pairwise("drafts")
 @every_family
 @pytest.mark.parametrize("drafts", ["noisy", "prefill"])
 @torch.no_grad()
@@ -449,6 +459,7 @@ def started(family: Family, kind: str, drafts: str, **given: Any) -> Session:
     return session
 
 
+@pytest.mark.pairwise("drafts")
 @every_family
 @pytest.mark.parametrize("drafts", ["prefill", "gather", "sparse", "noisy"])
 def test_the_targets_cache_is_left_alone(family: Family, drafts: str) -> None:
@@ -463,19 +474,20 @@ def test_the_targets_cache_is_left_alone(family: Family, drafts: str) -> None:
         assert torch.equal(values, layer.values)
 
 
+@pytest.mark.pairwise("drafts")
 @every_family
-@pytest.mark.parametrize("kv", ["gather", "sparse"])
+@pytest.mark.parametrize("drafts", ["gather", "sparse"])
 def test_gathered_keys_are_the_targets(
-    family: Family, kv: str, kept: list[list[list[int]]]
+    family: Family, drafts: str, kept: list[list[list[int]]]
 ) -> None:
     """Layer by layer and row by row; under `sparse` each layer takes tokens of its own."""
-    session = started(family, family.richest, kv, prune_ratio=0.6)
+    session = started(family, family.richest, drafts, prune_ratio=0.6)
     session.begin()
     drafter: Any = session.drafter
     many = len(session.cache.layers)
     assert len(drafter.rows.cache.layers) == many > 1
-    choices = kept[1:] if kv == "sparse" else kept * many
-    assert (choices[0] != choices[1]) is (kv == "sparse")
+    choices = kept[1:] if drafts == "sparse" else kept * many
+    assert (choices[0] != choices[1]) is (drafts == "sparse")
     for ours, theirs, rows in zip(
         drafter.rows.cache.layers, session.cache.layers, choices, strict=True
     ):
@@ -519,6 +531,7 @@ def test_the_probe_changes_nothing(family: Family, kind: str) -> None:
     assert cache.lengths == prompt.lengths
 
 
+@pytest.mark.pairwise("drafts")
 @every_family
 @pytest.mark.parametrize(
     ("drafts", "tree"), [("noisy", "eagle"), ("prefill", "chain5"), ("gather", "odd")]
@@ -544,12 +557,13 @@ def test_coupled_sampling(family: Family, drafts: str, tree: str) -> None:
     assert 0 < result.stats.accepted < result.stats.drafted
 
 
+@pytest.mark.pairwise("drafts")
 @every_family
 @itself
-def test_rejection_sampling_with_itself_rejects_nothing(family: Family, kv: str) -> None:
+def test_rejection_sampling_with_itself_rejects_nothing(family: Family, drafts: str) -> None:
     """With nothing pruned the draft has the target's probabilities."""
     options = {"prune_ratio": 0, "sampling_rule": "rejection", "do_sample": True, "seed": 3}
-    result = run(family, family.richest, kv, "chain5", **options)
+    result = run(family, family.richest, drafts, "chain5", **options)
     assert result.stats.accepted == result.stats.drafted
 
 
@@ -571,7 +585,7 @@ def test_rows_end_at_different_times(name: str, drafts: str, tree: str) -> None:
 
 @pytest.mark.parametrize("name", ["llava_next", "qwen2_vl"])
 @itself
-def test_the_end_lies_inside_an_accepted_run(name: str, kv: str) -> None:
+def test_the_end_lies_inside_an_accepted_run(name: str, drafts: str) -> None:
     """What was drafted right after an end-of-sequence token, or after the last token allowed, is
     not said."""
     family = BY_NAME[name]
@@ -583,7 +597,7 @@ def test_the_end_lies_inside_an_accepted_run(name: str, kv: str) -> None:
         if i % 6 in (2, 3, 4) and i > 6 and token not in rows[0][:i]
     )
     eos = rows[0][middle]
-    result = run(family, family.richest, kv, "chain5", prune_ratio=0, eos_token_id=eos)
+    result = run(family, family.richest, drafts, "chain5", prune_ratio=0, eos_token_id=eos)
     expected = stock(
         target(family), inputs(family, family.richest), max_new_tokens=NEW, eos_token_id=eos
     )
@@ -591,7 +605,7 @@ def test_the_end_lies_inside_an_accepted_run(name: str, kv: str) -> None:
     assert result.tokens[0] == rows[0][: middle + 1]
     assert result.from_draft[0][middle - 1 :] == [True, True]
     for most in (1, 2, 4, 9):
-        result = run(family, family.richest, kv, "eagle", prune_ratio=0, max_new_tokens=most)
+        result = run(family, family.richest, drafts, "eagle", prune_ratio=0, max_new_tokens=most)
         assert result.tokens == [row[:most] for row in rows]
         assert result.stats.target_forwards == -(-(most - 1) // 6)
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from recipes.pair.models import build_processor
-from recipes.pair.tokenizer import build_tokenizer
-
 
 @pytest.fixture(scope="session")
 def fresh_processor() -> Any:
+    from recipes.pair.models import build_processor
+    from recipes.pair.tokenizer import build_tokenizer
+
     return build_processor(build_tokenizer())

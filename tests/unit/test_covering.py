@@ -24,3 +24,15 @@ def test_any_two_values_meet_in_far_fewer_rows() -> None:
 def test_two_parameters_or_one_run_whole() -> None:
     rows = [{"family": family, "kind": kind} for family in "abc" for kind in "01"]
     assert covering(rows) == set(range(6))
+
+
+def test_tests_that_have_parameters_in_common_share_their_pairs() -> None:
+    """Each of them meets every value, and any two values meet in one of them."""
+    names = ("", "family", "method")
+    rows = [dict(zip(names, row, strict=True)) for row in product("st", "abcdefgh", "uvwxyz")]
+    chosen = [rows[number] for number in covering(rows)]
+    pairs, left = (
+        {pair for row in some for pair in combinations(row.items(), 2)} for some in (rows, chosen)
+    )
+    assert left == pairs
+    assert len(chosen) == 48 == len(rows) / 2

@@ -34,10 +34,11 @@ ENGINES = ("passes/openvino.py", "passes/inductor")
 ANSWERS = """
 import importlib, os, pkgutil, sys
 from importlib.metadata import entry_points
-import av, pikepdf, pypdfium2, rich.console, typer
+import av, fastapi, pikepdf, prometheus_client, pypdfium2, rich.console, typer, uvicorn
 import torch, torchvision, transformers.generation, transformers.modeling_utils
 from PIL import Image
 from transformers import LlavaOnevisionForConditionalGeneration, LlavaOnevisionProcessor
+from transformers import Qwen2ForCausalLM, SiglipVisionModel
 
 torch.set_num_threads(1)
 
@@ -98,7 +99,8 @@ REGISTRIES = (
 def without(folder: str, place: Path) -> Path:
     """A folder with a copy of the package that lacks a paper, or an engine of passes."""
     copy = place / "draftlens"
-    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("embedded", "__pycache__"))
+    # With the bytecode, which goes with the times and sizes of files that are not changed below.
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("embedded"))
     (copy / "embedded").symlink_to(PACKAGE / "embedded")
     gone = (folder, *PAPERS.get(folder, ()))
     for path in gone:
