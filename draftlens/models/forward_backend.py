@@ -23,13 +23,11 @@ class Passes:
         quantization: of its weights, which the model does not have; empty for the model's own.
         rounding: what of a target these passes round, in words for `Result.approximate`; the answer
             is that of the rounded model.
-        is_only: whether nothing else can compute passes of the model, whose weights these are.
     """
 
     engine: Any = None
     quantization: str = ""
     rounding: tuple[str, ...] = ()
-    is_only: bool = False
 
     @property
     def label(self) -> str:

@@ -141,13 +141,16 @@ def rounded_layer(model: nn.Module, name: str) -> RoundedLinear | None:
     return module if isinstance(module, RoundedLinear) and leaf == "weight" else None
 
 
-def release(model: nn.Module) -> bool:
-    """Free what rounded layers hold, which can compute nothing afterwards. False if a model has no
-    such layers."""
-    layers = [each for each in model.modules() if isinstance(each, RoundedLinear)]
-    for layer in layers:
-        layer.integers = layer.scales = None
-    return bool(layers)
+def release(model: nn.Module) -> None:
+    """Free what rounded layers hold, which can compute nothing afterwards."""
+    for layer in model.modules():
+        if isinstance(layer, RoundedLinear):
+            layer.integers = layer.scales = None
+
+
+def is_released(model: nn.Module) -> bool:
+    layers = (each for each in model.modules() if isinstance(each, RoundedLinear))
+    return any(layer.integers is None for layer in layers)
 
 
 @contextmanager

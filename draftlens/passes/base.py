@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
-from draftlens.core.errors import ConfigError, UnsupportedModelError
+from draftlens.core.errors import ConfigError
 from draftlens.core.locks import ForkLock
 from draftlens.core.names import AUTO, UNQUANTIZED
 from draftlens.core.options import Registry, shown
@@ -210,8 +210,8 @@ def attach(
             _weights().attach_rounded(backbone, compile, str(quantization))
             continue
         passes = backbone.passes
-        if passes.is_only and not stays:
-            raise UnsupportedModelError(f"{backbone.name} has rounded weights alone: load it again")
+        if passes.rounding and not stays:
+            _weights().check_weights(backbone)
         if stays and (passes.rounding or not (is_target and passes.quantization)):
             continue
         weights = UNQUANTIZED if is_target else draft_quantization

@@ -213,8 +213,8 @@ class OpenVinoPasses(SplitPasses):
         if graph is None:
             self.is_stored = False
             self._start_graph(backbone, axes, *_new_graph(backbone, axes, file, self.is_ordered))
-        if self.is_ordered and release(backbone.model):
-            self.is_only = True
+        if self.is_ordered:
+            release(backbone.model)
             self.accept_weights(backbone.model)
 
     def check(self, backbone: Backbone, axes: tuple[int, ...], run: Forward) -> None:

@@ -11,6 +11,7 @@ from draftlens.core.names import AUTO, UNQUANTIZED
 from draftlens.core.options import shown
 from draftlens.models.adapter import Backbone
 from draftlens.models.forward_backend import EAGER, Passes
+from draftlens.models.rounded_weights import is_released
 from draftlens.passes.base import PASSES, Compile, PassEngine, made_passes, name_of, preferred
 
 
@@ -41,6 +42,12 @@ def check_quantization(
     for name in preferred() if compile == AUTO else [name_of(compile)]:
         if quantization in PASSES[name].quantizations and (missing := PASSES[name]().missing):
             raise ConfigError(f"{quantization} passes need {missing}")
+
+
+def check_weights(backbone: Backbone) -> None:
+    """Raise `UnsupportedModelError` if rounded passes have the only weights of a model."""
+    if is_released(backbone.model):
+        raise UnsupportedModelError(f"{backbone.name} has rounded weights alone: load it again")
 
 
 def rounding_engine(compile: Compile, quantization: str) -> PassEngine:
