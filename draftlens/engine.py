@@ -143,8 +143,8 @@ class Engine:
                 `"none"` those of its model. None is `"int8"` with mode `"auto"` where the processor
                 multiplies 8-bit integers, else `"none"`.
             quantization: of the target, whose answers become those of the rounded model: `"int8"`
-                for 8-bit weights and activations, `"int8-weights"` for 8-bit weights only. What is
-                rounded is named in `Result.approximate`.
+                and `"int4"` for 8- or 4-bit weights and 8-bit activations, `"int8-weights"` and
+                `"int4-weights"` for weights only. What is rounded is named in `Result.approximate`.
             keeps: whether models that another engine has had keep what computes their passes.
 
         Raises:

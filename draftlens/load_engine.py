@@ -88,8 +88,9 @@ def load(
             is kept in the user's cache folder, or another name of `passes.PASSES`. Where the engine
             has 8-bit weights, `draft_quantization="int8"` gives them to the draft's passes, and
             `"auto"` does so where that is faster, unless it is `"none"`; they change no answer.
-            `quantization="int8"` or `"int8-weights"` gives them to the target's passes, which
-            then answers as the rounded model does (`Engine.compile`).
+            `quantization="int8"`, `"int4"`, `"int8-weights"` or `"int4-weights"` rounds the weights
+            of the target while they are read; it then answers as the rounded model does
+            (`Engine.compile`).
         prompt_cache: a bound in bytes, such as ``"4GB"``, on what is kept of prompts (keys and
             values of both models, features of media), so that a later prompt with the same
             beginning is read from where it differs; or a `PromptCache` that engines share. None

@@ -2,7 +2,7 @@
 
 Every forward is a real one of layers of Qwen2.5 1.5B and 0.5B in LLaVA-OneVision's architecture, so
 times are real. What the draft prefers is replaced (`replayed_draft.py`). Passes run by the modules,
-by OpenVINO, and by OpenVINO with 8-bit weights of the draft, in turn.
+by OpenVINO, with 8-bit weights of the draft, and with 8- and 4-bit weights of the target, in turn.
 """
 
 from __future__ import annotations
@@ -51,7 +51,16 @@ ENGINES: Mapping[str, Mapping[str, Any]] = {
     "modules": {"compile": False},
     "OpenVINO": {"compile": "openvino"},
     "OpenVINO, 8-bit draft": {"compile": "openvino", "draft_quantization": "int8"},
+    **{
+        f"OpenVINO, {kind} target, 8-bit draft": {
+            "compile": "openvino",
+            "draft_quantization": "int8",
+            "quantization": kind,
+        }
+        for kind in ("int8", "int4")
+    },
 }
+"""The last two have another target, whose answers are compared with its own plain decoding."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +94,6 @@ def measure_shapes(report: Callable[[str], None]) -> ShapeReport:
     runs: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
     for number, prompt in enumerate(PROMPTS):
         stock = run_stock(target, inputs, max_new_tokens=NEW_TOKENS)
-        answer = stock.tokens[0]
         runs[prompt] = {STOCK: {STOCK: {"e2e": stock.e2e, "decode": stock.decode, "tau": 1.0}}}
         texts = [
             recorded_text(NEW_TOKENS, recorded_depths("float32", prompt), seed)
@@ -93,6 +101,9 @@ def measure_shapes(report: Callable[[str], None]) -> ShapeReport:
         ]
         for name, options in ENGINES.items():
             attach([target, draft], **options)
+            answer = stock.tokens[0]
+            if target.passes.rounding:
+                answer = _plain(target, inputs)
             runs[prompt][name] = _measure_prompt(target, draft, inputs, texts, answer)
             report(f"{prompt}, {name}: {runs[prompt][name]}")
     return ShapeReport(calibration_seconds, curves, runs)
@@ -109,6 +120,12 @@ def _measure_curves(
         curves[name] = [curve.to_dict() for curve in found]
         report(f"{name}: {curves[name]}")
     return curves
+
+
+def _plain(target: Backbone, inputs: Mapping[str, Tensor]) -> list[int]:
+    options = {"max_new_tokens": NEW_TOKENS}
+    result = Stream(target, None, Request(inputs, method="plain", options=options)).run()
+    return result.tokens[0]
 
 
 def _measure_prompt(

@@ -1,5 +1,5 @@
-"""Targets with 8-bit weights by OpenVINO: passes, plain decoding, and the distance of the rounded
-model from the float32 one.
+"""Targets with 8- and 4-bit weights by OpenVINO: passes, plain decoding, and the distance of the
+rounded model from the float32 one.
 
 The models of `rows` have the layers of a real one and random weights. The distances are those of
 the embedded target, at every token of its own answers.
@@ -38,6 +38,8 @@ NAMES = {
     "openvino": "OpenVINO float32",
     "int8": "int8",
     "int8-weights": "int8-weights",
+    "int4": "int4",
+    "int4-weights": "int4-weights",
 }
 WIDTHS = (1, 2, 4, 6, 9, 26)
 TOKENS = 17
@@ -56,7 +58,7 @@ def engines_of(backbone: Backbone) -> dict[str, Passes]:
     """Passes of a model by name."""
     engines: dict[str, Passes] = {"modules": EAGER}
     for name in list(NAMES)[1:]:
-        quantization = name if name.startswith("int8") else None
+        quantization = name if name.startswith("int") else None
         attach([backbone], "openvino", quantization=quantization)
         engines[name] = backbone.passes
     return engines
@@ -187,7 +189,7 @@ def page(report: Report) -> list[str]:
 BENCHMARK = Benchmark(
     "compiled_quantized",
     __doc__,
-    "Targets with 8-bit weights",
+    "Targets with 8- and 4-bit weights",
     measure,
     page,
     {"--repeats": 9, "--layers": 24, "--size": "0.5B"},
