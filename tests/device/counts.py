@@ -16,7 +16,11 @@ import torch
 import draftlens
 
 LIBRARY = str(Path(draftlens.__file__).parent)
-ELSEWHERE = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+HERE = Path(__file__).parent
+ELSEWHERE = (
+    str(Path(torch.__file__).parent),
+    *(str(HERE / f"{name}.py") for name in ("counts", "machine", "runtime", "streams")),
+)
 """Files that are no cause of a wait."""
 
 _IN_MODULES = threading.local()
@@ -62,6 +66,11 @@ class Counts:
         self.read_bytes += read
         self.written_bytes += written
 
+    @property
+    def own_waits(self) -> int:
+        """Waits in lines of the library itself, without those of models and processors."""
+        return sum(number for line, number in self.waits.items() if " for " not in line)
+
     def waited(self, name: str) -> None:
         self.waits[f"{name} at {cause()}"] += 1
 
@@ -87,17 +96,19 @@ class Counts:
 
 
 def cause() -> str:
-    """The innermost line of the library that is running, or else of another package."""
+    """The innermost line of Python outside of torch that is running: of the library, or of another
+    package with the line of the library that called it."""
     frame: Any = sys._getframe(1)
-    other = "?"
+    other = ""
     while frame is not None:
         file = frame.f_code.co_filename
         if file.startswith(LIBRARY):
-            return f"{Path(file).relative_to(LIBRARY)}:{frame.f_lineno}"
-        if other == "?" and not file.startswith(ELSEWHERE):
+            line = f"{Path(file).relative_to(LIBRARY)}:{frame.f_lineno}"
+            return f"{other} for {line}" if other else line
+        if not other and not file.startswith(ELSEWHERE):
             other = f"{Path(file).name}:{frame.f_lineno}"
         frame = frame.f_back
-    return other
+    return f"{other} for a caller"
 
 
 @dataclass(frozen=True)

@@ -368,13 +368,12 @@ class _Call:
         machine.counts.transfers[f"{source.device} to {target}"] += source.nbytes
         if not isinstance(source, DeviceTensor):
             machine.check_arrived(source, "copy")
-        if source.device.type == target.type == "cuda":
+        if source.device.type == target.type:
             self._between(source.device, target)
+            return self._copied(result, target)
         self._order(self.there, self.written)
         placed = self._copied(result, target)
         seen = dict(current_stream(self.place).seen)
-        if source.device.type == target.type:
-            return placed
         if not non_blocking:
             HOST.wait(f"copy to {target.type}", seen)
         elif target.type == "cpu":
@@ -383,9 +382,11 @@ class _Call:
 
     def _between(self, source: torch.device, target: torch.device) -> None:
         """The streams of both devices wait for each other around the copy, as in PyTorch."""
-        one, other = current_stream(source), current_stream(target)
-        one.wait_stream(other)
-        other.wait_stream(one)
+        current_stream(source).wait_stream(current_stream(target))
+        self.place = source
+        self._order(self.there, self.written)
+        self.place = target
+        current_stream(target).wait_stream(current_stream(source))
 
     def _copied(self, result: Any, target: torch.device) -> Any:
         if self.operator.name == "copy_":
