@@ -46,16 +46,23 @@ def simulated(visible: bool = False) -> Iterator[Simulation]:
             outlive the context.
     """
     torch._C._ensureCUDADeviceGuardSet()  # type: ignore[attr-defined]
-    lifts = torch._C._only_lift_cpu_tensors()
     MACHINE.reset()
-    try:
-        torch._C._set_only_lift_cpu_tensors(True)
-        with _patched(visible), DeviceMode():
-            yield Simulation()
-    finally:
-        torch._C._set_only_lift_cpu_tensors(lifts)
+    with _patched(visible), _devices_of_thread():
+        yield Simulation()
     if MACHINE.errors:
         raise AssertionError("\n".join(MACHINE.errors))
+
+
+@contextmanager
+def _devices_of_thread() -> Iterator[None]:
+    """Entered by each thread for itself."""
+    lifts = torch._C._only_lift_cpu_tensors()
+    torch._C._set_only_lift_cpu_tensors(True)  # `torch.tensor` makes its data on the CPU
+    try:
+        with DeviceMode():
+            yield
+    finally:
+        torch._C._set_only_lift_cpu_tensors(lifts)
 
 
 @contextmanager
@@ -185,7 +192,7 @@ def _with_items(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 def _in_mode(run: Callable[..., None]) -> Callable[..., None]:
     def running(thread: threading.Thread) -> None:
-        with DeviceMode():
+        with _devices_of_thread():
             run(thread)
 
     return running
