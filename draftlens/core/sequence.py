@@ -20,7 +20,7 @@ from transformers.generation.stopping_criteria import (
 
 from draftlens.core.repetition import LoopCriterion
 from draftlens.core.sampling import SEED_MASK, NodeHistories, SamplingRule, generator_of
-from draftlens.core.tree import ROOT, Topology, path_to
+from draftlens.core.tree import ROOT, Topology, path_to, upload
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,29 +204,36 @@ class Batch:
         return any(rule.rejects for rule in self.rules)
 
     @cached_property
+    def samples(self) -> bool:
+        return any(rule.do_sample for rule in self.rules)
+
+    @cached_property
     def is_greedy(self) -> bool:
         """Whether every row takes the argmax of the unprocessed logits."""
-        return not any(rule.do_sample or rule.processors for rule in self.rules)
+        return not self.samples and not any(rule.processors for rule in self.rules)
 
     def roots(self, device: torch.device) -> Tensor:
         """Last emitted tokens, the roots of the next draft trees, int64 ``[B, 1]``."""
-        return self._roots.to(device)
+        return self._table(device)[0]
 
     def steps(self, device: torch.device) -> Tensor:
         """Index in its answer of the token that each row chooses next, int64 ``[B, 1]``."""
-        return self._steps.to(device)
-
-    @cached_property
-    def _roots(self) -> Tensor:
-        return torch.tensor([[h.last_token] for h in self.histories])
-
-    @cached_property
-    def _steps(self) -> Tensor:
-        return torch.tensor([[h.length] for h in self.histories])
+        return self._table(device)[1]
 
     def seeds(self, device: torch.device) -> Tensor:
         """Seeds of the rows' noise, int64 ``[B]``."""
-        return torch.tensor([h.seed for h in self.histories], device=device)
+        return self._table(device)[2, :, 0]
+
+    @cached_property
+    def _tables(self) -> dict[torch.device, Tensor]:
+        return {}
+
+    def _table(self, device: torch.device) -> Tensor:
+        """Roots, steps and seeds, int64 ``[3, B, 1]``, of one copy to the device."""
+        if device not in self._tables:
+            rows = [(h.last_token if h.length else 0, h.length, h.seed) for h in self.histories]
+            self._tables[device] = upload(rows, device).t()[..., None]
+        return self._tables[device]
 
     def process(
         self,
@@ -257,7 +264,7 @@ class Batch:
     def ranking(self, scores: Tensor, steps: Tensor) -> Tensor:
         """`SamplingRule.ranking` of processed scores ``[B, M, V]``; `steps` is the index in its
         answer of the token chosen at each node, int64 ``[B, M]``."""
-        if not any(rule.do_sample for rule in self.rules):
+        if not self.samples:
             return scores
         seeds = self.seeds(steps.device)
         if len(self.rules) == 1:

@@ -68,7 +68,9 @@ class Acceptance:
         if self.tolerance < 1:
             verdict = tolerant(tree, scores, self.tolerance, [row.stopping.eos for row in rows])
             return replace(verdict, scores=scores)
-        steps = batch.steps(scores.device) + batch_depths(tree.topologies, scores.device)
+        steps = batch.steps(scores.device)
+        if batch.samples:
+            steps = steps + batch_depths(tree.topologies, scores.device)
         if not batch.rejects:
             return replace(match(tree, batch.ranking(scores, steps)), scores=scores)
         generators = [None if row.finished else row.generator for row in rows]

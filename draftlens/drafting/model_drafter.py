@@ -228,7 +228,8 @@ class TreeDrafter:
     def _catch_up(self, batch: Batch) -> Tensor:
         """Logits after each row's last token, ``[B, 1, V]``."""
         logits = self.rows.catch_up(batch.steps(self.rows.device))
-        self._agreement = (0, 0) if logits.shape[1] == 1 else _agreement(logits, self.rows.pending)
+        if self.controller is not None:  # which waits for a GPU
+            self._agreement = _agreement(logits, self.rows.pending)
         return self.rows.last(logits)
 
     def _process(self, logits: Tensor, nodes: Nodes) -> Tensor:
@@ -262,16 +263,17 @@ class TreeDrafter:
         self, topology: Topology, batch: Batch, logits: Tensor, goes_on: GoesOn | None
     ) -> DraftTree:
         device = logits.device
-        first_step = batch.steps(device)
+        steps = batch.steps(device) + trees.depths(trees.chain(topology.depth), device)
         tokens = torch.empty(len(batch), len(topology), dtype=torch.long, device=device)
         probs: list[Tensor] = []
         parents = [ROOT]
-        for depth, level in enumerate(levels(topology)):
+        for depth, level in enumerate(levels(topology, device)):
             scores = self._process(logits, Nodes(batch, topology, tokens, parents))
             if batch.rejects:
                 probs.append(torch.softmax(scores.double(), -1))
-            steps = (first_step + depth).expand(-1, scores.shape[1])
-            children = draw_children(batch, scores, level.most_siblings, steps)
+            step = steps[:, depth : depth + 1]
+            at_nodes = step.expand(-1, scores.shape[1])
+            children = draw_children(batch, scores, level.most_siblings, at_nodes)
             tokens[:, level.nodes] = level.tokens(children)
             if goes_on is not None and not goes_on(_probabilities(scores[:, 0], children[:, 0])):
                 topology = trees.cut(topology, depth + 1)
@@ -279,7 +281,7 @@ class TreeDrafter:
                 break
             if level.expanded:
                 parents = [level.nodes.start + node for node in level.expanded]
-                logits = self._expand(level.expanded_tokens(tokens), first_step + depth, level)
+                logits = self._expand(level.expanded_tokens(tokens), step, level)
         return DraftTree.uniform(topology, tokens, torch.cat(probs, 1) if probs else None)
 
     def _propose_controlled(
@@ -443,6 +445,8 @@ def _agreement(logits: Tensor, tokens: list[list[int]]) -> tuple[int, int]:
     """How many tokens of a forward its own logits ``[B, T, V]`` choose, and how many not. A row's
     tokens may be followed by fillers."""
     hits = misses = 0
+    if logits.shape[1] == 1:
+        return 0, 0
     choices = logits[:, :-1].argmax(-1).tolist()
     for row_choices, row_tokens in zip(choices, tokens, strict=True):
         for choice, token in zip(row_choices, row_tokens[1:], strict=False):

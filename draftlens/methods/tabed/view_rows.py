@@ -200,14 +200,11 @@ class ViewRows(DraftRows):
         append_slots(self.cache, cache, [slots] * len(cache.stores))
         return cache
 
-    def _forward(
-        self, tokens: Tensor, indices: Tensor, prefix: list[int], window: Tensor | None
-    ) -> Tensor:
+    def _forward(self, tokens: Tensor, indices: Tensor, mask: Tensor | None) -> Tensor:
         """Forward tokens in all views that are awake; logits ``[B, a, T, V]``."""
         assert self.cache is not None
         num_views = len(self.awake)
         num_rows, num_tokens = tokens.shape
-        mask = None if window is None else self._mask(prefix, window)
         by_view = [self._next_positions[view] + indices for view in self.awake]
         positions = by_view[0]
         packed = tokens
