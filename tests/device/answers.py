@@ -9,13 +9,14 @@ from typing import Any
 
 from device.counts import Round, rounds_of
 from device.machine import MACHINE
-from device.runtime import copied, moved
+from device.runtime import copied
 from families import FAMILIES, inputs
 from stock import draft, target
 
 from draftlens.request import Request, open_call
 
 NEW = 28
+NEVER = 3
 METHODS: Mapping[str, Any] = {
     "plain": "plain",
     "chain": {"num_speculative_tokens": 4},
@@ -36,13 +37,17 @@ FAMILY = next(family for family in FAMILIES if family.name == "qwen2_5_vl")
 
 @cache
 def pair(device: str = "cuda:0", kind: str = "noisy") -> tuple[Any, Any]:
-    """Qwen2.5-VL of two layers, and a draft that agrees with it in part."""
-    return copied(target(FAMILY), device), copied(draft(FAMILY, kind), device)
+    """Qwen2.5-VL of two layers, and a draft that agrees with it in part. Their answers end at a
+    token that neither says."""
+    models = copied(target(FAMILY), device), copied(draft(FAMILY, kind), device)
+    for model in models:
+        model.generation_config.eos_token_id = NEVER
+    return models
 
 
-def given(rows: int, device: str = "cuda:0") -> dict[str, Any]:
-    """The prompts of one picture each, of different lengths."""
-    return moved(inputs(FAMILY, "image", (0, 1, 2, 0)[:rows]), device)
+def given(rows: int) -> dict[str, Any]:
+    """The prompts of one picture each, of different lengths, where processors leave them."""
+    return inputs(FAMILY, "image", (0, 1, 2, 0)[:rows])
 
 
 def counted(
@@ -60,6 +65,7 @@ def counted(
         prompt.launches + prepared.launches.total(),
         prompt.outside + prepared.outside.total(),
         prompt.waits + prepared.waits.total(),
+        prompt.own_waits + prepared.own_waits,
         prompt.counts,
     )
     prompt.counts.waits.update(prepared.waits)
@@ -82,5 +88,7 @@ def steady(rounds: Sequence[Round]) -> dict[str, int]:
         "launches": median_low([each.launches for each in middle]),
         "outside": max(each.outside for each in middle),
         "waits": max(each.waits for each in middle),
-        "prompt waits": rounds[0].waits + rounds[1].waits - min(each.waits for each in middle),
+        "prompt waits": rounds[0].own_waits
+        + rounds[1].own_waits
+        - min(each.own_waits for each in middle),
     }

@@ -118,6 +118,7 @@ class Round:
     launches: int
     outside: int
     waits: int
+    own_waits: int  # of lines of the library, not of the models
     counts: Counts
 
 
@@ -128,6 +129,8 @@ def rounds_of(counts: Counts, chunks: Iterable[Any]) -> list[Round]:
         moments.append(counts.copy())
     spans = [after.since(before) for before, after in pairwise(moments)]
     return [
-        Round(span.launches.total(), span.outside.total(), span.waits.total(), span)
+        Round(
+            span.launches.total(), span.outside.total(), span.waits.total(), span.own_waits, span
+        )
         for span in spans
     ]
