@@ -10,13 +10,13 @@ from typing import Any
 from device.counts import Round, rounds_of
 from device.machine import MACHINE
 from device.runtime import copied
-from families import FAMILIES, inputs
+from families import FAMILIES, inputs, tokenizer
 from stock import draft, target
 
 from draftlens.request import Request, open_call
 
 NEW = 28
-NEVER = 3
+NEVER = tokenizer().pad_token_id
 METHODS: Mapping[str, Any] = {
     "plain": "plain",
     "chain": {"num_speculative_tokens": 4},
