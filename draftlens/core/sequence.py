@@ -187,6 +187,7 @@ class StoppingRules:
 @dataclass(frozen=True, eq=False)
 class Batch:
     histories: tuple[History, ...]
+    _tables: dict[torch.device, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.histories)
@@ -204,13 +205,9 @@ class Batch:
         return any(rule.rejects for rule in self.rules)
 
     @cached_property
-    def samples(self) -> bool:
-        return any(rule.do_sample for rule in self.rules)
-
-    @cached_property
     def is_greedy(self) -> bool:
         """Whether every row takes the argmax of the unprocessed logits."""
-        return not self.samples and not any(rule.processors for rule in self.rules)
+        return not any(rule.do_sample or rule.processors for rule in self.rules)
 
     def roots(self, device: torch.device) -> Tensor:
         """Last emitted tokens, the roots of the next draft trees, int64 ``[B, 1]``."""
@@ -223,10 +220,6 @@ class Batch:
     def seeds(self, device: torch.device) -> Tensor:
         """Seeds of the rows' noise, int64 ``[B]``."""
         return self._table(device)[2, :, 0]
-
-    @cached_property
-    def _tables(self) -> dict[torch.device, Tensor]:
-        return {}
 
     def _table(self, device: torch.device) -> Tensor:
         """Roots, steps and seeds, int64 ``[3, B, 1]``, of one copy to the device."""
@@ -264,7 +257,7 @@ class Batch:
     def ranking(self, scores: Tensor, steps: Tensor) -> Tensor:
         """`SamplingRule.ranking` of processed scores ``[B, M, V]``; `steps` is the index in its
         answer of the token chosen at each node, int64 ``[B, M]``."""
-        if not self.samples:
+        if not any(rule.do_sample for rule in self.rules):
             return scores
         seeds = self.seeds(steps.device)
         if len(self.rules) == 1:

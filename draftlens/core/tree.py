@@ -130,12 +130,6 @@ def upload(values: Any, device: torch.device) -> Tensor:
 
 
 # Tables that are kept are copied while the host waits, so that any stream may read them later.
-@lru_cache(maxsize=16)
-def causal(width: int, device: torch.device) -> Tensor:
-    """Which of W tokens in a row each of them attends to: bool ``[W, W]``."""
-    return torch.ones(width, width, dtype=torch.bool).tril().to(device)
-
-
 @lru_cache
 def ancestors(topology: Topology, device: torch.device | None = None) -> Tensor:
     """True for a token itself and for its ancestors: bool ``[N+1, N+1]``, root first."""
@@ -185,8 +179,7 @@ def attention_mask(prefix: Sequence[int], window: Tensor) -> Tensor | None:
     that each new token attends to. None where every token attends to everything, for which
     attention kernels have a faster path.
     """
-    num_rows = len(prefix)
-    longest = max(prefix)
+    num_rows, longest = len(prefix), max(prefix)
     num_tokens, width = window.shape[-2:]
     windows = window if window.ndim == 2 else window[:, None]
     if min(prefix) == longest:

@@ -68,9 +68,7 @@ class Acceptance:
         if self.tolerance < 1:
             verdict = tolerant(tree, scores, self.tolerance, [row.stopping.eos for row in rows])
             return replace(verdict, scores=scores)
-        steps = batch.steps(scores.device)
-        if batch.samples:
-            steps = steps + batch_depths(tree.topologies, scores.device)
+        steps = batch.steps(scores.device) + batch_depths(tree.topologies, scores.device)
         if not batch.rejects:
             return replace(match(tree, batch.ranking(scores, steps)), scores=scores)
         generators = [None if row.finished else row.generator for row in rows]
@@ -205,7 +203,7 @@ def draw_children(batch: Batch, scores: Tensor, most: int, steps: Tensor) -> Ten
     target verifies those of one node at most, so no noise is used twice.
 
     `scores` are processed, ``[B, M, V]``; `steps` are the indices in the answers of the tokens to
-    draft, int64 ``[B, M]``.
+    draft, int64 ``[B, M]`` or ``[B, 1]``.
     """
     ranking = batch.ranking(scores, steps)
     if batch.rejects:

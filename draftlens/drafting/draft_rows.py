@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -144,7 +145,7 @@ def likeliest(
         return torch.cat([first, later_tokens], 1)
     tokens = [first]
     positions = positions + trees.depths(trees.chain(count - 2), positions.device)
-    for step in positions.split(1, -1):
+    for step in positions.chunk(count - 1, -1):
         logits = score_tokens(backbone, vocab_size, tokens[-1], step, cache, None)
         tokens.append(logits.argmax(-1))
         if ends is not None and ends(logits, tokens[-1]):
@@ -185,7 +186,7 @@ class DraftRows:
         self._next_positions: list[Tensor] = []  # one for each view of the prompts
         self._caught_up = False
         self._forwarded: list[int] = []  # nodes of the tree, in the order of their slots
-        self._tree_mask: Tensor | None = None  # of all nodes of the tree that have children
+        self._tree_mask: Any = None  # of all nodes of the tree that have children
         self._start: list[int] = []  # lengths before this round
         self._base: list[int] = []  # lengths before the nodes of this round
 
@@ -277,7 +278,7 @@ class DraftRows:
         padded = [t + (t[-1:] or [0]) * (width - len(t)) for t in self.pending]
         offsets = [range(-count, width - count) for count in counts]
         tokens, offset = trees.upload([padded, offsets], self.device)
-        mask = self._mask(start, trees.causal(width, self.device))
+        mask = self._mask(start, trees.ancestors(trees.chain(width - 1), self.device))
         logits = self._forward(tokens, steps + offset, mask)
         self._base = [
             length + new * self.num_views for length, new in zip(start, counts, strict=True)
@@ -354,17 +355,12 @@ class DraftRows:
     def _keep_path(self, verdict: Verdict) -> None:
         assert self.cache is not None
         index_of = {node: index for index, node in enumerate(self._forwarded)}
-        path_indices = [
-            [index_of[node] for node in path if node in index_of] for path in verdict.paths
-        ]
-        views = range(self.num_views)
-        slots = [
-            [index * len(views) + view for index in row for view in views] for row in path_indices
-        ]
+        paths = [[index_of[node] for node in path if node in index_of] for path in verdict.paths]
+        m = self.num_views
+        slots = [[index * m + view for index in path for view in range(m)] for path in paths]
         self.cache.keep(self._base, slots)
         self.pending = [
-            list(tokens[len(row) :])
-            for tokens, row in zip(verdict.tokens, path_indices, strict=True)
+            list(tokens[len(path) :]) for tokens, path in zip(verdict.tokens, paths, strict=True)
         ]
 
     def _mask(self, prefix: list[int], window: Tensor) -> Tensor | None:

@@ -253,8 +253,7 @@ class TreeDrafter:
         """
         if batch.is_greedy and topology.depth == len(topology):
             ends = None if goes_on is None else partial(_ends, goes_on)
-            steps = batch.steps(logits.device)
-            chain = self.rows.run_on(logits, steps, topology.depth, ends)
+            chain = self.rows.run_on(logits, batch.steps(logits.device), topology.depth, ends)
             if chain is not None:
                 return DraftTree.uniform(trees.cut(topology, chain.shape[1]), chain)
         return self._grow_levels(topology, batch, logits, goes_on)
@@ -272,8 +271,7 @@ class TreeDrafter:
             if batch.rejects:
                 probs.append(torch.softmax(scores.double(), -1))
             step = steps[:, depth : depth + 1]
-            at_nodes = step.expand(-1, scores.shape[1])
-            children = draw_children(batch, scores, level.most_siblings, at_nodes)
+            children = draw_children(batch, scores, level.most_siblings, step)
             tokens[:, level.nodes] = level.tokens(children)
             if goes_on is not None and not goes_on(_probabilities(scores[:, 0], children[:, 0])):
                 topology = trees.cut(topology, depth + 1)
@@ -330,12 +328,8 @@ class TreeDrafter:
         if not rows:
             controller.ended()
             return
-        controller.judged(
-            self._proposed,
-            [verdict.paths[row] for row in rows],
-            seconds,
-            self._num_further,
-        )
+        paths = [verdict.paths[row] for row in rows]
+        controller.judged(self._proposed, paths, seconds, self._num_further)
 
     def _no_tree(self, batch: Batch) -> DraftTree:
         tokens = torch.empty(len(batch), 0, dtype=torch.long, device=self.rows.device)
@@ -445,8 +439,6 @@ def _agreement(logits: Tensor, tokens: list[list[int]]) -> tuple[int, int]:
     """How many tokens of a forward its own logits ``[B, T, V]`` choose, and how many not. A row's
     tokens may be followed by fillers."""
     hits = misses = 0
-    if logits.shape[1] == 1:
-        return 0, 0
     choices = logits[:, :-1].argmax(-1).tolist()
     for row_choices, row_tokens in zip(choices, tokens, strict=True):
         for choice, token in zip(row_choices, row_tokens[1:], strict=False):

@@ -163,16 +163,14 @@ def check_padding(backbone: Backbone, prepared: Prepared) -> None:
     """Raise `InputError` for padded rows of a model whose own `generate` answers them wrongly, so
     that there is no answer to be equal to."""
     mask = prepared.model_kwargs.get("attention_mask")
-    is_refused = backbone.model.config.model_type in ATTENDS_TO_PADDING
-    if not (is_refused or backbone.indexers) or not isinstance(mask, Tensor) or mask.ndim != 2:
+    if not isinstance(mask, Tensor) or mask.ndim != 2:
         return
-    is_padded = bool((mask == 0).any())
-    if is_padded and is_refused:
+    if backbone.model.config.model_type in ATTENDS_TO_PADDING and bool((mask == 0).any()):
         raise InputError(
             f"{backbone.name} of transformers attends to the padding of a batch, which changes its "
             "answers: give prompts of one length, or each prompt in a call of its own"
         )
-    if is_padded and backbone.indexers is not None:
+    if backbone.indexers is not None and bool((mask == 0).any()):
         backbone.indexers.check_padding()
 
 

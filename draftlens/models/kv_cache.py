@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from draftlens.core.sequence import replace_by_last
@@ -68,12 +69,11 @@ class LayerBlock:
     def move(self, places: Tensor) -> Tensor:
         """Copy slots within rows, in all layers: rows, sources and targets, int64 ``[3, M]``.
         Returns them on the device of this block, which the next block mostly shares."""
-        if self._keys is None or self._values is None:
-            return places
-        places = places.to(self._keys.device, non_blocking=True)
-        rows, source, target = places
         for states in (self._keys, self._values):
-            states[:, rows, :, target] = states[:, rows, :, source]
+            if states is not None:
+                places = places.to(states.device, non_blocking=True)
+                rows, source, target = places
+                states[:, rows, :, target] = states[:, rows, :, source]
         return places
 
     def move_to_front(self, row: int, slots: slice) -> None:
@@ -391,14 +391,6 @@ class KVCache(Cache):  # type: ignore[misc]
         return nullcontext()
 
 
-def _padded(slots: Sequence[Tensor]) -> Tensor:
-    """Indices of each row as one table, int64 ``[B, K]``, zeros after the shorter rows."""
-    table = torch.zeros(len(slots), max(map(len, slots)), dtype=torch.long)
-    for row, places in enumerate(slots):
-        table[row, : len(places)] = places
-    return table
-
-
 class _Views:
     """Views of some rows of the buffers; None before these are allocated."""
 
@@ -498,7 +490,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         return keys[:, :, first:end], values[:, :, first:end]
 
     def taken(self, slots: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        index = _padded(slots).to(self.device)
+        index = pad_sequence(list(slots), batch_first=True).to(self.device, non_blocking=True)
         rows = torch.arange(len(slots), device=self.device)[:, None]
         # [B, K, H, D] after indexing by rows and slots; the cache's order is [B, H, K, D].
         keys = self.keys[rows, :, index].transpose(1, 2)

@@ -181,9 +181,8 @@ def _row_cells(parts: Tensor, axes: Tensor | None, newlines: Tensor, layout: Gri
 def _number_parts(visual: Tensor, layout: GridLayout) -> Tensor:
     """Each token's part, int64 ``[B, L]``: pictures 1, 2, ..., videos -1, -2, ..., text 0."""
     num_visual = int(visual.sum())
-    if layout.is_video is None:
-        is_video = torch.zeros(num_visual, dtype=torch.bool)
-    else:
+    is_video = torch.zeros(num_visual, dtype=torch.bool)
+    if layout.is_video is not None:
         is_video = layout.is_video.cpu()[:num_visual]
     is_picture = ~is_video
     numbers = torch.zeros(num_visual, dtype=torch.long)

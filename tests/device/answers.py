@@ -7,12 +7,12 @@ from functools import cache
 from statistics import median_low
 from typing import Any
 
-from device.counts import Round, rounds_of
-from device.machine import MACHINE
-from device.runtime import copied
 from families import FAMILIES, inputs, tokenizer
 from stock import draft, target
 
+from device.counts import Round, rounds_of
+from device.machine import MACHINE
+from device.runtime import copied
 from draftlens.request import Request, open_call
 
 NEW = 28

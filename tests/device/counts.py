@@ -129,8 +129,6 @@ def rounds_of(counts: Counts, chunks: Iterable[Any]) -> list[Round]:
         moments.append(counts.copy())
     spans = [after.since(before) for before, after in pairwise(moments)]
     return [
-        Round(
-            span.launches.total(), span.outside.total(), span.waits.total(), span.own_waits, span
-        )
+        Round(span.launches.total(), span.outside.total(), span.waits.total(), span.own_waits, span)
         for span in spans
     ]

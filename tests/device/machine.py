@@ -8,6 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
 from device import streams
 from device.counts import Counts
 from device.operators import (
@@ -21,8 +24,6 @@ from device.operators import (
     operator_of,
 )
 from device.streams import HOST, Memory, Stream, StreamError, current_stream, device_of
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = ["MACHINE", "DeviceError", "DeviceMode", "DeviceTensor", "StreamError"]
 
@@ -394,8 +395,7 @@ class _Call:
         return self._placed(result) if target.type == "cuda" else result
 
     def _placed(self, result: Any) -> Any:
-        """The result on the device: arguments that were written, views of arguments, new tensors.
-        """
+        """The result on the device: written arguments, views of arguments, or new tensors."""
         if not isinstance(result, (Tensor, list, tuple)):
             return result
         written = self.written

@@ -11,12 +11,13 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
 from device import streams
 from device.counts import Counts, within_modules
 from device.machine import MACHINE, DeviceMode, DeviceTensor
 from device.streams import Event, Stream, device_of
-from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 DEVICES = 2
 MEMORY = 2**33

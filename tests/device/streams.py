@@ -228,14 +228,10 @@ class Memory:
         uses = [*self.reads.items(), *([] if self.writer is None else [self.writer])]
         return next((number for number, at in uses if not _ended(self.maker, number, at)), None)
 
-    def _check(
-        self, stream: Stream, use: tuple[int, int] | None, name: str, problem: str
-    ) -> None:
+    def _check(self, stream: Stream, use: tuple[int, int] | None, name: str, problem: str) -> None:
         if use is not None and not _ended(stream, *use):
             doing = problem.format(use[0])
-            raise StreamError(
-                f"{name} on stream {stream.number} {doing}, without an event between"
-            )
+            raise StreamError(f"{name} on stream {stream.number} {doing}, without an event between")
 
 
 def _ended(stream: Stream, number: int, count: int) -> bool:

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from device import DeviceError, Simulation, StreamError, on_device, simulated
 from torch import nn
+
+from device import DeviceError, Simulation, StreamError, on_device, simulated
 
 CPU = torch.device("cpu")
 
@@ -35,7 +36,9 @@ MISTAKES: dict[str, Callable[[], Any]] = {
     "values": lambda: numbers().index_put_((numbers(),), numbers(device="cpu")),
     "a mask": lambda: torch.where(numbers(device="cpu") > 1, numbers(), 0),
     "in place": lambda: numbers(device="cpu").add_(numbers()),
-    "embeddings": lambda: nn.functional.embedding(numbers(device="cpu"), numbers().float()[:, None]),
+    "embeddings": lambda: nn.functional.embedding(
+        numbers(device="cpu"), numbers().float()[:, None]
+    ),
     "a product of integers": lambda: numbers()[:, None] @ numbers()[None],
     "noise": lambda: torch.ones(2, device="cuda").uniform_(generator=torch.Generator()),
 }

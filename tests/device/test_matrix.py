@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 from accelerate import dispatch_model
-from device import DeviceTensor, Simulation, copied, moved, on_device, simulated
 from families import FAMILIES, Family, inputs
 from stock import METHODS, Divisible, draft, noisy, reference, stock, target
 from stock_families import STOCK_FAMILIES, StockFamily, model_of, prompts
 
 import draftlens
+from device import DeviceTensor, Simulation, copied, moved, on_device, simulated
 from draftlens.methods.base import Models
 from draftlens.methods.parallelvlm.draft_thread import _THREAD
 from draftlens.models.adapter import Backbone

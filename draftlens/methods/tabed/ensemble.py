@@ -120,9 +120,7 @@ class Ensemble(TreeDrafter):
         logits = self.rows.join_views([draft or read[0] for draft in drafts], present, batch, room)
         self._tallies.add(batch)
         self._histories += batch.histories
-        self._tallies.observe(
-            list(self._first_tokens(logits, len(self._histories) - len(batch)))
-        )
+        self._tallies.observe(list(self._first_tokens(logits, len(self._histories) - len(batch))))
 
     def _choose(
         self, drafts: list[DraftPrompt | None], present: list[Present]
@@ -202,8 +200,8 @@ class Ensemble(TreeDrafter):
             if max(weights) == -inf:  # fixed weights of 0
                 weights = [0.0 if has_view[view] else -inf for view in awake]
             table.append(normalized(weights))
-        weights = torch.tensor(table).to(self.rows.device, non_blocking=True)
-        return weights[:, :, None]
+        log_weights_of_rows = torch.tensor(table).to(self.rows.device, non_blocking=True)
+        return log_weights_of_rows[:, :, None]
 
     def _first_tokens(self, logits: Sequence[Tensor | None], first_row: int) -> Iterator[Evidence]:
         """The first tokens of rows that joined; logits of each prefill."""
@@ -346,7 +344,7 @@ class ViewTallies:
         measured = [_measured(*pair) for pair in zip(evidence, noises, strict=True)]
         sizes = [table.numel() for table in measured]
         # One copy for all rows, for which the host waits.
-        tables = torch.cat([table.flatten() for table in measured]).cpu().split(sizes)
+        tables = torch.cat([table.flatten() for table in measured]).cpu().split_with_sizes(sizes)
         return sum(
             self._observe(each, noise, *table.view(2, len(each.views), -1).tolist())
             for each, noise, table in zip(evidence, noises, tables, strict=True)
