@@ -71,7 +71,7 @@ class LayerBlock:
         Returns them on the device of this block, which the next block mostly shares."""
         for states in (self._keys, self._values):
             if states is not None:
-                places = places.to(states.device, non_blocking=True)
+                places = places.to(states.device, non_blocking=not places.is_cuda)
                 rows, source, target = places
                 states[:, rows, :, target] = states[:, rows, :, source]
         return places
@@ -490,7 +490,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         return keys[:, :, first:end], values[:, :, first:end]
 
     def taken(self, slots: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        index = pad_sequence(list(slots), batch_first=True).to(self.device, non_blocking=True)
+        index = pad_sequence(list(slots), batch_first=True).to(self.device)
         rows = torch.arange(len(slots), device=self.device)[:, None]
         # [B, K, H, D] after indexing by rows and slots; the cache's order is [B, H, K, D].
         keys = self.keys[rows, :, index].transpose(1, 2)

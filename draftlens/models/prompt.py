@@ -113,8 +113,9 @@ class Prepared:
     @property
     def pad_token_id(self) -> int:
         """The id that `generate` writes after rows that have ended; 0 where there is none."""
-        given = (self.config.pad_token_id, self.config.eos_token_id, 0)
-        pad = next(each for each in given if each is not None)
+        names = ("pad_token_id", "eos_token_id")
+        given = [getattr(self.config, name, None) for name in names]
+        pad = next((id for id in given if id is not None), 0)
         return int(pad[0] if isinstance(pad, (list, tuple)) else pad)
 
     @cached_property
@@ -288,8 +289,8 @@ def checked_inputs(inputs: Mapping[str, Any], device: torch.device) -> dict[str,
         raise InputError(PAST_REFUSAL)
     padded = left_padded(with_checked_mask(without_cache(inputs)))
     return {
-        name: value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
-        for name, value in padded.items()
+        name: each.to(device, non_blocking=not each.is_cuda) if isinstance(each, Tensor) else each
+        for name, each in padded.items()
     }
 
 

@@ -5,9 +5,9 @@ Within `simulated` an operation that mixes devices is refused as CUDA refuses it
 another stream has not finished is an error, and launches, waits of the host and bytes are counted.
 """
 
-from device.counts import Counts, Round, rounds_of
-from device.machine import DeviceError, DeviceTensor, StreamError
-from device.runtime import Simulation, copied, moved, on_device, simulated
+from tests.device.counts import Counts, Round, rounds_of
+from tests.device.machine import DeviceError, DeviceTensor, StreamError
+from tests.device.runtime import Simulation, copied, moved, on_device, simulated
 
 __all__ = [
     "Counts",

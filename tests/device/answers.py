@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
-from statistics import median_low
 from typing import Any
 
 from families import FAMILIES, inputs, tokenizer
 from stock import draft, target
 
-from device.counts import Round, rounds_of
-from device.machine import MACHINE
-from device.runtime import copied
+from draftlens.core.result import Chunk
+from draftlens.decoding import Session, step
 from draftlens.request import Request, open_call
+from tests.device.counts import Round, rounds_of
+from tests.device.machine import MACHINE
+from tests.device.runtime import copied
 
-NEW = 28
+NEW = 15
 NEVER = tokenizer().pad_token_id
 METHODS: Mapping[str, Any] = {
     "plain": "plain",
@@ -26,10 +28,18 @@ METHODS: Mapping[str, Any] = {
     "tabed": {"method": "tabed", "num_speculative_tokens": 4},
     "lookup": {"method": "lookup", "num_speculative_tokens": 4},
     "hsd": {"method": "hsd", "num_speculative_tokens": 4},
-    "mixed": {"method": "mixed"},
-    "auto": None,
+    "mixed": {"method": "mixed", "copying": {"name": "lookup", "window": 1}},
+    "auto": {"tree": "auto"},
 }
 """Ten methods; the last two choose what they draft."""
+
+COUNTED: Mapping[tuple[int, bool], tuple[str, ...]] = {
+    (1, False): tuple(METHODS),
+    (4, False): ("plain", "chain", "tree", "specvlm chain", "tabed", "lookup"),
+    (1, True): ("plain", "chain", "tree", "tabed"),
+    (4, True): ("chain", "tree"),
+}
+"""By number of rows, and whether tokens are sampled, the methods that are counted."""
 
 SAMPLED = {"do_sample": True, "temperature": 0.7, "top_k": 20}
 FAMILY = next(family for family in FAMILIES if family.name == "qwen2_5_vl")
@@ -59,36 +69,31 @@ def counted(
     before = MACHINE.counts.copy()
     call = open_call(*pair(kind=kind), request)
     prepared = MACHINE.counts.since(before)
-    rounds = rounds_of(MACHINE.counts, _rounds(call.plan.schedule(call.session), rows))
+    rounds = rounds_of(MACHINE.counts, _steps(call.session))
     prompt = rounds[0]
-    rounds[0] = Round(
-        prompt.launches + prepared.launches.total(),
-        prompt.outside + prepared.outside.total(),
-        prompt.waits + prepared.waits.total(),
-        prompt.own_waits + prepared.own_waits,
-        prompt.counts,
+    rounds[0] = replace(
+        prompt,
+        launches=prompt.launches + prepared.launches.total(),
+        outside=prompt.outside + prepared.outside.total(),
+        waits=prompt.waits + prepared.waits.total(),
+        own_waits=prompt.own_waits + prepared.own_waits,
     )
     prompt.counts.waits.update(prepared.waits)
     return rounds, [row.tokens for row in call.sequences]
 
 
-def _rounds(chunks: Any, rows: int) -> Any:
-    """One item for each round; rows that have ended yield nothing, so that these answers must not
-    end early."""
-    for number, chunk in enumerate(chunks, start=1):
-        if number % rows == 0:
-            yield chunk
+def _steps(session: Session) -> Iterator[list[Chunk]]:
+    while not session.done:
+        yield step(session)
 
 
-def steady(rounds: Sequence[Round]) -> dict[str, int]:
-    """The numbers that a long answer goes on with: the first round also reads the draft's prompt,
-    and the last ones may be cut."""
-    middle = rounds[2:-1]
+def steady(rounds: Sequence[Round], rows: int) -> dict[str, int]:
+    """The numbers that a long answer goes on with. The first round also reads the draft's prompt;
+    in the last ones rows have ended."""
+    middle = [each for each in rounds[2:] if each.rows == rows][:-1]
+    for_draft = rounds[1].own_waits - min(each.own_waits for each in middle)
     return {
-        "launches": median_low([each.launches for each in middle]),
         "outside": max(each.outside for each in middle),
         "waits": max(each.waits for each in middle),
-        "prompt waits": rounds[0].own_waits
-        + rounds[1].own_waits
-        - min(each.own_waits for each in middle),
+        "prompt waits": rounds[0].own_waits + for_draft,
     }

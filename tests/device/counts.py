@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -120,15 +120,24 @@ class Round:
     waits: int
     own_waits: int  # of lines of the library, not of the models
     counts: Counts
+    rows: int  # that gained tokens
 
 
-def rounds_of(counts: Counts, chunks: Iterable[Any]) -> list[Round]:
-    """What happened up to each chunk of an answer: the first is the prompt."""
-    moments = [counts.copy()]
-    for _ in chunks:
+def rounds_of(counts: Counts, steps: Iterable[Sequence[Any]]) -> list[Round]:
+    """What happened up to each step of an answer: the first is the prompt."""
+    moments, rows = [counts.copy()], []
+    for chunks in steps:
+        rows.append(len(chunks))
         moments.append(counts.copy())
     spans = [after.since(before) for before, after in pairwise(moments)]
     return [
-        Round(span.launches.total(), span.outside.total(), span.waits.total(), span.own_waits, span)
-        for span in spans
+        Round(
+            span.launches.total(),
+            span.outside.total(),
+            span.waits.total(),
+            span.own_waits,
+            span,
+            num_rows,
+        )
+        for span, num_rows in zip(spans, rows, strict=True)
     ]

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from device import streams
-from device.counts import Counts
-from device.operators import (
+from tests.device import streams
+from tests.device.counts import Counts
+from tests.device.operators import (
     COPIES,
     INDEXED,
     KERNELS,
@@ -23,7 +23,7 @@ from device.operators import (
     Operator,
     operator_of,
 )
-from device.streams import HOST, Memory, Stream, StreamError, current_stream, device_of
+from tests.device.streams import HOST, Memory, Stream, StreamError, current_stream, device_of
 
 __all__ = ["MACHINE", "DeviceError", "DeviceMode", "DeviceTensor", "StreamError"]
 

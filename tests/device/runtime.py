@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from device import streams
-from device.counts import Counts, within_modules
-from device.machine import MACHINE, DeviceMode, DeviceTensor
-from device.streams import Event, Stream, device_of
+from tests.device import streams
+from tests.device.counts import Counts, within_modules
+from tests.device.machine import MACHINE, DeviceMode, DeviceTensor
+from tests.device.streams import Event, Stream, device_of
 
 DEVICES = 2
 MEMORY = 2**33

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from device import DeviceError, Simulation, StreamError, on_device, simulated
+from tests.device import DeviceError, Simulation, StreamError, on_device, simulated
 
 CPU = torch.device("cpu")
 

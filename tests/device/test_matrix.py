@@ -16,16 +16,16 @@ from stock import METHODS, Divisible, draft, noisy, reference, stock, target
 from stock_families import STOCK_FAMILIES, StockFamily, model_of, prompts
 
 import draftlens
-from device import DeviceTensor, Simulation, copied, moved, on_device, simulated
 from draftlens.methods.base import Models
 from draftlens.methods.parallelvlm.draft_thread import _THREAD
 from draftlens.models.adapter import Backbone
 from draftlens.prefill.spava import kernels
 from draftlens.request import Request
 from draftlens.scheduling import Job, Scheduler, Update
+from tests.device import DeviceTensor, Simulation, copied, moved, on_device, simulated
 from tests.e2e.conftest import CLIPS
 
-NEW = 9
+NEW = 7
 FAMILY = next(family for family in FAMILIES if family.name == "qwen2_5_vl")
 SAMPLED: Mapping[str, Any] = {"do_sample": True, "top_k": 30, "temperature": 0.8}
 
@@ -60,6 +60,7 @@ WAYS: Mapping[str, Any] = {
 
 
 MAY_REST = ("plain", "auto", "lookup", "lookup auto", "hsd", "mixed")
+MAY_REST += ("parallelvlm", "parallel chain")  # whose thread may be late
 """Ways that need not draft in an answer as short as these."""
 
 
@@ -92,7 +93,7 @@ def on_cpu(given: Mapping[str, Any], method: Any, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("rows", [(0,), (0, 1, 2, 0)], ids=["one row", "four rows"])
+@pytest.mark.parametrize("rows", [(0,), (0, 1, 2, 1)], ids=["one row", "four rows"])
 def test_every_method(
     device: Simulation, pair: tuple[Any, Any], way: str, rows: tuple[int, ...], steady_costs: None
 ) -> None:
@@ -100,10 +101,14 @@ def test_every_method(
     assert result.tokens == [reference(FAMILY, "mixed", NEW)[row] for row in rows]
     assert result.lossless
     assert result.stats.drafted or way in MAY_REST
+    if "parallel" in way:
+        thread = _THREAD.get(pair[1])
+        assert thread is not None
+        assert thread._lost is None
 
 
 @pytest.mark.parametrize("rule", ["coupled", "rejection"])
-@pytest.mark.parametrize("way", ["chain", "eagle", "lookup", "tabed", "parallel chain"])
+@pytest.mark.parametrize("way", ["chain", "eagle", "tabed", "parallel chain"])
 def test_sampling(device: Simulation, pair: tuple[Any, Any], way: str, rule: str) -> None:
     """The noise is that of the CPU, and so are the tokens."""
     given = inputs(FAMILY, "mixed", (0, 1))
@@ -115,17 +120,18 @@ def test_sampling(device: Simulation, pair: tuple[Any, Any], way: str, rule: str
         assert result.tokens == on_cpu(given, named | {"schedule": "serial"}, **options).tokens
 
 
-@pytest.mark.parametrize("way", ["eagle", "chain"])
-@pytest.mark.parametrize("family", FAMILIES, ids=str)
-def test_every_family(device: Simulation, family: Family, way: str) -> None:
+@pytest.mark.parametrize("number", range(len(FAMILIES)), ids=[str(each) for each in FAMILIES])
+def test_every_family(device: Simulation, number: int) -> None:
+    """Trees and chains, one row and two, by turns."""
+    family: Family = FAMILIES[number]
+    way, rows = (("eagle", (0, 1)), ("chain", (2,)))[number % 2]
     models = copied(target(family)), copied(draft(family))
-    rows = (0, 1) if way == "eagle" else (2,)
     result = answer(models, moved(inputs(family, family.richest, rows)), WAYS[way])
     expected = reference(family, family.richest, NEW)
     assert result.tokens == [expected[row] for row in rows]
 
 
-KINDS = ("Gemma3", "Gemma3n", "Gemma4", "Qwen3_5", "Lfm2Vl", "PaliGemma")
+KINDS = ("Gemma3", "Gemma4", "Qwen3_5", "Lfm2Vl", "PaliGemma")
 
 
 def first(name: str) -> StockFamily:
@@ -139,8 +145,8 @@ def test_every_kind_of_cache(device: Simulation, name: str) -> None:
     model = model_of(family)
     given = prompts(family, (12, 19), bool(family.tokens))
     models = copied(model), copied(noisy(model, 0.02))
-    result = answer(models, moved(given), WAYS["chain"], max_new_tokens=12)
-    assert result.tokens == stock(model, given, max_new_tokens=12)
+    result = answer(models, moved(given), WAYS["chain"])
+    assert result.tokens == stock(model, given, max_new_tokens=NEW)
 
 
 def test_eager_attention(device: Simulation) -> None:
@@ -152,16 +158,16 @@ def test_eager_attention(device: Simulation) -> None:
     assert result.tokens == reference(FAMILY, "mixed", NEW)[:2]
 
 
-ELSEWHERE = ("chain", "eagle", "auto", "tabed", "specvlm", "similarity", "parallelvlm", "mixed")
+ELSEWHERE = (
+    *((way, "cuda:1") for way in ("chain", "eagle", "auto", "tabed", "similarity", "parallelvlm")),
+    *((way, "cpu") for way in ("chain", "tabed", "specvlm", "mixed")),
+)
 
 
-@pytest.mark.parametrize("place", ["cuda:1", "cpu"])
-@pytest.mark.parametrize("way", ELSEWHERE)
+@pytest.mark.parametrize(("way", "place"), ELSEWHERE)
 def test_a_draft_on_another_device(
     device: Simulation, pair: tuple[Any, Any], way: str, place: str, steady_costs: None
 ) -> None:
-    if place == "cpu" and way == "parallelvlm":
-        pytest.skip("drafts in another process")
     small = draft(FAMILY) if place == "cpu" else copied(draft(FAMILY), place)
     given = inputs(FAMILY, "mixed", (0, 1))
     result = answer((pair[0], small), moved(given), WAYS[way])
@@ -251,25 +257,24 @@ def engine_there(engine: draftlens.Engine) -> draftlens.Engine:
         return draftlens.Engine(*models, processor=engine.target.processor)
 
 
-QUESTIONS = ("Describe the video.", "What is the secret word?", "Are you sure?")
+QUESTIONS = ("Describe the video.", "What is the secret word?")
 
 
-@pytest.mark.parametrize("way", [None, "eagle", "tabed"])
+@pytest.mark.parametrize("way", ["eagle", "tabed"])
 def test_turns_with_the_prompt_cache(
     device: Simulation,
     engine: draftlens.Engine,
     engine_there: draftlens.Engine,
-    way: str | None,
+    way: str,
     steady_costs: None,
 ) -> None:
-    method = None if way is None else WAYS[way]
 
     def answers(of: draftlens.Engine, by: Any) -> tuple[list[list[list[int]]], int]:
         chat = of.chat(video=CLIPS / "shapes.mp4")
         results = [chat.ask(each, max_new_tokens=NEW, method=by) for each in QUESTIONS]
         return [each.tokens for each in results], results[-1].stats.cached_tokens
 
-    tokens, cached = answers(engine_there, method)
+    tokens, cached = answers(engine_there, WAYS[way])
     assert tokens == answers(engine, "plain")[0]
     assert cached > 0
 
@@ -290,12 +295,10 @@ def test_views_and_references(
     assert result.lossless
 
 
-@pytest.mark.parametrize("prefill", ["spava", {"name": "spava", "blocks": 3}], ids=str)
 def test_a_prompt_in_blocks(
     device: Simulation,
     engine: draftlens.Engine,
     engine_there: draftlens.Engine,
-    prefill: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The kernel of a GPU is in a library of its own; the CPU's computes the same."""
@@ -305,8 +308,9 @@ def test_a_prompt_in_blocks(
         return kernels.Part(part.out.to(query.device), part.lse.to(query.device))
 
     monkeypatch.setattr(kernels, "_KERNELS", {**kernels._KERNELS, "cuda": attention})
+    prefill = {"name": "spava", "blocks": 3}
     options = {"video": CLIPS / "shapes.mp4", "max_new_tokens": NEW, "prefill": prefill}
-    result = engine_there.generate(QUESTIONS[0], **options)
+    result = engine_there.generate(QUESTIONS[0], **options, method=WAYS["chain"])
     assert result.tokens == engine.generate(QUESTIONS[0], **options, method="plain").tokens
 
 

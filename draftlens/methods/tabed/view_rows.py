@@ -99,7 +99,7 @@ class ViewRows(DraftRows):
         logits = draft.fill(alone)
         lengths = draft.prompt.lengths
         slots = [
-            torch.arange(length if has else 0)
+            torch.arange(length if has else 0, device=self.device)
             for length, has in zip(lengths, has_view, strict=True)
         ]
         append_slots(alone, rows, [slots] * len(alone.stores))
