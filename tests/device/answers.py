@@ -7,11 +7,14 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import torch
 from families import FAMILIES, inputs, tokenizer
 from stock import draft, target
 
+from draftlens.core import tree as trees
 from draftlens.core.result import Chunk
 from draftlens.decoding import Session, step
+from draftlens.drafting.draft_rows import levels
 from draftlens.request import Request, open_call
 from tests.device.counts import Round, rounds_of
 from tests.device.machine import MACHINE
@@ -53,6 +56,16 @@ def pair(device: str = "cuda:0", kind: str = "noisy") -> tuple[Any, Any]:
     for model in models:
         model.generation_config.eos_token_id = NEVER
     return models
+
+
+def make_tables(device: str = "cuda:0") -> None:
+    """What answers make once and keep."""
+    place = torch.device(device)
+    eagle = [trees.cut(trees.from_paths(trees.EAGLE_PATHS), depth) for depth in range(6)]
+    for topology in (*map(trees.chain, range(8)), *eagle):
+        trees.ancestors(topology, place)
+        trees.depths(topology, place)
+        levels(topology, place)
 
 
 def given(rows: int) -> dict[str, Any]:

@@ -108,7 +108,7 @@ def test_every_method(
 
 
 @pytest.mark.parametrize("rule", ["coupled", "rejection"])
-@pytest.mark.parametrize("way", ["chain", "eagle", "tabed", "parallel chain"])
+@pytest.mark.parametrize("way", ["eagle", "tabed", "parallel chain"])
 def test_sampling(device: Simulation, pair: tuple[Any, Any], way: str, rule: str) -> None:
     """The noise is that of the CPU, and so are the tokens."""
     given = inputs(FAMILY, "mixed", (0, 1))
