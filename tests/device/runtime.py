@@ -215,22 +215,20 @@ def _attention(attention: Callable[..., Tensor]) -> Callable[..., Tensor]:
 def on_device(model: Any, device: Any = "cuda:0") -> Any:
     """Move the parameters and buffers of a model; weights that modules share stay shared."""
     place = device_of(device)
-    there: dict[int, Tensor] = {}
+    pairs: dict[int, tuple[Tensor, Tensor]] = {}  # with the old ones, whose ids must stay theirs
 
-    def there_is(tensor: Tensor) -> Tensor:
-        if id(tensor) not in there:
-            there[id(tensor)] = tensor.data.to(place)
-        return there[id(tensor)]
+    def moved_once(tensor: Tensor, is_parameter: bool) -> Tensor:
+        if id(tensor) not in pairs:
+            there = tensor.data.to(place)
+            made = nn.Parameter(there, requires_grad=False) if is_parameter else there
+            pairs[id(tensor)] = tensor, made
+        return pairs[id(tensor)][1]
 
     for module in model.modules():
-        for name, weight in list(module._parameters.items()):
-            if weight is not None and weight.device != place:
-                if id(weight) not in there:
-                    there[id(weight)] = nn.Parameter(weight.data.to(place), requires_grad=False)
-                module._parameters[name] = there[id(weight)]
-        for name, buffer in list(module._buffers.items()):
-            if buffer is not None and buffer.device != place:
-                module._buffers[name] = there_is(buffer)
+        for tensors, is_parameter in ((module._parameters, True), (module._buffers, False)):
+            for name, tensor in list(tensors.items()):
+                if tensor is not None and tensor.device != place:
+                    tensors[name] = moved_once(tensor, is_parameter)
     return model
 
 
