@@ -157,7 +157,7 @@ def stock_work() -> Work:
 def tokens_of(method: str) -> float:
     """Tokens of a round: the mean of recorded prompts."""
     recorded = json.loads((ROOT / "benchmarks" / "real_costs.json").read_text())["runs"]
-    return mean(run["tau"] for run in recorded if run["method"] == RECORDED[method])
+    return float(mean(run["tau"] for run in recorded if run["method"] == RECORDED[method]))
 
 
 def predicted(

@@ -17,9 +17,10 @@ from tests.device import on_device, simulated
 def test_the_benchmark_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     from benchmarks import gpu
 
+    pair = draftlens.load("embedded", device="cpu", calibrate=False)
+
     def load(name: str, device: str, **options: Any) -> draftlens.Engine:
-        pair = draftlens.load(name, device="cpu", calibrate=False)
-        assert device == "cuda"
+        assert (name, device) == ("embedded", "cuda")
         assert pair.draft is not None
         models = [on_device(each.backbone.model) for each in (pair.target, pair.draft)]
         return draftlens.Engine(*models, processor=pair.target.processor)

@@ -314,10 +314,10 @@ def test_a_prompt_in_blocks(
     assert result.tokens == engine.generate(QUESTIONS[0], **options, method="plain").tokens
 
 
-def test_loading_to_a_device(steady_costs: None) -> None:
+def test_loading_to_a_device(engine: draftlens.Engine, steady_costs: None) -> None:
+    """Modules of transformers that are imported within `simulated` would remember it."""
     with simulated():
-        engine = draftlens.load("embedded", device="cuda:1", calibrate=False)
-        assert engine.target.backbone.device == torch.device("cuda:1")
-        result = engine.generate(QUESTIONS[1], max_new_tokens=4)
-    plain = draftlens.load("embedded", device="cpu", calibrate=False)
-    assert result.tokens == plain.generate(QUESTIONS[1], max_new_tokens=4, method="plain").tokens
+        there = draftlens.load("embedded", device="cuda:1", calibrate=False)
+        assert there.target.backbone.device == torch.device("cuda:1")
+        result = there.generate(QUESTIONS[1], max_new_tokens=4)
+    assert result.tokens == engine.generate(QUESTIONS[1], max_new_tokens=4, method="plain").tokens
