@@ -26,8 +26,9 @@ def test_the_benchmark_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         return draftlens.Engine(*models, processor=pair.target.processor)
 
     monkeypatch.setattr(gpu, "draftlens", SimpleNamespace(load=load, generate=draftlens.generate))
+    monkeypatch.setattr(gpu, "RECORDED", gpu.RECORDED[:1])
     with simulated():
         found = gpu.rows_of(argparse.Namespace(device="cuda", tiny=True, minutes=5))
     answers = [row for row in found.rows if row["way"] not in ("loading", "stock assisted")]
-    assert len(answers) == 24
+    assert len(answers) == 16
     assert all(row.get("equal") for row in answers), answers

@@ -19,7 +19,6 @@ import draftlens
 from draftlens.methods.base import Models
 from draftlens.methods.parallelvlm.draft_thread import _THREAD
 from draftlens.models.adapter import Backbone
-from draftlens.prefill.spava import kernels
 from draftlens.request import Request
 from draftlens.scheduling import Job, Scheduler, Update
 from tests.device import DeviceTensor, Simulation, copied, moved, on_device, simulated
@@ -299,15 +298,7 @@ def test_a_prompt_in_blocks(
     device: Simulation,
     engine: draftlens.Engine,
     engine_there: draftlens.Engine,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The kernel of a GPU is in a library of its own; the CPU's computes the same."""
-
-    def attention(query: Any, key: Any, value: Any, scaling: float, causal: bool) -> kernels.Part:
-        part = kernels._on_cpu(query.cpu(), key.cpu(), value.cpu(), scaling, causal)
-        return kernels.Part(part.out.to(query.device), part.lse.to(query.device))
-
-    monkeypatch.setattr(kernels, "_KERNELS", {**kernels._KERNELS, "cuda": attention})
     prefill = {"name": "spava", "blocks": 3}
     options = {"video": CLIPS / "shapes.mp4", "max_new_tokens": NEW, "prefill": prefill}
     result = engine_there.generate(QUESTIONS[0], **options, method=WAYS["chain"])
