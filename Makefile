@@ -17,7 +17,7 @@ demo: $(INSTALLED)
 TEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 test: $(READY)
 	$(TEST) tests/e2e tests/exact
-	$(TEST) tests/unit tests/faults tests/mutants
+	$(TEST) tests/unit tests/device tests/faults tests/mutants
 
 # Random calls with fresh seeds; EXAMPLES=20000 for a long run.
 EXAMPLES ?= 3000

@@ -71,6 +71,11 @@ def _named(item: Any) -> dict[str, str]:
 
 @pytest.fixture
 def steady_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """See `make_costs_steady`."""
+    make_costs_steady(monkeypatch)
+
+
+def make_costs_steady(monkeypatch: pytest.MonkeyPatch) -> None:
     """Automatic methods draft by costs of a table, so that neither the speed of this machine nor
     earlier answers decide what they draft: a draft costs a tenth of its target, and a forward over
     64 tokens twice as much as one over a single token."""

@@ -20,7 +20,7 @@ from transformers.generation.stopping_criteria import (
 
 from draftlens.core.repetition import LoopCriterion
 from draftlens.core.sampling import SEED_MASK, NodeHistories, SamplingRule, generator_of
-from draftlens.core.tree import ROOT, Topology, path_to
+from draftlens.core.tree import ROOT, Topology, path_to, upload
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,6 +187,7 @@ class StoppingRules:
 @dataclass(frozen=True, eq=False)
 class Batch:
     histories: tuple[History, ...]
+    _tables: dict[torch.device, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.histories)
@@ -210,23 +211,22 @@ class Batch:
 
     def roots(self, device: torch.device) -> Tensor:
         """Last emitted tokens, the roots of the next draft trees, int64 ``[B, 1]``."""
-        return self._roots.to(device)
+        return self._table(device)[0]
 
     def steps(self, device: torch.device) -> Tensor:
         """Index in its answer of the token that each row chooses next, int64 ``[B, 1]``."""
-        return self._steps.to(device)
-
-    @cached_property
-    def _roots(self) -> Tensor:
-        return torch.tensor([[h.last_token] for h in self.histories])
-
-    @cached_property
-    def _steps(self) -> Tensor:
-        return torch.tensor([[h.length] for h in self.histories])
+        return self._table(device)[1]
 
     def seeds(self, device: torch.device) -> Tensor:
         """Seeds of the rows' noise, int64 ``[B]``."""
-        return torch.tensor([h.seed for h in self.histories], device=device)
+        return self._table(device)[2, :, 0]
+
+    def _table(self, device: torch.device) -> Tensor:
+        """Roots, steps and seeds, int64 ``[3, B, 1]``, of one copy to the device."""
+        if device not in self._tables:
+            rows = [(h.last_token if h.length else 0, h.length, h.seed) for h in self.histories]
+            self._tables[device] = upload(rows, device).t()[..., None]
+        return self._tables[device]
 
     def process(
         self,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -123,6 +124,12 @@ def cut(topology: Topology, depth: int) -> Topology:
     )
 
 
+def upload(values: Any, device: torch.device) -> Tensor:
+    """Whole numbers of the host as int64 on a device; the host does not wait for their copy."""
+    return torch.tensor(values, dtype=torch.long).to(device, non_blocking=True)
+
+
+# Tables that are kept are copied while the host waits, so that any stream may read them later.
 @lru_cache
 def ancestors(topology: Topology, device: torch.device | None = None) -> Tensor:
     """True for a token itself and for its ancestors: bool ``[N+1, N+1]``, root first."""
@@ -145,22 +152,19 @@ def batch_ancestors(topologies: Sequence[Topology], device: torch.device) -> Ten
     if _all_equal(topologies):
         return ancestors(topologies[0], device)
     width = max(map(len, topologies)) + 1
-    visible = torch.eye(width, dtype=torch.bool, device=device).repeat(len(topologies), 1, 1)
+    visible = torch.eye(width, dtype=torch.bool).repeat(len(topologies), 1, 1)
     for row, topology in enumerate(topologies):
         size = len(topology) + 1
-        visible[row, :size, :size] = ancestors(topology, device)
-    return visible
+        visible[row, :size, :size] = ancestors(topology)
+    return visible.to(device, non_blocking=True)
 
 
 def batch_depths(topologies: Sequence[Topology], device: torch.device) -> Tensor:
     """`depths` of a batch: int64 ``[N+1]`` if all trees are equal, else ``[B, N+1]``, 0-padded."""
     if _all_equal(topologies):
         return depths(topologies[0], device)
-    width = max(map(len, topologies)) + 1
-    stacked = torch.zeros(len(topologies), width, dtype=torch.long, device=device)
-    for row, topology in enumerate(topologies):
-        stacked[row, : len(topology) + 1] = depths(topology, device)
-    return stacked
+    width = max(map(len, topologies))
+    return upload([(0, *t.depths, *[0] * (width - len(t))) for t in topologies], device)
 
 
 def _all_equal(topologies: Sequence[Topology]) -> bool:
@@ -175,21 +179,20 @@ def attention_mask(prefix: Sequence[int], window: Tensor) -> Tensor | None:
     that each new token attends to. None where every token attends to everything, for which
     attention kernels have a faster path.
     """
-    num_rows = len(prefix)
-    longest = max(prefix)
+    num_rows, longest = len(prefix), max(prefix)
     num_tokens, width = window.shape[-2:]
+    windows = window if window.ndim == 2 else window[:, None]
     if min(prefix) == longest:
         if num_tokens == width == 1:
             return None
         mask = window.new_ones((num_rows, 1, num_tokens, longest + width))
-        mask[..., longest:] = window if window.ndim == 2 else window[:, None]
+        mask[..., longest:] = windows
         return mask
-    windows = window.expand(num_rows, num_tokens, width)
-    mask = window.new_zeros((num_rows, 1, num_tokens, longest + width))
-    for row, length in enumerate(prefix):
-        mask[row, :, :, :length] = True
-        mask[row, :, :, length : length + width] = windows[row]
-    return mask
+    starts = upload(prefix, window.device)[:, None, None, None]
+    slots = torch.arange(longest + width, device=window.device)
+    mask = (slots < starts).repeat(1, 1, num_tokens, 1)
+    shape = (num_rows, 1, num_tokens, width)
+    return mask.scatter_(3, (starts + slots[:width]).expand(shape), windows.expand(shape))
 
 
 def path_to(topology: Topology, node: int) -> list[int]:

@@ -203,7 +203,7 @@ def draw_children(batch: Batch, scores: Tensor, most: int, steps: Tensor) -> Ten
     target verifies those of one node at most, so no noise is used twice.
 
     `scores` are processed, ``[B, M, V]``; `steps` are the indices in the answers of the tokens to
-    draft, int64 ``[B, M]``.
+    draft, int64 ``[B, M]`` or ``[B, 1]``.
     """
     ranking = batch.ranking(scores, steps)
     if batch.rejects:

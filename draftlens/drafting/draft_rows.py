@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,16 +33,17 @@ class Level:
     most_siblings: int  # length of the longest row of siblings
     expanded: list[int]  # nodes with children, relative to the level
     inner: Tensor  # the same nodes in the tree, int64 ``[E]``
-    # bool ``[E, W]``, which of the W nodes expanded so far each expanded node attends to
+    # bool ``[I, I]``, which of all nodes with children each of them attends to
     window: Tensor
-    sees_all: bool  # whether that is all of them, as along a chain
+    first: int  # index of the first expanded node among them
+    sees_all: bool  # whether the expanded nodes attend to all that were expanded so far
 
     def tokens(self, children: Tensor) -> Tensor:
         """The level's draft tokens ``[B, nodes]``, from the children of the expanded nodes above,
         ``[B, E, most_siblings]``."""
         if len(self.parents) == 1:
             return children[:, 0]
-        return children.flatten(1).index_select(1, self.choices.to(children.device))
+        return children.flatten(1).index_select(1, self.choices)
 
     def expanded_tokens(self, tokens: Tensor) -> Tensor:
         """The tokens of the expanded nodes ``[B, E]``, from those of the tree ``[B, N]``."""
@@ -49,22 +51,23 @@ class Level:
         end = self.nodes.start + self.expanded[-1] + 1
         if end - first == len(self.expanded):  # without a table of indices, as along a chain
             return tokens[:, first:end]
-        return tokens.index_select(1, self.inner.to(tokens.device))
+        return tokens.index_select(1, self.inner)
 
 
 @lru_cache
-def levels(topology: Topology) -> tuple[Level, ...]:
+def levels(topology: Topology, device: torch.device | None = None) -> tuple[Level, ...]:
     """The levels of a tree, from the first one down."""
     plan = []
     parents_above = [ROOT]
-    inner = topology.inner[1:]
-    visible = trees.ancestors(topology)[1:, 1:]
+    inner = [node for node in topology.inner if node != ROOT]
+    visible = trees.ancestors(topology)[1:, 1:][inner][:, inner]
+    window = visible.to(device)
     for depth in range(1, topology.depth + 1):
         nodes = [node for node, d in enumerate(topology.depths) if d == depth]
         parents = [topology.parents[node] for node in nodes]
         expanded = [node for node in nodes if node in topology.children]
-        expanded_so_far = [node for node in inner if topology.depths[node] <= depth]
-        window = visible[expanded][:, expanded_so_far]
+        first = sum(topology.depths[node] < depth for node in inner)
+        end = first + len(expanded)
         places = [parents_above.index(parent) for parent in parents]
         ranks = [
             topology.children[parent].index(node)
@@ -75,12 +78,13 @@ def levels(topology: Topology) -> tuple[Level, ...]:
             nodes=slice(nodes[0], nodes[-1] + 1),
             parents=places,
             ranks=ranks,
-            choices=torch.tensor(places) * most_siblings + torch.tensor(ranks),
+            choices=(torch.tensor(places) * most_siblings + torch.tensor(ranks)).to(device),
             most_siblings=most_siblings,
             expanded=[node - nodes[0] for node in expanded],
-            inner=torch.tensor(expanded, dtype=torch.long),
+            inner=torch.tensor(expanded, dtype=torch.long).to(device),
             window=window,
-            sees_all=bool(window.all()),
+            first=first,
+            sees_all=bool(visible[first:end, :end].all()),
         )
         plan.append(level)
         parents_above = expanded
@@ -140,8 +144,9 @@ def likeliest(
     if later_tokens is not None:
         return torch.cat([first, later_tokens], 1)
     tokens = [first]
-    for step in range(count - 1):
-        logits = score_tokens(backbone, vocab_size, tokens[-1], positions + step, cache, None)
+    positions = positions + trees.depths(trees.chain(count - 2), positions.device)
+    for step in positions.chunk(count - 1, -1):
+        logits = score_tokens(backbone, vocab_size, tokens[-1], step, cache, None)
         tokens.append(logits.argmax(-1))
         if ends is not None and ends(logits, tokens[-1]):
             break
@@ -181,6 +186,7 @@ class DraftRows:
         self._next_positions: list[Tensor] = []  # one for each view of the prompts
         self._caught_up = False
         self._forwarded: list[int] = []  # nodes of the tree, in the order of their slots
+        self._tree_mask: Any = None  # of all nodes of the tree that have children
         self._start: list[int] = []  # lengths before this round
         self._base: list[int] = []  # lengths before the nodes of this round
 
@@ -264,16 +270,16 @@ class DraftRows:
         """
         assert self.cache is not None
         self._caught_up = True
+        self._tree_mask = None
         start = list(self.cache.lengths)
         counts = [len(tokens) for tokens in self.pending]
         width = max(counts)
         # No token attends to a filler, and the next pass overwrites it.
         padded = [t + (t[-1:] or [0]) * (width - len(t)) for t in self.pending]
-        tokens = torch.tensor(padded, device=self.device)
-        count = torch.tensor(counts, device=self.device)[:, None]
-        causal = torch.ones(width, width, dtype=torch.bool, device=self.device).tril()
-        indices = steps - count + torch.arange(width, device=self.device)
-        logits = self._forward(tokens, indices, start, causal)
+        offsets = [range(-count, width - count) for count in counts]
+        tokens, offset = trees.upload([padded, offsets], self.device)
+        mask = self._mask(start, trees.ancestors(trees.chain(width - 1), self.device))
+        logits = self._forward(tokens, steps + offset, mask)
         self._base = [
             length + new * self.num_views for length, new in zip(start, counts, strict=True)
         ]
@@ -285,9 +291,8 @@ class DraftRows:
         counts = [len(tokens) for tokens in self.pending]
         if min(counts) == logits.shape[1]:
             return logits[:, -1:]
-        rows = torch.arange(len(counts), device=self.device)[:, None]
-        count = torch.tensor(counts, device=self.device)[:, None]
-        return logits[rows, count - 1]
+        places = [row * logits.shape[1] + count - 1 for row, count in enumerate(counts)]
+        return logits.flatten(0, 1)[trees.upload(places, self.device)][:, None]
 
     def expand(self, tokens: Tensor, steps: Tensor, level: Level) -> Tensor:
         """Forward the nodes of a level that have children, with tokens int64 ``[B, E]``.
@@ -297,9 +302,13 @@ class DraftRows:
         """
         assert self.cache is not None
         self._forwarded += [level.nodes.start + node for node in level.expanded]
-        sees_all = level.sees_all and self.num_views == 1 and self.cache.uniform
-        window = None if sees_all else level.window.to(self.device)
-        return self._forward(tokens, steps.expand(-1, tokens.shape[1]), self._base, window)
+        mask = None
+        if not (level.sees_all and self.num_views == 1 and self.cache.uniform):
+            if self._tree_mask is None:
+                self._tree_mask = self._mask(self._base, level.window)
+            first, end = (self.num_views * n for n in (level.first, level.first + tokens.shape[1]))
+            mask = self._tree_mask[:, :, first:end, : max(self._base) + end]
+        return self._forward(tokens, steps.expand(-1, tokens.shape[1]), mask)
 
     def run_on(
         self, logits: Tensor, steps: Tensor, count: int, ends: EndsChain | None = None
@@ -346,34 +355,28 @@ class DraftRows:
     def _keep_path(self, verdict: Verdict) -> None:
         assert self.cache is not None
         index_of = {node: index for index, node in enumerate(self._forwarded)}
-        path_indices = [
-            [index_of[node] for node in path if node in index_of] for path in verdict.paths
-        ]
-        views = range(self.num_views)
-        slots = [
-            [index * len(views) + view for index in row for view in views] for row in path_indices
-        ]
+        paths = [[index_of[node] for node in path if node in index_of] for path in verdict.paths]
+        m = self.num_views
+        slots = [[index * m + view for index in path for view in range(m)] for path in paths]
         self.cache.keep(self._base, slots)
         self.pending = [
-            list(tokens[len(row) :])
-            for tokens, row in zip(verdict.tokens, path_indices, strict=True)
+            list(tokens[len(path) :]) for tokens, path in zip(verdict.tokens, paths, strict=True)
         ]
 
-    def _forward(
-        self, tokens: Tensor, indices: Tensor, prefix: list[int], window: Tensor | None
-    ) -> Tensor:
+    def _mask(self, prefix: list[int], window: Tensor) -> Tensor | None:
+        """The mask of W tokens after a prefix of each row; `window` is bool ``[W, W]``."""
+        return trees.attention_mask(prefix, window)
+
+    def _forward(self, tokens: Tensor, indices: Tensor, mask: Tensor | None) -> Tensor:
         """Forward tokens after those of the cache; logits ``[B, T, V]``.
 
         Args:
             tokens: int64 ``[B, T]``.
             indices: of these tokens in their answers, int64 ``[B, T]``.
-            prefix: slots of each row before the first that `window` names.
-            window: bool ``[T, W]``, which of the W tokens after the prefix each token attends to;
-                None if every token attends to everything.
+            mask: None if every token attends to everything.
         """
         assert self.cache is not None
         self.forwards += 1
         self.widths.append(tokens.numel())
-        mask = None if window is None else trees.attention_mask(prefix, window)
         positions = self._next_positions[0] + indices
         return score_tokens(self.backbone, self.vocab_size, tokens, positions, self.cache, mask)

@@ -228,7 +228,8 @@ class TreeDrafter:
     def _catch_up(self, batch: Batch) -> Tensor:
         """Logits after each row's last token, ``[B, 1, V]``."""
         logits = self.rows.catch_up(batch.steps(self.rows.device))
-        self._agreement = (0, 0) if logits.shape[1] == 1 else _agreement(logits, self.rows.pending)
+        if self.controller is not None:  # which waits for a GPU
+            self._agreement = _agreement(logits, self.rows.pending)
         return self.rows.last(logits)
 
     def _process(self, logits: Tensor, nodes: Nodes) -> Tensor:
@@ -252,8 +253,7 @@ class TreeDrafter:
         """
         if batch.is_greedy and topology.depth == len(topology):
             ends = None if goes_on is None else partial(_ends, goes_on)
-            steps = batch.steps(logits.device)
-            chain = self.rows.run_on(logits, steps, topology.depth, ends)
+            chain = self.rows.run_on(logits, batch.steps(logits.device), topology.depth, ends)
             if chain is not None:
                 return DraftTree.uniform(trees.cut(topology, chain.shape[1]), chain)
         return self._grow_levels(topology, batch, logits, goes_on)
@@ -262,16 +262,16 @@ class TreeDrafter:
         self, topology: Topology, batch: Batch, logits: Tensor, goes_on: GoesOn | None
     ) -> DraftTree:
         device = logits.device
-        first_step = batch.steps(device)
+        steps = batch.steps(device) + trees.depths(trees.chain(topology.depth), device)
         tokens = torch.empty(len(batch), len(topology), dtype=torch.long, device=device)
         probs: list[Tensor] = []
         parents = [ROOT]
-        for depth, level in enumerate(levels(topology)):
+        for depth, level in enumerate(levels(topology, device)):
             scores = self._process(logits, Nodes(batch, topology, tokens, parents))
             if batch.rejects:
                 probs.append(torch.softmax(scores.double(), -1))
-            steps = (first_step + depth).expand(-1, scores.shape[1])
-            children = draw_children(batch, scores, level.most_siblings, steps)
+            step = steps[:, depth : depth + 1]
+            children = draw_children(batch, scores, level.most_siblings, step)
             tokens[:, level.nodes] = level.tokens(children)
             if goes_on is not None and not goes_on(_probabilities(scores[:, 0], children[:, 0])):
                 topology = trees.cut(topology, depth + 1)
@@ -279,7 +279,7 @@ class TreeDrafter:
                 break
             if level.expanded:
                 parents = [level.nodes.start + node for node in level.expanded]
-                logits = self._expand(level.expanded_tokens(tokens), first_step + depth, level)
+                logits = self._expand(level.expanded_tokens(tokens), step, level)
         return DraftTree.uniform(topology, tokens, torch.cat(probs, 1) if probs else None)
 
     def _propose_controlled(
@@ -328,12 +328,8 @@ class TreeDrafter:
         if not rows:
             controller.ended()
             return
-        controller.judged(
-            self._proposed,
-            [verdict.paths[row] for row in rows],
-            seconds,
-            self._num_further,
-        )
+        paths = [verdict.paths[row] for row in rows]
+        controller.judged(self._proposed, paths, seconds, self._num_further)
 
     def _no_tree(self, batch: Batch) -> DraftTree:
         tokens = torch.empty(len(batch), 0, dtype=torch.long, device=self.rows.device)

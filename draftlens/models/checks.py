@@ -110,7 +110,7 @@ def check_tokens(described: str, inputs: Any, num_ids: int | None = None) -> Non
         raise InputError(f"{name} must be whole numbers, int64 or int32, not {ids.dtype}")
     if ids.numel() == 0:
         raise InputError(f"{name} must hold at least one row and one token, not {list(ids.shape)}")
-    lowest, highest = int(ids.min()), int(ids.max())
+    lowest, highest = torch.stack(ids.aminmax()).tolist()
     if lowest < 0:
         raise InputError(f"{name} must be at least 0, and hold {lowest}")
     if num_ids is not None and highest >= num_ids:
@@ -163,13 +163,14 @@ def check_padding(backbone: Backbone, prepared: Prepared) -> None:
     """Raise `InputError` for padded rows of a model whose own `generate` answers them wrongly, so
     that there is no answer to be equal to."""
     mask = prepared.model_kwargs.get("attention_mask")
-    is_padded = isinstance(mask, Tensor) and mask.ndim == 2 and bool((mask == 0).any())
-    if is_padded and backbone.model.config.model_type in ATTENDS_TO_PADDING:
+    if not isinstance(mask, Tensor) or mask.ndim != 2:
+        return
+    if backbone.model.config.model_type in ATTENDS_TO_PADDING and bool((mask == 0).any()):
         raise InputError(
             f"{backbone.name} of transformers attends to the padding of a batch, which changes its "
             "answers: give prompts of one length, or each prompt in a call of its own"
         )
-    if is_padded and backbone.indexers is not None:
+    if backbone.indexers is not None and bool((mask == 0).any()):
         backbone.indexers.check_padding()
 
 

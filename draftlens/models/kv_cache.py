@@ -15,9 +15,11 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from draftlens.core.sequence import replace_by_last
+from draftlens.core.tree import upload
 from draftlens.models.attention.dispatch import AttentionPass
 
 
@@ -64,16 +66,15 @@ class LayerBlock:
             self.keys_by_layer = self._keys.unbind()
             self.values_by_layer = self._values.unbind()
 
-    def move(self, rows: Tensor, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Copy slots within rows, in all layers; each argument is int64 ``[M]``. Returns the
-        arguments on the device of this block, which the next block mostly shares."""
-        if self._keys is None or self._values is None:
-            return rows, source, target
-        device = self._keys.device
-        rows, source, target = rows.to(device), source.to(device), target.to(device)
+    def move(self, places: Tensor) -> Tensor:
+        """Copy slots within rows, in all layers: rows, sources and targets, int64 ``[3, M]``.
+        Returns them on the device of this block, which the next block mostly shares."""
         for states in (self._keys, self._values):
-            states[:, rows, :, target] = states[:, rows, :, source]
-        return rows, source, target
+            if states is not None:
+                places = places.to(states.device, non_blocking=not places.is_cuda)
+                rows, source, target = places
+                states[:, rows, :, target] = states[:, rows, :, source]
+        return places
 
     def move_to_front(self, row: int, slots: slice) -> None:
         """Copy slots of a row to its first ones, in all layers."""
@@ -198,6 +199,7 @@ class KVCache(Cache):  # type: ignore[misc]
     is_local: ClassVar[bool] = True
     first_seen = 0
     _whole: _Whole | None = None
+    _slots: tuple[Any, Tensor, Tensor] | None = None
 
     def __init__(
         self,
@@ -296,15 +298,15 @@ class KVCache(Cache):  # type: ignore[misc]
             if slot != place
         ]
         if moves:
-            self._move(*torch.tensor(moves).unbind(1))
+            self._move(torch.tensor(moves).t())
         self.lengths = [n + len(row_slots) for n, row_slots in zip(base, slots, strict=True)]
 
     @torch.inference_mode()  # as the passes that write the buffers
-    def _move(self, rows: Tensor, source: Tensor, target: Tensor) -> None:
-        """Copy slots within rows, in all layers; each argument is int64 ``[M]``."""
-        places = (rows + self.first_row, source, target)
+    def _move(self, places: Tensor) -> None:
+        """Copy slots within rows, in all layers: rows, sources and targets, int64 ``[3, M]``."""
+        places[0] += self.first_row
         for block in dict.fromkeys(store.buffers.block for store in self.stores):
-            places = block.move(*places)
+            places = block.move(places)
 
     def new_rows(self, count: int) -> KVCache:
         """A cache over further rows of the same buffers, for the prefill of rows that `join` later.
@@ -368,33 +370,25 @@ class KVCache(Cache):  # type: ignore[misc]
         for store, slots in zip(self.stores, slots_by_layer, strict=True):
             yield store.taken(slots)
 
+    def write(self, buffer: Tensor, states: Tensor, starts: Sequence[int]) -> None:
+        """Write states ``[B, H, T, D]`` to a buffer ``[B, H, capacity, D]`` from a slot of each row
+        on."""
+        num_tokens = states.shape[2]
+        if starts.count(starts[0]) == len(starts):  # slices are faster than index tensors
+            buffer[:, :, starts[0] : starts[0] + num_tokens] = states
+            return
+        key = (tuple(starts), num_tokens, buffer.device)
+        if self._slots is None or self._slots[0] != key:  # the layers of a pass mostly share them
+            slots = upload([range(first, first + num_tokens) for first in starts], buffer.device)
+            self._slots = key, torch.arange(len(starts), device=buffer.device)[:, None], slots
+        buffer[self._slots[1], :, self._slots[2]] = states.transpose(1, 2)
+
     def directing(
         self, tokens: Tensor, position_ids: Tensor, mask: Tensor | None
     ) -> AbstractContextManager[AttentionPass | None]:
         """Entered around a pass that appends tokens (as `Backbone.forward`); yields what computes
         its attention, None for the model itself."""
         return nullcontext()
-
-
-def _padded(slots: Sequence[Tensor]) -> Tensor:
-    """Indices of each row as one table, int64 ``[B, K]``, zeros after the shorter rows."""
-    table = torch.zeros(len(slots), max(map(len, slots)), dtype=torch.long)
-    for row, places in enumerate(slots):
-        table[row, : len(places)] = places
-    return table
-
-
-def write(buffer: Tensor, states: Tensor, starts: Sequence[int]) -> None:
-    """Write states ``[B, H, T, D]`` to a buffer ``[B, H, capacity, D]`` from a slot of each row
-    on."""
-    num_tokens = states.shape[2]
-    if starts.count(starts[0]) == len(starts):  # slices are faster than index tensors
-        buffer[:, :, starts[0] : starts[0] + num_tokens] = states
-        return
-    start = torch.tensor(starts, device=buffer.device)[:, None]
-    slots = start + torch.arange(num_tokens, device=buffer.device)
-    row = torch.arange(len(starts), device=buffer.device)[:, None]
-    buffer[row, :, slots] = states.transpose(1, 2)
 
 
 class _Views:
@@ -490,13 +484,13 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
             self.lazy_initialization(key_states, value_states)
         rows = self.rows()
         keys, values = rows.keys, rows.values
-        write(keys, key_states, cache.lengths)
-        write(values, value_states, cache.lengths)
+        cache.write(keys, key_states, cache.lengths)
+        cache.write(values, value_states, cache.lengths)
         first = cache.first_seen if self.buffers.slides else 0
         return keys[:, :, first:end], values[:, :, first:end]
 
     def taken(self, slots: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        index = _padded(slots).to(self.device)
+        index = pad_sequence(list(slots), batch_first=True).to(self.device)
         rows = torch.arange(len(slots), device=self.device)[:, None]
         # [B, K, H, D] after indexing by rows and slots; the cache's order is [B, H, K, D].
         keys = self.keys[rows, :, index].transpose(1, 2)

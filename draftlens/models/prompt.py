@@ -17,6 +17,7 @@ from transformers.generation.configuration_utils import GenerationMode
 
 from draftlens.core.errors import ConfigError, InputError, UnsupportedModelError
 from draftlens.core.text import tokenizer_of
+from draftlens.core.tree import upload
 from draftlens.models.support import (
     CACHE_ARGUMENTS,
     PAST_REFUSAL,
@@ -112,8 +113,10 @@ class Prepared:
     @property
     def pad_token_id(self) -> int:
         """The id that `generate` writes after rows that have ended; 0 where there is none."""
-        pad = getattr(self.config, "_pad_token_tensor", None)
-        return 0 if pad is None else int(pad)
+        names = ("pad_token_id", "eos_token_id")
+        given = [getattr(self.config, name, None) for name in names]
+        pad = next((id for id in given if id is not None), 0)
+        return int(pad[0] if isinstance(pad, (list, tuple)) else pad)
 
     @cached_property
     def prompt_positions(self) -> list[int]:
@@ -237,7 +240,7 @@ class Prompt:
 
     def last(self, hidden: Tensor, count: int) -> Tensor:
         """The hidden states ``[B, L, D]`` of each row's last `count` tokens."""
-        ends = torch.tensor(self.lengths, device=hidden.device)[:, None]
+        ends = upload(self.lengths, hidden.device)[:, None]
         last = ends - count + torch.arange(count, device=hidden.device)
         rows = torch.arange(len(self.lengths), device=hidden.device)[:, None]
         return hidden[rows, last]
@@ -286,8 +289,8 @@ def checked_inputs(inputs: Mapping[str, Any], device: torch.device) -> dict[str,
         raise InputError(PAST_REFUSAL)
     padded = left_padded(with_checked_mask(without_cache(inputs)))
     return {
-        name: value.to(device) if isinstance(value, Tensor) else value
-        for name, value in padded.items()
+        name: each.to(device, non_blocking=not each.is_cuda) if isinstance(each, Tensor) else each
+        for name, each in padded.items()
     }
 
 
@@ -408,7 +411,7 @@ def build_prompt(
     positions = positions.expand(*positions.shape[:-2], num_rows, length)
     extra = _further_arguments(name, kwargs)
     lengths = [length] * num_rows if mask is None else mask.sum(-1).tolist()
-    if mask is not None and not bool((mask != 0).all()):
+    if min(lengths) < length and mask is not None:
         # Stable: real tokens keep their order and come first.
         order = (mask == 0).to(torch.uint8).argsort(dim=1, stable=True)
         embeds = embeds.gather(1, order[..., None].expand_as(embeds))
@@ -416,7 +419,7 @@ def build_prompt(
         visual = visual.gather(1, order)
         extra = _gather_tokens(extra, order, mask.shape)
         ahead = None if ahead is None else blocks().reordered(ahead, order)
-    last = torch.tensor(lengths, device=positions.device)[:, None] - 1
+    last = upload(lengths, positions.device)[:, None] - 1
     next_position = positions.gather(-1, last.expand(*positions.shape[:-1], 1)) + 1
     return Prompt(embeds, positions, lengths, next_position, visual, extra, ahead=ahead)
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import GenerationMixin
 
 from draftlens.core.errors import InputError
+from draftlens.core.tree import upload
 
 if TYPE_CHECKING:
     pass
@@ -223,9 +224,7 @@ def represents(config: Any, kind: str, input_ids: Tensor) -> Tensor:
     """Which prompt tokens represent pixels of a kind (image, video), bool ``[B, L]``."""
     names = (f"{kind}_token_id", f"{kind}_token_index")
     ids = {getattr(config, name, None) for name in names} - {None}
-    return torch.isin(
-        input_ids, torch.tensor(sorted(ids), dtype=torch.long, device=input_ids.device)
-    )
+    return torch.isin(input_ids, upload(sorted(ids), input_ids.device))
 
 
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:

@@ -28,7 +28,8 @@ class GridLayout:
     """How the pictures and videos of a batch became N visual tokens; None or empty if unknown.
 
     Args:
-        is_video: whether each visual token represents a video, bool ``[N]``; None if none does.
+        is_video: whether each visual token represents a video, bool ``[N]``, which other tokens
+            (False) may follow; None if none does.
         num_frames: frames of each video.
         tile_tokens: visual tokens that the vision tower makes of one tile.
         picture_tokens: tokens of each picture (or of each tile), in order.
@@ -55,8 +56,10 @@ def read_layout(model: Any, inputs: Mapping[str, Any], visual: Tensor, video: Te
     has_pictures = "image" in encoded or "pixel_values" in inputs
     if not has_pictures:
         video = visual  # also correct where videos and pictures share a token id
+    # A mask as an index would wait for a GPU.
+    visual_first = (~visual).flatten().to(torch.uint8).argsort(stable=True)
     return GridLayout(
-        is_video=video[visual],
+        is_video=(video & visual).flatten()[visual_first],
         num_frames=_num_frames(inputs.get("pixel_values_videos"), encoded.get("video")),
         tile_tokens=_tile_tokens(model.config),
         picture_tokens=_token_counts(encoded.get("image")),
@@ -178,10 +181,9 @@ def _row_cells(parts: Tensor, axes: Tensor | None, newlines: Tensor, layout: Gri
 def _number_parts(visual: Tensor, layout: GridLayout) -> Tensor:
     """Each token's part, int64 ``[B, L]``: pictures 1, 2, ..., videos -1, -2, ..., text 0."""
     num_visual = int(visual.sum())
-    if layout.is_video is None:
-        is_video = torch.zeros(num_visual, dtype=torch.bool)
-    else:
-        is_video = layout.is_video.cpu()
+    is_video = torch.zeros(num_visual, dtype=torch.bool)
+    if layout.is_video is not None:
+        is_video = layout.is_video.cpu()[:num_visual]
     is_picture = ~is_video
     numbers = torch.zeros(num_visual, dtype=torch.long)
     numbers[is_picture] = _repeat_numbers(layout.picture_tokens, int(is_picture.sum()))

@@ -23,7 +23,6 @@ from draftlens.models.kv_cache import (
     LayerStates,
     _Layer,
     make_buffers,
-    write,
 )
 
 SPARE = 16
@@ -180,12 +179,13 @@ class WindowedCache(KVCache):
         self._floors = list(self.lengths)
 
     @torch.inference_mode()
-    def _move(self, rows: Tensor, source: Tensor, target: Tensor) -> None:
+    def _move(self, places: Tensor) -> None:
+        rows, source, target = places
         first = torch.tensor(self.firsts)[rows]
         sliding = dict.fromkeys(layer.buffers.block for layer in self._sliding)
         for block in dict.fromkeys(layer.buffers.block for layer in self.layers):
             shift = first if block in sliding else 0
-            block.move(rows + self.first_row, source - shift, target - shift)
+            block.move(torch.stack([rows + self.first_row, source - shift, target - shift]))
 
     def cut(self, mask: Tensor) -> Tensor:
         """The columns of a mask ``[B, 1, T, K]`` of all slots that sliding layers read: those from
@@ -197,7 +197,7 @@ class WindowedCache(KVCache):
         missing = max(max(self.firsts) + width - mask.shape[-1], 0)
         padded = torch.nn.functional.pad(mask, (0, missing))
         columns = torch.tensor(self.firsts)[:, None] + torch.arange(width)
-        index = columns[:, None, None].to(mask.device)
+        index = columns[:, None, None].to(mask.device, non_blocking=True)
         return padded.gather(-1, index.expand(-1, *mask.shape[1:3], -1))
 
     def _empty_rows(self, count: int) -> KVCache:
@@ -289,8 +289,8 @@ class _SlidingLayer(_Layer):
         if end > self.buffers.capacity or not self.is_initialized:
             self._allocate(end, key_states, value_states)
         rows = self.rows()
-        write(rows.keys, key_states, starts)
-        write(rows.values, value_states, starts)
+        cache.write(rows.keys, key_states, starts)
+        cache.write(rows.values, value_states, starts)
         return rows.keys[:, :, cache.first_seen : end], rows.values[:, :, cache.first_seen : end]
 
     def _read_through(self, buffer: Tensor, states: Tensor) -> Tensor:
@@ -300,7 +300,7 @@ class _SlidingLayer(_Layer):
         longest = max(cache.starts)
         read = torch.cat([buffer[:, :, :longest], states], 2) if longest else states
         if min(cache.starts) < longest:
-            write(read, states, cache.starts)
+            cache.write(read, states, cache.starts)
         for row, (first, next_first) in enumerate(
             zip(cache.firsts, cache.next_firsts, strict=True)
         ):

@@ -231,8 +231,8 @@ FAULTS = (
     Fault(
         "steps count from one",
         "draftlens/core/sequence.py",
-        "[[h.length] for h",
-        "[[h.length + 1] for h",
+        "(h.last_token if h.length else 0, h.length, h.seed)",
+        "(h.last_token if h.length else 0, h.length + 1, h.seed)",
         BATCH,
     ),
     Fault(
@@ -252,15 +252,15 @@ FAULTS = (
     Fault(
         "drafted children stand at the wrong parent",
         "draftlens/drafting/draft_rows.py",
-        "index_select(1, self.choices.to(children.device))",
-        "index_select(1, self.choices.flip(0).to(children.device))",
+        "index_select(1, self.choices)",
+        "index_select(1, self.choices.flip(0))",
         GROWTH,
     ),
     Fault(
         "the draft draws every level with the noise of the first",
         "draftlens/drafting/model_drafter.py",
-        "steps = (first_step + depth)",
-        "steps = (first_step + 0 * depth)",
+        "level.most_siblings, step)",
+        "level.most_siblings, steps[:, :1])",
         OWN_DRAFT,
     ),
     Fault(
@@ -273,15 +273,15 @@ FAULTS = (
     Fault(
         "the draft forgets a pending token",
         "draftlens/drafting/draft_rows.py",
-        "list(tokens[len(row) :])",
-        "list(tokens[len(row) + 1 :] or tokens[-1:])",
+        "list(tokens[len(path) :]) for",
+        "list(tokens[len(path) + 1 :] or tokens[-1:]) for",
         ROWS,
     ),
     Fault(
         "positions of pending tokens are one too high",
         "draftlens/drafting/draft_rows.py",
-        "indices = steps - count + torch.arange(",
-        "indices = steps - count + 1 + torch.arange(",
+        "range(-count, width - count)",
+        "range(1 - count, width - count + 1)",
         DRAFTER,
     ),
     Fault(
@@ -301,8 +301,8 @@ FAULTS = (
     Fault(
         "shorter rows are scored behind their fillers",
         "draftlens/drafting/draft_rows.py",
-        "logits[rows, count - 1]",
-        "logits[:, -1:]",
+        "places = [row * logits.shape[1] + count - 1 for",
+        "places = [row * logits.shape[1] + logits.shape[1] - 1 for",
         ROWS,
     ),
     Fault(
@@ -434,8 +434,8 @@ FAULTS = (
     Fault(
         "accepted draft tokens of new rows move in the first rows",
         "draftlens/models/kv_cache.py",
-        "places = (rows + self.first_row, source, target)",
-        "places = (rows, source, target)",
+        "places[0] += self.first_row",
+        "places[0] += 0",
         CACHE,
     ),
     Fault(
@@ -946,8 +946,8 @@ FAULTS = (
     Fault(
         "tabed: tokens are observed twice",
         "draftlens/methods/tabed/ensemble.py",
-        "                self._tallies.observe(self._path_tokens(row, verdict, places))",
-        "                self._tallies.observe(self._path_tokens(row, verdict, places))\n" * 2,
+        "evidence.append(self._path_tokens(row, verdict, places))",
+        "evidence += 2 * [self._path_tokens(row, verdict, places)]",
         WEIGHED,
     ),
     Fault(
@@ -974,15 +974,15 @@ FAULTS = (
     Fault(
         "tabed: what a row that ended gives back keeps its owners",
         "draftlens/methods/tabed/view_rows.py",
-        "            self._owners[row, last:] = NOBODY\n",
-        "",
+        "range(min(first, last), max(first, last))",
+        "range(first, last)",
         PACKED,
     ),
     Fault(
         "tabed: tokens of a view attend to those of other views",
         "draftlens/methods/tabed/view_rows.py",
-        "packed = torch.kron(window, same_view)",
-        "packed = torch.kron(window, torch.ones_like(same_view))",
+        "(views == views.t())[:, None]",
+        "(views == views)[:, None]",
         PACKED,
     ),
     Fault(
@@ -1939,7 +1939,7 @@ FAULTS = (
         "draftlens/decoding/session.py",
         "tokens.to(self.target.device)",
         "tokens",
-        ("tests/exact/test_fake_cuda.py",),
+        _only("tests/device/test_matrix.py", "another_device and chain"),
     ),
     Fault(
         "many rows are always multiplied by oneDNN",
@@ -2787,5 +2787,40 @@ FAULTS = (
         "{matrix: each[:, part] for matrix, each in products.items()}",
         "{matrix: each[:, :width] for matrix, each in products.items()}",
         ("tests/unit/models/test_recurrent.py",),
+    ),
+    Fault(
+        "device: pending tokens stay on the CPU",
+        "draftlens/drafting/draft_rows.py",
+        "trees.upload([padded, offsets], self.device)",
+        'trees.upload([padded, offsets], torch.device("cpu"))',
+        _only("tests/device/test_matrix.py", "every_method and chain"),
+    ),
+    Fault(
+        "device: a chain asks for an item",
+        "draftlens/drafting/draft_rows.py",
+        "or count == 1:",
+        "or count == 1 or first.min().item() < 0:",
+        ("tests/device/test_ratchet.py",),
+    ),
+    Fault(
+        "device: uploads wait",
+        "draftlens/core/tree.py",
+        "dtype=torch.long).to(device, non_blocking=True)",
+        "dtype=torch.long).to(device)",
+        ("tests/device/test_ratchet.py",),
+    ),
+    Fault(
+        "device: a verdict is read before it has arrived",
+        "draftlens/core/verify.py",
+        "torch.cat([choices, tree.tokens], dim=1).tolist()",
+        'torch.cat([choices, tree.tokens], dim=1).to("cpu", non_blocking=True).tolist()',
+        _only("tests/device/test_matrix.py", "every_method and chain"),
+    ),
+    Fault(
+        "device: the draft's thread hands on probabilities that have not arrived",
+        "draftlens/methods/parallelvlm/speculated_rows.py",
+        ".double(), -1).float().cpu()",
+        '.double(), -1).float().to("cpu", non_blocking=True)',
+        _only("tests/device/test_matrix.py", "sampling and parallel and rejection"),
     ),
 )

@@ -13,7 +13,7 @@ from torch import Tensor
 from draftlens.core.errors import InputError
 from draftlens.core.sampling import gumbel
 from draftlens.core.sequence import Batch, History, replace_by_last
-from draftlens.core.tree import EMPTY, ROOT, Topology, Verdict
+from draftlens.core.tree import EMPTY, ROOT, Topology, Verdict, upload
 from draftlens.decoding.observer import Weighed, ignore
 from draftlens.decoding.plan import TargetContext
 from draftlens.drafting.adaptive.history import TreeControllers
@@ -120,8 +120,7 @@ class Ensemble(TreeDrafter):
         logits = self.rows.join_views([draft or read[0] for draft in drafts], present, batch, room)
         self._tallies.add(batch)
         self._histories += batch.histories
-        for evidence in self._first_tokens(logits, len(self._histories) - len(batch)):
-            self._tallies.observe(evidence)
+        self._tallies.observe(list(self._first_tokens(logits, len(self._histories) - len(batch))))
 
     def _choose(
         self, drafts: list[DraftPrompt | None], present: list[Present]
@@ -135,12 +134,9 @@ class Ensemble(TreeDrafter):
     def _catch_up(self, batch: Batch) -> Tensor:
         """Logits of all views that are awake after each row's last token, ``[B, a, 1, V]``."""
         logits = self.rows.catch_up(batch.steps(self.rows.device))
-        hits = misses = 0
-        for evidence in self._pending_tokens(logits):
-            right = self._tallies.observe(evidence)
-            hits += right
-            misses += len(evidence.tokens) - right
-        self._agreement = (hits, misses)
+        evidence = list(self._pending_tokens(logits))
+        hits = self._tallies.observe(evidence)
+        self._agreement = (hits, sum(len(each.tokens) for each in evidence) - hits)
         self._weights = self._root_weights()
         return self.rows.last(logits)
 
@@ -164,7 +160,10 @@ class Ensemble(TreeDrafter):
             weights = weights[:, :, parents]
         if self.weighting.follows_path and weights.shape[1] > 1:
             index = tokens[:, None, :, None].expand(-1, weights.shape[1], -1, -1)
-            likelihoods = above.scores[:, :, parents].gather(-1, index)[..., 0]
+            scores = above.scores
+            if len(above.nodes) > 1 or len(parents) > 1:
+                scores = scores[:, :, parents]
+            likelihoods = scores.gather(-1, index)[..., 0]
             weights = (weights + likelihoods.clamp_min(MIN_LOG_PROB)).log_softmax(1)
         self._weights = weights
         return self.rows.expand(tokens, steps, level)
@@ -175,13 +174,15 @@ class Ensemble(TreeDrafter):
             for level, scored in enumerate(self._scored)
             for slot, node in enumerate(scored.nodes)
         }
+        evidence = []
         for row, history in enumerate(self._histories):
             if history.finished:
                 continue
             if len(self._chosen) == 1:
                 self._count_only(row, verdict, places)
             elif ROOT in places:
-                self._tallies.observe(self._path_tokens(row, verdict, places))
+                evidence.append(self._path_tokens(row, verdict, places))
+        self._tallies.observe(evidence)
         self._scored = []
         self.rows.keep(verdict, batch)
         self._histories = list(batch.histories)
@@ -199,7 +200,8 @@ class Ensemble(TreeDrafter):
             if max(weights) == -inf:  # fixed weights of 0
                 weights = [0.0 if has_view[view] else -inf for view in awake]
             table.append(normalized(weights))
-        return torch.tensor(table, device=self.rows.device)[:, :, None]
+        log_weights_of_rows = torch.tensor(table).to(self.rows.device, non_blocking=True)
+        return log_weights_of_rows[:, :, None]
 
     def _first_tokens(self, logits: Sequence[Tensor | None], first_row: int) -> Iterator[Evidence]:
         """The first tokens of rows that joined; logits of each prefill."""
@@ -333,16 +335,30 @@ class ViewTallies:
         replace_by_last(self.rows, row)
         replace_by_last(self._rows_of_calls, row)
 
-    def observe(self, evidence: Evidence) -> int:
-        """Weigh the views by some tokens. Returns how many of them the view with the largest weight
-        would have proposed."""
+    def observe(self, evidence: Sequence[Evidence]) -> int:
+        """Weigh the views by some tokens of each row. Returns how many of them the view with the
+        largest weight would have proposed."""
+        if not evidence:
+            return 0
+        noises = [_noise(each.history, each.first, each.log_probs) for each in evidence]
+        measured = [_measured(*pair) for pair in zip(evidence, noises, strict=True)]
+        sizes = [table.numel() for table in measured]
+        # One copy for all rows, for which the host waits.
+        tables = torch.cat([table.flatten() for table in measured]).cpu().split_with_sizes(sizes)
+        return sum(
+            self._observe(each, noise, *table.view(2, len(each.views), -1).tolist())
+            for each, noise, table in zip(evidence, noises, tables, strict=True)
+        )
+
+    def _observe(
+        self,
+        evidence: Evidence,
+        noise: Tensor | None,
+        likelihoods: list[list[float]],
+        is_right: list[list[float]],
+    ) -> int:
+        """`observe` for a single row."""
         row, log_probs = evidence.row, evidence.log_probs
-        index = torch.tensor(evidence.tokens, device=log_probs.device)
-        indices = index.expand(len(evidence.views), -1)[..., None]
-        likelihoods = log_probs.gather(-1, indices)[..., 0].tolist()
-        noise = _noise(evidence.history, evidence.first, log_probs)
-        ranking = log_probs if noise is None else log_probs + noise
-        is_right = (ranking.argmax(-1) == index).tolist()
         views = [(slot, view) for slot, view in enumerate(evidence.views) if view is not None]
         right = 0
         for place, token in enumerate(evidence.tokens):
@@ -350,7 +366,7 @@ class ViewTallies:
             hits: list[bool | None] = [None] * len(self.names)
             for slot, view in views:
                 values[view] = likelihoods[slot][place]
-                hits[view] = is_right[slot][place]
+                hits[view] = bool(is_right[slot][place])
             right += self.count(row, evidence.first + place, token, hits)
             if evidence.log_targets is None and self.weighting.needs_target_scores:
                 continue
@@ -403,6 +419,16 @@ def log_probs_before(history: History, first: int, logits: Tensor) -> Tensor:
         views = [nodes.process(view[:, None])[:, 0] for view in logits]
         logits = torch.stack(views)
     return logits.float().log_softmax(-1)
+
+
+def _measured(evidence: Evidence, noise: Tensor | None) -> Tensor:
+    """The log likelihood of each token in each view, and 1 where the view would have proposed it:
+    float32 ``[2, a, P]``."""
+    log_probs = evidence.log_probs
+    index = upload(evidence.tokens, log_probs.device)
+    likelihoods = log_probs.gather(-1, index.expand(len(evidence.views), -1)[..., None])[..., 0]
+    ranking = log_probs if noise is None else log_probs + noise
+    return torch.stack([likelihoods, (ranking.argmax(-1) == index).to(likelihoods)])
 
 
 def _noise(history: History, first: int, log_probs: Tensor) -> Tensor | None:

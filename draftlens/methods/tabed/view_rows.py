@@ -99,7 +99,7 @@ class ViewRows(DraftRows):
         logits = draft.fill(alone)
         lengths = draft.prompt.lengths
         slots = [
-            torch.arange(length if has else 0)
+            torch.arange(length if has else 0, device=self.device)
             for length, has in zip(lengths, has_view, strict=True)
         ]
         append_slots(alone, rows, [slots] * len(alone.stores))
@@ -160,9 +160,11 @@ class ViewRows(DraftRows):
         """Logits after each row's last pending token, ``[B, a, 1, V]``."""
         if logits.shape[2] == 1:
             return logits
-        rows = torch.arange(len(self.pending), device=logits.device)
-        last = torch.tensor([len(tokens) - 1 for tokens in self.pending], device=logits.device)
-        return logits[rows, :, last][:, :, None]
+        counts = [len(tokens) for tokens in self.pending]
+        if min(counts) == logits.shape[2]:
+            return logits[:, :, -1:]
+        last = trees.upload([count - 1 for count in counts], logits.device)
+        return logits.take_along_dim(last[:, None, None, None], 2)
 
     def run_on(
         self, logits: Tensor, steps: Tensor, count: int, ends: EndsChain | None = None
@@ -200,14 +202,11 @@ class ViewRows(DraftRows):
         append_slots(self.cache, cache, [slots] * len(cache.stores))
         return cache
 
-    def _forward(
-        self, tokens: Tensor, indices: Tensor, prefix: list[int], window: Tensor | None
-    ) -> Tensor:
+    def _forward(self, tokens: Tensor, indices: Tensor, mask: Tensor | None) -> Tensor:
         """Forward tokens in all views that are awake; logits ``[B, a, T, V]``."""
         assert self.cache is not None
         num_views = len(self.awake)
         num_rows, num_tokens = tokens.shape
-        mask = None if window is None else self._mask(prefix, window)
         by_view = [self._next_positions[view] + indices for view in self.awake]
         positions = by_view[0]
         packed = tokens
@@ -226,32 +225,29 @@ class ViewRows(DraftRows):
         num_views = len(self.awake)
         if num_views == 1:
             return trees.attention_mask(prefix, window)
-        same_view = torch.eye(num_views, dtype=torch.bool, device=self.device)
-        packed = torch.kron(window, same_view)
+        views = trees.upload(self.awake, self.device)[:, None]
+        packed = window[:, None, :, None] & (views == views.t())[:, None]
+        mask = trees.attention_mask(prefix, packed.flatten(2).flatten(0, 1))
+        assert mask is not None
         longest = max(prefix)
-        num_tokens, width = packed.shape
-        asking = torch.tensor(self.awake, dtype=torch.int8, device=self.device)
-        asking = asking.repeat(len(window))[None, :, None]
-        mask = torch.zeros(
-            len(prefix), 1, num_tokens, longest + width, dtype=torch.bool, device=self.device
-        )
-        mask[:, 0, :, :longest] = self._owners[:, None, :longest] == asking
-        if min(prefix) == longest:
-            mask[..., longest:] = packed
-            return mask
-        for row, length in enumerate(prefix):
-            mask[row, 0, :, length:] = False
-            mask[row, 0, :, length : length + width] = packed
+        owners = self._owners[:, None, None, None, :longest]
+        by_view = mask.view(len(prefix), 1, len(window), num_views, -1)
+        # Slots of nobody are those of the tokens themselves, in rows that are shorter.
+        by_view[..., :longest] &= (owners == views) | (owners == NOBODY)
         return mask
 
     def _own(self, begin: list[int], end: list[int]) -> None:
         """Give the slots of each row from `begin` to `end` to the views that are awake in turn, and
         those after them to no view. A row that has ended may end before it begins."""
         self._grow_owners(max(end))
-        turn = torch.tensor(self.awake, dtype=torch.int8, device=self.device)
-        for row, (first, last) in enumerate(zip(begin, end, strict=True)):
-            self._owners[row, last:] = NOBODY
-            self._owners[row, first:last] = turn.repeat(max(last - first, 0) // len(turn))
+        changed = [
+            (row, slot, self.awake[(slot - first) % self.num_views] if slot < last else NOBODY)
+            for row, (first, last) in enumerate(zip(begin, end, strict=True))
+            for slot in range(min(first, last), max(first, last))
+        ]
+        if changed:
+            rows, slots, owners = trees.upload(changed, self.device).unbind(1)
+            self._owners[rows, slots] = owners.to(torch.int8)
 
     def _grow_owners(self, width: int) -> None:
         """Make the table of owners cover all rows and at least `width` slots."""

@@ -250,7 +250,7 @@ def test_the_layout_is_read_from_the_model_and_its_inputs() -> None:
     visual, pixels = flat(6), torch.zeros(2, 3, 3, 4, 4)
     alone = read_layout(model, {"pixel_values_videos": pixels}, visual, no_tokens)
     assert alone.is_video is not None
-    assert alone.is_video.tolist() == [True] * 6
+    assert alone.is_video.tolist() == [True] * 6 + [False] * (visual.numel() - 6)
     assert alone.num_frames == 3
     features = SimpleNamespace(
         last_hidden_state=torch.zeros(6, 2, 4), pooler_output=torch.zeros(2, 3, 8)
