@@ -252,6 +252,8 @@ class ModelProducts:
     Attributes:
         has_large: whether the decoder or the head has matrices that are multiplied apart where
             there are few rows.
+        num_pixel_weights: weights that read pixels; with 0 their products are the same however many
+            pixels there are.
     """
 
     def __init__(self, model: nn.Module, decoder: nn.Module, head: nn.Module, device: torch.device):
@@ -259,7 +261,7 @@ class ModelProducts:
         self._is_on_cpu = device.type == "cpu"
         self.has_large = has_large([decoder, head])
         self._num_text_weights = _num_weights(decoder)
-        self._num_other_weights = _num_weights(model) - self._num_text_weights
+        self.num_pixel_weights = _num_weights(model) - self._num_text_weights
 
     def of_tokens(self, tokens: Tensor) -> AbstractContextManager[Any]:
         """Where the decoder reads `tokens` ``[B, T]``."""
@@ -276,7 +278,7 @@ class ModelProducts:
 
     def of_pixels(self, inputs: Mapping[str, Any]) -> AbstractContextManager[Any]:
         """Where the vision tower reads the pixels of a processor's output."""
-        return self._many_rows(_num_patches(inputs), self._num_other_weights)
+        return self._many_rows(_num_patches(inputs), self.num_pixel_weights)
 
     def _many_rows(self, rows: int, num_weights: int) -> AbstractContextManager[Any]:
         if not self._is_on_cpu:

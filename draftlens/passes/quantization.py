@@ -4,6 +4,7 @@ and those of a target, whose answers become those of the rounded model
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from draftlens.core.errors import ConfigError, UnsupportedModelError
@@ -11,6 +12,9 @@ from draftlens.core.names import AUTO, UNQUANTIZED
 from draftlens.core.options import shown
 from draftlens.models.adapter import Backbone
 from draftlens.models.forward_backend import EAGER, Passes
+from draftlens.models.media_features import with_features
+from draftlens.models.prompt import Encoded, remembering
+from draftlens.models.prompt_cache import PromptCache
 from draftlens.models.rounded_weights import is_released
 from draftlens.passes.base import PASSES, Compile, PassEngine, made_passes, name_of, preferred
 
@@ -44,6 +48,13 @@ def check_quantization(
             raise ConfigError(f"{quantization} passes need {missing}")
 
 
+def encoded_alone(model: Any, inputs: Mapping[str, Any]) -> Encoded:
+    """Encode each picture by itself, as it would be if a cache had the others: the last bit of its
+    features moves rounded activations."""
+    with remembering(""):
+        return Encoded(with_features(PromptCache(0), model, inputs))
+
+
 def check_weights(backbone: Backbone) -> None:
     """Raise `UnsupportedModelError` if rounded passes have the only weights of a model."""
     if is_released(backbone.model):
@@ -73,3 +84,5 @@ def attach_rounded(backbone: Backbone, compile: Compile, quantization: str) -> N
             f"{engine.label}: {passes}; take another quantization, or none"
         )
     backbone.passes = passes
+    backbone.encode_pixels = encoded_alone
+    backbone.products.num_pixel_weights = 0

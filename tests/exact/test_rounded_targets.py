@@ -23,6 +23,8 @@ from draftlens.core.errors import ConfigError, UnsupportedModelError
 from draftlens.core.result import Result
 from draftlens.load_engine import pop_pass_quantization
 from draftlens.models.adapter import Backbone
+from draftlens.models.prompt import remembering
+from draftlens.models.prompt_cache import PromptCache
 from draftlens.models.rounded_weights import RoundedLinear, RoundedMatrix, group_of
 from draftlens.passes import attach, openvino, ordered_attention, split_pass
 from draftlens.passes.quantization import rounding_engine
@@ -332,3 +334,25 @@ def test_load_reads_a_rounded_target() -> None:
     assert result.approximate == ("8-bit weights and activations of the language model",)
     with pytest.raises(UnsupportedModelError, match="load it again"):
         engine.compile("auto")
+
+
+@pytest.mark.parametrize(("name", "kind"), [("smolvlm", "images"), ("qwen2_5_vl", "mixed")])
+def test_features_of_a_picture_do_not_depend_on_the_others(name: str, kind: str) -> None:
+    """Embeddings of a row have the same bits in a batch, alone, and with a picture that a cache has
+    from an earlier prompt."""
+    family = BY_NAME[name]
+    backbone = rounded(family)
+    whole = embeds(backbone, inputs(family, kind, (0, 1, 2)))
+    alone = [embeds(backbone, inputs(family, kind, (row,)))[0] for row in range(3)]
+    backbone.prompt_cache = PromptCache("1GB")
+    with remembering(""):
+        embeds(backbone, inputs(family, "image", (0,)))
+        cached = [embeds(backbone, inputs(family, kind, (row,)))[0] for row in range(3)]
+    for row in range(3):
+        assert torch.equal(cached[row], alone[row])
+        assert torch.equal(whole[row, : len(alone[row])], alone[row])
+
+
+def embeds(backbone: Backbone, given: Any) -> Tensor:
+    """What the language model reads of a prompt."""
+    return backbone.encode(backbone.prepare(given, max_new_tokens=1)).embeds

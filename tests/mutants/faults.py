@@ -1965,7 +1965,7 @@ FAULTS = (
     Fault(
         "products of the vision tower are not watched for",
         "draftlens/models/products.py",
-        "self._many_rows(_num_patches(inputs), self._num_other_weights)",
+        "self._many_rows(_num_patches(inputs), self.num_pixel_weights)",
         "nullcontext()",
         ("tests/unit/models/test_products_many_rows.py",),
     ),
