@@ -72,11 +72,11 @@ class RoundedMatrix:
     def values(self) -> Tensor:
         """The rounded matrix in float32."""
         if self.bits == 8:
-            return self.integers * self.scales
+            return self.integers.float().mul_(self.scales)
         even = (self.integers << 4).view(torch.int8) >> 4
         odd = self.integers.view(torch.int8) >> 4
         groups = torch.stack([even, odd], 2).view(len(even), self.scales.shape[1], -1)
-        return (groups * self.scales).flatten(1)
+        return groups.float().mul_(self.scales).flatten(1)
 
 
 class RoundedLinear(nn.Module):

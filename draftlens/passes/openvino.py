@@ -40,6 +40,7 @@ from draftlens.passes.structure import (
     SMALL,
     Forward,
     Skeleton,
+    check_pass,
     folder_of,
     named_tensors,
     tracing_refusal,
@@ -221,9 +222,11 @@ class OpenVinoPasses(SplitPasses):
         """See `SplitPasses.check`. The modules compute with rounded weights, too."""
         bits = ROUNDINGS[self.quantization].bits if self.quantization else None
         with rounding_layers(backbone.model, bits):
-            super().check(backbone, axes, run)
-        if self.is_ordered:
-            check_order(backbone, self, axes)
+            if not self.is_ordered:
+                super().check(backbone, axes, run)
+                return
+            check_pass(backbone, run, 2, 3, axes, self._bound)
+        check_order(backbone, self, axes)
 
     def run(
         self, tokens: Tensor, position_ids: Tensor, cache: KVCache, mask: Tensor | None

@@ -20,9 +20,10 @@ from draftlens.methods.base import METHODS as NAMES
 from draftlens.methods.base import name_of, to_dict
 from draftlens.methods.tabed.views import VIEWS
 from draftlens.methods.tabed.weights import WEIGHTS
+from draftlens.passes import PASSES
 from draftlens.pruning import PRUNERS
 
-REGISTRIES = (NAMES, PRUNERS, VIEWS, WEIGHTS)
+REGISTRIES = (NAMES, PASSES, PRUNERS, VIEWS, WEIGHTS)
 PLUGIN = str(Path(__file__).resolve().parents[1] / "plugin")
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
