@@ -140,5 +140,6 @@ def settle_threads(model: Any) -> None:
     """
     if "OMP_NUM_THREADS" in os.environ or model.device.type != "cpu":
         return
-    if sum(parameter.numel() for parameter in model.parameters()) < MAX_SINGLE_THREADED:
+    tensors = (*model.parameters(), *model.buffers())  # rounded weights are buffers
+    if sum(tensor.numel() for tensor in tensors) < MAX_SINGLE_THREADED:
         torch.set_num_threads(1)

@@ -322,7 +322,8 @@ def _has_hooks(module: torch.nn.Module) -> bool:
 
 
 def weight_bytes(backbone: Backbone) -> int:
-    return sum(parameter.nbytes for parameter in backbone.model.parameters())
+    model = backbone.model  # whose rounded weights are buffers
+    return sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
 
 
 def position_axes(backbone: Backbone) -> tuple[int, ...]:

@@ -28,6 +28,7 @@ from draftlens.models.prompt_cache import PromptCache
 from draftlens.models.rounded_weights import RoundedLinear, RoundedMatrix, group_of
 from draftlens.passes import attach, openvino, ordered_attention, split_pass
 from draftlens.passes.quantization import rounding_engine
+from draftlens.passes.structure import weight_bytes
 from draftlens.request import Request
 from draftlens.streaming import Stream
 
@@ -309,6 +310,10 @@ def test_a_checkpoint_is_read_into_rounded_weights(quantization: str, tmp_path: 
     assert all(each.weight is None for each in layers)
     has_activations = quantization in ("int8", "int4")
     assert all((each.integers is None) == has_activations for each in layers)
+    integers = sum(each.integers.nbytes for each in layers if each.integers is not None)
+    own = sum(each.nbytes for each in backbone.model.parameters())
+    assert weight_bytes(backbone) >= own + integers
+    assert has_activations or integers > 0
     ids = torch.randint(3, 200, (1, 20), generator=torch.Generator().manual_seed(0))
     assert torch.equal(read(backbone, ids, 2, [5, 13]), read(whole, ids, 2, [5, 13]))
     given = inputs(family, family.richest)
