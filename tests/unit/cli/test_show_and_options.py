@@ -297,6 +297,10 @@ class Sized(torch.nn.Module):
 def test_small_models_get_one_thread_unless_the_user_chose(monkeypatch: pytest.MonkeyPatch) -> None:
     settle_threads(Sized(MAX_SINGLE_THREADED))
     assert torch.get_num_threads() == 2
+    rounded = Sized(1)  # whose weights are buffers
+    rounded.register_buffer("integers", torch.empty(MAX_SINGLE_THREADED, device="meta"))
+    settle_threads(rounded)
+    assert torch.get_num_threads() == 2
     settle_threads(Sized(MAX_SINGLE_THREADED - 1))
     assert torch.get_num_threads() == 1
     torch.set_num_threads(2)
