@@ -113,19 +113,42 @@ class DeviceMode(TorchDispatchMode):
         return MACHINE.run(func, args, kwargs or {}, self)
 
 
-class Machine:
-    """Runs operators: checks devices and streams, counts, and lets the CPU compute."""
+class Allocator:
+    """The bytes and errors of one simulation: what the collector frees later, with a traceback of
+    an earlier test, is none of the next one's."""
 
     def __init__(self) -> None:
         self.allocated: Counter[torch.device] = Counter()
         self.peaks: Counter[torch.device] = Counter()
+        self.errors: list[str] = []  # of all threads, some of which swallow exceptions
+
+    def allocate(self, stream: Stream, nbytes: int) -> Memory:
+        device = stream.device
+        self.allocated[device] += nbytes
+        self.peaks[device] = max(self.peaks[device], self.allocated[device])
+        return Memory(stream, nbytes, self._free)
+
+    def _free(self, memory: Memory) -> None:
+        """Memory returns to the stream that made it, which may write it again at once."""
+        self.allocated[memory.maker.device] -= memory.nbytes
+        user = memory.unfinished()
+        if user is not None:
+            self.errors.append(
+                f"memory of stream {memory.maker.number} is free while stream {user} may use it"
+            )
+
+
+class Machine:
+    """Runs operators: checks devices and streams, counts, and lets the CPU compute."""
+
+    def __init__(self) -> None:
         self.pinned: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
         self.reset()
 
     def reset(self) -> None:
         """Begin to count."""
         self.counts = Counts()
-        self.errors: list[str] = []  # of all threads, some of which swallow exceptions
+        self.allocator = Allocator()
         self.unread: dict[int, streams.Clock] = {}  # copies to the CPU that may not have arrived
         HOST.on_wait = self.counts.waited
 
@@ -176,23 +199,8 @@ class Machine:
 
     def fail(self, error: RuntimeError) -> None:
         """Raise an error that is reported at the end, too."""
-        self.errors.append(f"{type(error).__name__}: {error}")
+        self.allocator.errors.append(f"{type(error).__name__}: {error}")
         raise error
-
-    def allocate(self, stream: Stream, nbytes: int) -> Memory:
-        device = stream.device
-        self.allocated[device] += nbytes
-        self.peaks[device] = max(self.peaks[device], self.allocated[device])
-        return Memory(stream, nbytes, self._free)
-
-    def _free(self, memory: Memory) -> None:
-        """Memory returns to the stream that made it, which may write it again at once."""
-        self.allocated[memory.maker.device] -= memory.nbytes
-        user = memory.unfinished()
-        if user is not None:
-            self.errors.append(
-                f"memory of stream {memory.maker.number} is free while stream {user} may use it"
-            )
 
     def _check_devices(
         self, operator: Operator, args: Sequence[Any], tensors: Sequence[Tensor]
@@ -410,7 +418,7 @@ class _Call:
             stream = current_stream(self.place)
             memory = made.get(_storage(value))
             if memory is None:
-                memory = self.machine.allocate(stream, value.untyped_storage().nbytes())
+                memory = self.machine.allocator.allocate(stream, value.untyped_storage().nbytes())
                 made[_storage(value)] = memory
                 if not self.operator.allocates:
                     memory.writer = (stream.number, stream.seen[stream.number])

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 
 from draftlens.prefill.spava import kernels
 from tests.device import streams
-from tests.device.counts import Counts, within_modules
+from tests.device.counts import within_modules
 from tests.device.machine import MACHINE, DeviceMode, DeviceTensor
 from tests.device.streams import Event, Stream, device_of
 
@@ -26,16 +26,15 @@ MEMORY = 2**33
 
 
 class Simulation:
-    """What has happened within `simulated`."""
+    """What happens within `simulated`.
 
-    @property
-    def counts(self) -> Counts:
-        return MACHINE.counts
+    Attributes:
+        errors: what was refused, in all threads, and memory that was freed too soon.
+    """
 
-    @property
-    def errors(self) -> list[str]:
-        """What was refused, in all threads, and memory that was freed too soon."""
-        return MACHINE.errors
+    def __init__(self) -> None:
+        self.counts = MACHINE.counts
+        self.errors = MACHINE.allocator.errors
 
 
 @contextmanager
@@ -49,10 +48,11 @@ def simulated(visible: bool = False) -> Iterator[Simulation]:
     """
     torch._C._ensureCUDADeviceGuardSet()  # type: ignore[attr-defined]
     MACHINE.reset()
+    simulation = Simulation()
     with _patched(visible), _devices_of_thread():
-        yield Simulation()
-    if MACHINE.errors:
-        raise AssertionError("\n".join(MACHINE.errors))
+        yield simulation
+    if simulation.errors:
+        raise AssertionError("\n".join(simulation.errors))
 
 
 @contextmanager
@@ -102,13 +102,13 @@ def _cuda(visible: bool) -> dict[str, Any]:
         return lambda *_, **__: value
 
     def allocated(device: Any = None) -> int:
-        return MACHINE.allocated.get(device_of(device), 0)
+        return MACHINE.allocator.allocated.get(device_of(device), 0)
 
     def peak(device: Any = None) -> int:
-        return MACHINE.peaks.get(device_of(device), 0)
+        return MACHINE.allocator.peaks.get(device_of(device), 0)
 
     def reset_peak(device: Any = None) -> None:
-        MACHINE.peaks[device_of(device)] = allocated(device)
+        MACHINE.allocator.peaks[device_of(device)] = allocated(device)
 
     properties = SimpleNamespace(
         name="simulated", major=9, minor=0, total_memory=MEMORY, multi_processor_count=132

@@ -184,6 +184,22 @@ def test_a_stream_waits_for_what_it_reads(device: Simulation) -> None:
     assert event.query()
     more + 1
     values.add_(1)
+    torch.cuda.synchronize()  # before `kept` and `more` are freed
+
+
+def test_what_is_freed_late_is_of_its_own_simulation() -> None:
+    with simulated() as first:
+        other = torch.cuda.Stream()
+        values = numbers()
+        other.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(other):
+            values + 1
+    with simulated() as second:
+        before = torch.cuda.memory_allocated()
+        del values
+        assert torch.cuda.memory_allocated() == before
+        assert not second.errors
+    assert "memory of stream" in first.errors[0]
 
 
 def test_memory_that_another_stream_still_uses(device: Simulation) -> None:
