@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from draftlens.hf_generate.custom_generate import SpeculativeGenerate
     from draftlens.inputs import Inputs
     from draftlens.load_engine import load
+    from draftlens.methods.automatic import Automatic
     from draftlens.methods.base import PlainDecoding, from_dict
     from draftlens.methods.hsd.config import HSD
     from draftlens.methods.lookup.config import Lookup
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = [
     "HSD",
     "TABED",
+    "Automatic",
     "Chat",
     "Chunk",
     "ConfigError",
@@ -97,6 +99,7 @@ _HOMES = {
     "draftlens.hf_generate.custom_generate": ("SpeculativeGenerate",),
     "draftlens.inputs": ("Inputs",),
     "draftlens.load_engine": ("load",),
+    "draftlens.methods.automatic": ("Automatic",),
     "draftlens.methods.base": (
         "PlainDecoding",
         "from_dict",

@@ -106,7 +106,7 @@ class Engine:
         self.target: Loaded = models[0]
         self.draft: Loaded | None = models[1]
         self.notice = notice
-        self.method = with_prefill(resolve(method, self.draft is not None), prefill)
+        self.method = with_prefill(resolve(method), prefill)
         check_drafting(self.method, self.models)
         self.prefill = prefill
         self.processors = Processors(self.target, self.draft)
@@ -478,7 +478,7 @@ class Engine:
         return plan_of(self._method(method), self.models)
 
     def _method(self, method: MethodLike, prefill: Any = None) -> Method:
-        resolved = resolve(self.method if method is None else method, self.draft is not None)
+        resolved = resolve(self.method if method is None else method)
         return with_prefill(resolved, self.prefill if prefill is None else prefill)
 
     def calibrate(self, seconds: float = CALIBRATION_SECONDS) -> None:

@@ -15,7 +15,7 @@ from draftlens.core.names import AUTO, EMBEDDED, UNQUANTIZED
 from draftlens.core.options import switch, wrong
 from draftlens.decoding.observer import ignore
 from draftlens.engine import CALIBRATION_SECONDS, Engine
-from draftlens.methods.base import MethodLike, draft_use, resolve, with_prefill
+from draftlens.methods.base import MethodLike, draft_use, name_of, resolve, with_prefill
 from draftlens.models.known_pairs import remedy
 from draftlens.models.load import PLAIN_PAIR, Loaded, known_draft, load_draft, load_model, load_pair
 from draftlens.models.loading import PACKAGES, LoadWords, PairOptions, pair_options
@@ -114,7 +114,7 @@ def load(
     draft = None if draft is None else model_name("draft", draft)
     calibrate = switch("calibrate", calibrate)
     # Refuses a bad method before minutes of loading.
-    with_prefill(resolve(method, has_draft=True), prefill)
+    with_prefill(resolve(method), prefill)
     reads = make_prefill("full" if prefill is None else prefill)
     check_compile(compile)
     prompt_cache = PromptCache.of(prompt_cache)
@@ -174,13 +174,6 @@ def pop_pass_quantization(words: dict[str, Any], compile: Compile, option: str) 
     return str(quantization)
 
 
-FALLBACK = "lookup"
-"""The method if no method is named and there is no draft."""
-
-PLAIN_METHOD = "plain"
-"""The method if none is named and nothing can be drafted for the target."""
-
-
 @dataclass(frozen=True)
 class Opened:
     """Loaded models and the method that was named or its fallback; `notice` is a line about a
@@ -200,9 +193,9 @@ def open_models(
 ) -> Opened:
     """Load a target and, if the method has a use for one, its draft.
 
-    Draft `auto` is the known draft of the target. Without one, method `lookup` is used unless a
-    method is named, or `plain` for a target whose cache cannot be rolled back. A named method with
-    an optional draft (`specvlm`, `parallelvlm`, `tabed`) then lets the target draft for itself, and
+    Draft `auto` is the known draft of the target. Without one, method `auto` copies draft tokens
+    from texts, or drafts nothing for a target whose cache cannot be rolled back. A method with an
+    optional draft (`specvlm`, `parallelvlm`, `tabed`) then lets the target draft for itself, and
     one that needs a draft is refused.
 
     Raises:
@@ -211,7 +204,7 @@ def open_models(
         UnsupportedModelError: a model lacks something that draftlens needs.
         IncompatiblePairError: the draft was named, and does not match the target.
     """
-    use = "optional" if method is None else draft_use(resolve(method, has_draft=True))
+    use = draft_use(resolve(method))
     if draft == AUTO:
         return _open_with_known_draft(target, method, use, options)
     if draft is None and use == "needed":
@@ -230,8 +223,8 @@ def _open_with_known_draft(
     if name is None and use == "needed":
         raise ConfigError(f"{reason}, and the method needs one: {remedy()}")
     loaded = load_model(target, "target", options.target)
-    if method is None and loaded.backbone.plain_only:
-        return _without_draft(loaded, PLAIN_METHOD, loaded.backbone.plain_only)
+    if is_automatic(method) and loaded.backbone.plain_only:
+        return _without_draft(loaded, method, loaded.backbone.plain_only)
     if name is None:
         return _without_draft(loaded, method, reason)
     try:
@@ -244,17 +237,21 @@ def _open_with_known_draft(
 
 def _without_draft(target: Loaded, method: MethodLike, reason: str) -> Opened:
     """A target and its fallback: the known draft is not available."""
-    used_method: MethodLike = FALLBACK if method is None else method
-    if method is None:
-        notice = f"{reason}; method {FALLBACK!r} drafts from the text instead"
-    elif method == PLAIN_METHOD:
-        notice = f"{reason}; method {PLAIN_METHOD!r} drafts nothing"
-    elif getattr(resolve(method, has_draft=False), "draft", None) == AUTO:
+    if is_automatic(method) and target.backbone.plain_only:
+        notice = f"{reason}; method 'plain' drafts nothing"
+    elif is_automatic(method):
+        notice = f"{reason}; method 'lookup' drafts from the text instead"
+    elif getattr(resolve(method), "draft", None) == AUTO:
         notice = f"{reason}; the target drafts for itself"
     else:
         notice = f"{reason}; the method goes on without one"
     _log.warning("%s", notice)
-    return Opened(target, None, used_method, notice)
+    return Opened(target, None, method, notice)
+
+
+def is_automatic(method: MethodLike) -> bool:
+    """Whether the models decide how they answer."""
+    return name_of(resolve(method)) == "auto"
 
 
 def model_name(role: str, value: Any) -> str:

@@ -128,7 +128,7 @@ def check_for_models(models: Models, request: Request) -> None:
 
 def plan_of(models: Models, request: Request) -> Plan:
     """The plan of the request's method, ready to read prompts."""
-    plan = method_plan(resolve(request.method, models.draft is not None), models)
+    plan = method_plan(resolve(request.method), models)
     plan.prefill.prepare(models.target, request.inputs)
     return plan
 

@@ -97,18 +97,18 @@ def generate(
     Args:
         target_model: an unmodified transformers vision-language model.
         inputs: the output of its processor, padded on either side.
-        draft: a smaller model of the same tokenizer, or None for plain decoding.
+        draft: a smaller model of the same tokenizer, or None.
         draft_inputs: the output of the draft's processor for the same prompt; `inputs` if None.
             With a method whose draft reads the prompt in several views, its entry `views` may map
             the names of further views to the output of the draft's processor for them, such as
             ``{**draft_inputs, "views": {"text": processor(text=prompt_without_pictures)}}``.
-        method: a method, its name, or a dict of its options; by default speculative decoding if
-            there is a draft.
+        method: a method, its name, or a dict of its options; by default `auto`: `mixed` with a
+            draft, else `lookup`.
         seed: seed of the sampling noise, or one seed for each row. None draws one from torch's
             global generator.
         references: texts or token ids that the answers are expected to repeat, for methods that
-            draft from them (`hsd`, `lookup`): one list for each row (for a single row the list
-            itself). Texts need the option `tokenizer`, the target's.
+            draft from them (`auto`, `hsd`, `lookup`, `mixed`): one list for each row (for a single
+            row the list itself). Texts need the option `tokenizer`, the target's.
         prefill: how the target reads the prompts (`prefill.base.PREFILLS`), as a name, a dict of
             its name and options, or a prefill; None for the method's own, by default `"full"`.
         compile: what computes decode forwards, as for `draftlens.load`. With `"auto"`, the default,
@@ -150,7 +150,7 @@ def stream(target_model: Any, inputs: Mapping[str, Any], **options: Unpack[CallO
     """
     own, generation = split_options(options, CallOptions)
     draft = own.pop("draft", None)
-    method = resolve(own.pop("method", None), draft is not None)
+    method = resolve(own.pop("method", None))
     request = Request(
         inputs,
         draft_inputs=own.pop("draft_inputs", None),

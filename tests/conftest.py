@@ -78,9 +78,10 @@ def steady_costs(monkeypatch: pytest.MonkeyPatch) -> None:
 def make_costs_steady(monkeypatch: pytest.MonkeyPatch) -> None:
     """Automatic methods draft by costs of a table, so that neither the speed of this machine nor
     earlier answers decide what they draft: a draft costs a tenth of its target, and a forward over
-    64 tokens twice as much as one over a single token."""
+    64 tokens twice as much as one over a single token. Every round looks for copies."""
     from draftlens.drafting.adaptive import history as records
     from draftlens.drafting.adaptive.costs import CostCurve, ForwardCosts
+    from draftlens.methods.mixed.drafter import LookAllowance
     from draftlens.models.model_state import Slot
 
     class Untimed(ForwardCosts):
@@ -98,6 +99,7 @@ def make_costs_steady(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(records, "_live_costs", costs)
     monkeypatch.setattr(records, "_RECORDS", Slot("records"))
+    monkeypatch.setattr(LookAllowance, "is_left", True)
 
 
 def pytest_collection_finish() -> None:

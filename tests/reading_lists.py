@@ -41,11 +41,11 @@ NEW = 24
 ANSWERS: dict[str, dict[str, Any]] = {
     "clip, plain": {"method": "plain"},
     "default": {},
+    "speculative": {"method": "speculative"},
     "specvlm": {"method": "specvlm"},
     "tabed": {"method": "tabed"},
     "lookup": {"method": "lookup"},
     "hsd": {"method": "hsd", "references": ["The video has one shot and no cut."]},
-    "mixed": {"method": "mixed"},
     "spava, one process": {"method": "plain", "prefill": "spava"},
     "parallelvlm, target's side": {"method": "parallelvlm"},
 }

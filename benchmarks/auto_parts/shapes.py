@@ -31,6 +31,10 @@ from draftlens.verify import run_stock
 PROMPTS = ("chat1", "code2", "image2")
 PROMPT_TOKENS = 150
 NEW_TOKENS = 64
+OPTIONS = {"max_new_tokens": NEW_TOKENS, "no_repeat_ngram_size": 1}
+"""Random weights repeat one token for ever, which copying would draft for nothing: here no token
+occurs twice, so an answer has nothing to copy from itself."""
+
 SHORT = 14
 """Tokens of an answer that is too short to learn in."""
 
@@ -93,7 +97,7 @@ def measure_shapes(report: Callable[[str], None]) -> ShapeReport:
     calibration_seconds = time.perf_counter() - began
     runs: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
     for number, prompt in enumerate(PROMPTS):
-        stock = run_stock(target, inputs, max_new_tokens=NEW_TOKENS)
+        stock = run_stock(target, inputs, **OPTIONS)
         runs[prompt] = {STOCK: {STOCK: {"e2e": stock.e2e, "decode": stock.decode, "tau": 1.0}}}
         texts = [
             recorded_text(NEW_TOKENS, recorded_depths("float32", prompt), seed)
@@ -123,8 +127,7 @@ def _measure_curves(
 
 
 def _plain(target: Backbone, inputs: Mapping[str, Tensor]) -> list[int]:
-    options = {"max_new_tokens": NEW_TOKENS}
-    result = Stream(target, None, Request(inputs, method="plain", options=options)).run()
+    result = Stream(target, None, Request(inputs, method="plain", options=OPTIONS)).run()
     return result.tokens[0]
 
 
@@ -135,14 +138,19 @@ def _measure_prompt(
     texts: Sequence[Sequence[Token]],
     answer: Sequence[int],
 ) -> dict[str, dict[str, float]]:
-    """Every method on the same text; the warm automatic tree has answered another one before."""
+    """Every method on the same text; what is warm has answered another one before."""
     figures: dict[str, dict[str, float]] = {}
 
     def run(
-        name: str, text: Sequence[Token], method: Mapping[str, Any], tokens: int = NEW_TOKENS
+        name: str,
+        text: Sequence[Token],
+        method: Mapping[str, Any],
+        tokens: int = NEW_TOKENS,
+        **extras: Any,
     ) -> None:
         draft.play(text, answer, PROMPT_TOKENS)
-        request = Request(inputs, method=method, options={"max_new_tokens": tokens})
+        options = {**OPTIONS, "max_new_tokens": tokens}
+        request = Request(inputs, method=method, options=options, extras=extras)
         result = Stream(target, draft, request).run()
         assert result.tokens == [list(answer[:tokens])], f"{name} changed the tokens"
         stats = result.stats
@@ -156,13 +164,21 @@ def _measure_prompt(
     run("plain", texts[0], {"method": "plain"})
     run("chain 5", texts[0], {"num_speculative_tokens": 5})
     run("chain 2", texts[0], {"num_speculative_tokens": 2})
+    run("lookup", texts[0], {"method": "lookup"})
+    speculative = {"tree": "auto"}
     records.forget_answers(target)
-    run("auto, first answer", texts[0], {"tree": "auto"})
+    run("auto, first answer", texts[0], speculative)
+    run("auto, second answer", texts[0], speculative)
+    default = {"method": "auto"}
     records.forget_answers(target)
-    run("auto, another text", texts[1], {"tree": "auto"})
-    run("auto, second answer", texts[0], {"tree": "auto"})
+    run("default, first answer", texts[0], default)
+    records.forget_answers(target)
+    run("default, another text", texts[1], default)
+    run("default, second answer", texts[0], default)
+    records.forget_answers(target)
+    run("default, first answer, given as a reference", texts[0], default, references=[[*answer]])
     run(f"plain, {SHORT} tokens", texts[0], {"method": "plain"}, SHORT)
     records.forget_answers(target)
-    run(f"auto, first answer of {SHORT} tokens", texts[0], {"tree": "auto"}, SHORT)
+    run(f"default, first answer of {SHORT} tokens", texts[0], default, SHORT)
     gc.collect()
     return figures

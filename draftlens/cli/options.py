@@ -89,8 +89,8 @@ class DecodingOptions:
         draft: Draft model: a smaller model with the same tokenizer, `auto` for the one known for
             the target (`draftlens pairs`), or `none`.
         method: Decoding method: `plain`, `lookup`, `speculative`, `specvlm`, `parallelvlm`,
-            `tabed`, `hsd` or `mixed` (`draftlens methods`). The default is `speculative` with a
-            draft, `lookup` where no draft is known, and `plain` with --draft none.
+            `tabed`, `hsd` or `mixed` (`draftlens methods`). The default, `auto`, is `mixed` with a
+            draft, and `lookup` without one.
         schedule: Order of drafting and verifying: `serial`, or `parallel`, in which draft and
             target work at the same time. The default is that of the method.
         speculative_config: Decoding method and its options: JSON such as '{"tree": "eagle"}' or

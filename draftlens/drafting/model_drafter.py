@@ -201,13 +201,14 @@ class TreeDrafter:
         assert self.controller is not None
         return self.controller.expected(self._situation(batch, budget))
 
-    def further(self, chances: Sequence[Sequence[float]]) -> int:
+    def further(self, chances: Sequence[Sequence[float]]) -> tuple[int, float]:
         """How many tokens of another drafter are verified after the first choices of the tree that
-        was just proposed (`TreeController.further`); needs controllers."""
+        was just proposed, and the seconds that they save (`TreeController.further`); needs
+        controllers."""
         assert self.controller is not None
-        self._num_further = self.controller.further(chances)
+        self._num_further, saved = self.controller.further(chances)
         self._proposed_at = time.perf_counter()
-        return self._num_further
+        return self._num_further, saved
 
     def pause(self) -> None:
         """In place of `propose`: another drafter proposes in this round."""

@@ -87,7 +87,7 @@ class SpeculativeGenerate:
         self.tokenizer = tokenizer
         self.compile = compile
         self.allow_long_prompt = switch(LONG_PROMPT, allow_long_prompt)
-        self.method = with_prefill(resolve(method, draft is not None), prefill)
+        self.method = with_prefill(resolve(method), prefill)
         self.last: Result | None = None
 
     def __call__(

@@ -17,6 +17,7 @@ from draftlens.pruning import PRUNERS, make_pruner
 METHODS = Registry(
     "method",
     {
+        "auto": "draftlens.methods.automatic:Automatic",
         "plain": "draftlens.methods.base:PlainDecoding",
         "speculative": "draftlens.methods.speculative:SpeculativeDecoding",
         "specvlm": "draftlens.methods.specvlm.config:SpecVLM",
@@ -209,17 +210,14 @@ def _field_names(value: Any) -> set[str]:
     return {field.name for field in dataclasses.fields(value)}
 
 
-def resolve(method: MethodLike, has_draft: bool) -> Method:
-    """A method from any `MethodLike`; None means speculative decoding if there is a draft, else
-    plain decoding.
+def resolve(method: MethodLike) -> Method:
+    """A method from any `MethodLike`; None means `auto`.
 
     Raises:
         ConfigError: a name or option is unknown, or a value makes no sense.
     """
-    if method is None:
-        return from_dict({"method": "speculative" if has_draft else "plain"})
-    if isinstance(method, str):
-        return from_dict({"method": method})
+    if isinstance(method, str | None):
+        return from_dict({"method": "auto" if method is None else method})
     if isinstance(method, Mapping):
         return from_dict(method)
     if not callable(getattr(method, "plan", None)):

@@ -12,6 +12,7 @@ from families import FAMILIES
 
 import draftlens
 from draftlens.core.prefill_readings import FeatureSpec
+from draftlens.decoding.plan import NoDraft
 from draftlens.serve.options import ServeOptions
 from draftlens.verify import run_stock
 from tests.e2e.conftest import CLIPS
@@ -36,7 +37,8 @@ def engine(folder: Path) -> draftlens.Engine:
 
 
 def test_load_takes_plain_decoding_with_a_notice(folder: Path, engine: draftlens.Engine) -> None:
-    assert engine.method == draftlens.PlainDecoding()
+    assert engine.method == draftlens.Automatic()
+    assert isinstance(engine.plan().drafter, NoDraft)
     assert "cross-attention" in engine.notice
     assert "'plain'" in engine.notice
     for options in ({"method": "lookup"}, {"prefill": "ring"}):

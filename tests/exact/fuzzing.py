@@ -49,7 +49,7 @@ from draftlens.drafting.adaptive.controller import TreeController
 from draftlens.drafting.draft_rows import DraftRows
 from draftlens.drafting.retokenized import RetokenizedDrafter
 from draftlens.methods.base import METHODS, Models, from_dict, resolve, to_dict, with_prefill
-from draftlens.methods.mixed.drafter import MixedDrafter
+from draftlens.methods.mixed.drafter import LookAllowance, MixedDrafter
 from draftlens.methods.tabed.weights import WEIGHTS
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt_cache import PromptCache
@@ -369,19 +369,20 @@ def is_mixed(method: Mapping[str, Any] | None) -> bool:
 
 @contextmanager
 def scripted_turns(script: int) -> Iterator[None]:
-    """A context in which the drafters of method `mixed` take turns, and follow each other, at
-    random."""
+    """A context in which the drafters of method `mixed` take turns, follow each other and look for
+    copies at random."""
     rng = random.Random(script)
 
     def copies(self: MixedDrafter, expected: Any, batch: Any, budget: int) -> bool:
         return expected is not None and rng.random() < 0.5
 
-    def further(self: TreeController, chances: Any) -> int:
-        return rng.randint(0, max(map(len, chances), default=0))
+    def further(self: TreeController, chances: Any) -> tuple[int, float]:
+        return rng.randint(0, max(map(len, chances), default=0)), 0.0
 
     with (
         patch.object(MixedDrafter, "_copying_is_faster", copies),
         patch.object(TreeController, "further", further),
+        patch.object(LookAllowance, "is_left", property(lambda self: rng.random() < 0.8)),
     ):
         yield
 

@@ -41,9 +41,9 @@ def choose_at_random(monkeypatch: pytest.MonkeyPatch, rng: random.Random) -> Non
     def kept_depth(self: TreeController) -> int:
         return rng.randint(0, grown[0]) if rng.random() < 0.3 else grown[0]
 
-    def further(self: TreeController, chances: Sequence[Sequence[float]]) -> int:
+    def further(self: TreeController, chances: Sequence[Sequence[float]]) -> tuple[int, float]:
         assert all(0 <= value <= 1 for row in chances for value in row)
-        return rng.randint(0, max(map(len, chances), default=0))
+        return rng.randint(0, max(map(len, chances), default=0)), rng.random()
 
     monkeypatch.setattr(TreeController, "further", further)
     monkeypatch.setattr(TreeController, "may_read", lambda self, at: rng.random() < 0.5)

@@ -18,7 +18,7 @@ from draftlens.drafting.adaptive.controller import TreeController
 from draftlens.drafting.adaptive.costs import Expectation
 from draftlens.drafting.draft_rows import DraftRows
 from draftlens.methods.lookup.drafter import LookupDrafter
-from draftlens.methods.mixed.drafter import MixedDrafter, Trust
+from draftlens.methods.mixed.drafter import LookAllowance, MixedDrafter, Trust
 from draftlens.models.adapter import Backbone
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
@@ -34,9 +34,11 @@ COPYING: dict[str, Any] = {"lookup": {"name": "lookup", "window": 1}, "hsd": "hs
 
 @pytest.fixture
 def choices(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
-    """Which rounds are copied, chosen at random, as are the trees of the model."""
+    """Which rounds are copied, chosen at random, as are the trees of the model and the rounds that
+    look for copies."""
     rng = random.Random(0)
     choose_at_random(monkeypatch, rng)
+    monkeypatch.setattr(LookAllowance, "is_left", property(lambda self: rng.random() < 0.8))
     made: list[bool] = []
 
     def chosen(self: MixedDrafter, expected: Any, batch: Batch, budget: int) -> bool:
@@ -89,6 +91,25 @@ def test_rounds_of_both_drafters(family: Family, model: str, choices: list[bool]
 
 
 @every_family
+def test_the_default(family: Family, choices: list[bool]) -> None:
+    """A call that names no method lets both draft, and without a draft model it copies."""
+    expected = reference(family, family.richest, LONG)
+    given = inputs(family, family.richest)
+    options: dict[str, Any] = {
+        "references": references_of(expected),
+        "max_new_tokens": LONG,
+    }
+    forwards = []
+    for model in (draft(family), draft(family), draft(family), None):
+        result = draftlens.generate(target(family), given, draft=model, **options)
+        assert result.tokens == expected
+        assert result.lossless
+        assert result.stats.accepted > 0
+        forwards.append(result.stats.draft_forwards)
+    assert sum(forwards) > forwards[-1] == 0
+
+
+@every_family
 def test_coupled_sampling(family: Family, choices: list[bool]) -> None:
     """The tokens of plain sampling with the same seed."""
     options = {"do_sample": True, "seed": 5, "top_k": 40, "max_new_tokens": LONG}
@@ -128,6 +149,13 @@ def test_rows_end_at_different_times(name: str, choices: list[bool]) -> None:
         assert result.tokens == expected
 
 
+@pytest.fixture
+def _looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every round looks for copies."""
+    monkeypatch.setattr(LookAllowance, "is_left", True)
+
+
+@pytest.mark.usefixtures("_looks")
 def test_the_draft_goes_on_with_what_it_has_missed(choices: list[bool]) -> None:
     """After each round the texts have the whole answer, and the draft's cache with its pending
     tokens has it, too."""
@@ -158,6 +186,7 @@ def test_the_draft_goes_on_with_what_it_has_missed(choices: list[bool]) -> None:
     assert stream.result.tokens == expected
 
 
+@pytest.mark.usefixtures("_looks")
 def test_what_copies_alone_needs_no_forward_of_the_draft(monkeypatch: pytest.MonkeyPatch) -> None:
     """A draft whose rounds are all copied reads neither its prompt nor the answer."""
     family = BY_NAME["llava"]
@@ -179,6 +208,7 @@ def test_what_copies_alone_needs_no_forward_of_the_draft(monkeypatch: pytest.Mon
     assert not forwards
 
 
+@pytest.mark.usefixtures("_looks")
 @pytest.mark.parametrize("copying", COPYING)
 def test_copied_tokens_after_those_of_the_model(
     copying: str, monkeypatch: pytest.MonkeyPatch
@@ -192,7 +222,9 @@ def test_copied_tokens_after_those_of_the_model(
     monkeypatch.setattr(TreeController, "caught_up", lambda self, hits, misses: chain(2))
     monkeypatch.setattr(TreeController, "grown", lambda *_: True)
     monkeypatch.setattr(TreeController, "kept_depth", 2)
-    monkeypatch.setattr(TreeController, "further", lambda self, chances: min(3, len(chances[0])))
+    monkeypatch.setattr(
+        TreeController, "further", lambda self, chances: (min(3, len(chances[0])), 0.0)
+    )
     counts = spy_on_further(monkeypatch)
     result = draftlens.generate(
         target(family),

@@ -215,7 +215,7 @@ def test_a_seam_that_lies() -> None:
         ({"tree": [[1]]}, "missing"),
         ({"tree": "oak"}, "known: auto, eagle"),
         ({"sampling_rule": "hope"}, "known: coupled, rejection"),
-        ({"method": "magic"}, "known: hsd, lookup, mixed, parallelvlm, plain"),
+        ({"method": "magic"}, "known: auto, hsd, lookup, mixed, parallelvlm, plain"),
         ({"method": "tabed", "views": []}, "at least one"),
         ({"method": "tabed", "views": "text"}, "views is a list of views"),
         ({"method": "tabed", "views": ["text", "text"]}, "'text' is named twice"),

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import accumulate
 from typing import Any
 
 from draftlens.core.locks import ForkLock
@@ -79,7 +80,12 @@ class Costs:
 
     def check(self, num_nodes: int, at: RoundState) -> float:
         """Seconds to verify a tree."""
-        return self.target.cost(at.rows * (num_nodes + 1), at.rows, at.context)
+        return self.checks((num_nodes,), at)[0]
+
+    def checks(self, sizes: Sequence[int], at: RoundState) -> list[float]:
+        """Seconds to verify trees of these numbers of nodes, which rise."""
+        widths = [at.rows * (num_nodes + 1) for num_nodes in sizes]
+        return self.target.costs(widths, at.rows, at.context)
 
     def level(self, num_nodes: int, at: RoundState) -> float:
         """Seconds of a draft forward over some nodes of one level."""
@@ -279,9 +285,9 @@ class TreeController:
         rate = self._plan.rate(self._best_depth)
         return self._plan.gain_below(self._grown, self._depth, self._probability, rate) > 0
 
-    def further(self, chances: Sequence[Sequence[float]]) -> int:
+    def further(self, chances: Sequence[Sequence[float]]) -> tuple[int, float]:
         """How many further tokens, which cost no forward of the draft, pay after the first choices
-        of the grown levels.
+        of the grown levels, and how many seconds they are expected to save.
 
         Args:
             chances: of each running row, the probability that each of its tokens is accepted if
@@ -291,16 +297,17 @@ class TreeController:
             costs, at, depth = self.history.costs, self._at, self._grown
             num_nodes = len(cut(self._plan.tree, depth))
             longest = max(map(len, chances), default=0)
-            most = min(longest, costs.target.largest // at.rows - 1 - num_nodes)
-            tokens, drafting = self._plan.tokens[depth], self._plan.draft_seconds[depth]
-            best, best_speed = 0, tokens / (drafting + costs.check(num_nodes, at))
-            for count in range(1, most + 1):
-                gained = sum(row[count - 1] for row in chances if len(row) >= count)
-                tokens += self._probability * gained / len(chances)
-                speed = tokens / (drafting + costs.check(num_nodes + count, at))
-                if speed > best_speed:
-                    best, best_speed = count, speed
-            return best
+            most = max(min(longest, costs.target.largest // at.rows - 1 - num_nodes), 0)
+            gained = [
+                self._probability * sum(row[n] for row in chances if len(row) > n) / len(chances)
+                for n in range(most)
+            ]
+            tokens = accumulate(gained, initial=self._plan.tokens[depth])
+            checks = costs.checks(range(num_nodes, num_nodes + most + 1), at)
+            drafting = self._plan.draft_seconds[depth]
+            rounds = [Expectation(t, drafting + s) for t, s in zip(tokens, checks, strict=True)]
+            count = max(range(most + 1), key=lambda n: rounds[n].speed())
+            return count, rounds[count].tokens / rounds[0].speed() - rounds[count].seconds
 
     def drafted(self, widths: Sequence[int], seconds: float) -> None:
         """Record the time of drafting.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 from draftlens.core.tree import DraftTree
@@ -207,11 +207,24 @@ class ForwardCosts:
 
         No more than a wider forward that was timed: the timings of a width may be accidents.
         """
-        wider = (timed for timed in self._timings if timed > width)
-        return min(self._corrected(each, rows, context) for each in (width, *wider))
+        return self.costs((width,), rows, context)[0]
 
-    def _corrected(self, width: int, rows: int, context: float | None) -> float:
-        return self.curve.cost(width, rows, context) * self.ratio(width)
+    def costs(
+        self, widths: Sequence[int], rows: int = 1, context: float | None = None
+    ) -> list[float]:
+        """`cost` of each of the widths, which rise."""
+
+        def corrected(width: int) -> float:
+            return self.curve.cost(width, rows, context) * self.ratio(width)
+
+        timed = sorted(self._timings, reverse=True)
+        least = inf
+        costs = []
+        for width in reversed(widths):
+            while timed and timed[0] > width:
+                least = min(least, corrected(timed.pop(0)))
+            costs.append(min(least, corrected(width)))
+        return costs[::-1]
 
     def record(self, width: int, predicted: float, seconds: float) -> None:
         """Record a timing.
@@ -231,11 +244,12 @@ class ForwardCosts:
         """By how much forwards of a width take longer than the curve says."""
         if not self._timings:
             return 1.0 if self.other is None or self.is_measured else self.other.ratio(1)
+        if width not in self._timings:
+            width = min(self._timings, key=lambda timed: max(timed / width, width / timed))
         if width not in self._ratios:
-            closest = min(self._timings, key=lambda timed: max(timed / width, width / timed))
-            ratios = list(self._timings[closest])
+            ratios = list(self._timings[width])
             if self.trusted:
-                other_ratios = [t[-1] for timed, t in self._timings.items() if timed != closest]
+                other_ratios = [t[-1] for timed, t in self._timings.items() if timed != width]
                 ratios.append(max(_lower_median(other_ratios or [1.0]), 1.0))
             self._ratios[width] = _lower_median(ratios)
         return self._ratios[width]

@@ -124,16 +124,15 @@ class DraftBudget:
         sums = [list(accumulate(values, initial=0.0)) for values in ranked]
         longest = max(map(len, ranked), default=0)
         with self.lock:
-            max_width = min(longest, self.most, self.costs.largest // rows - 1)
-            best = 0
-            expected = Expectation(1.0, self.costs.cost(rows, rows, context))
-            for width in range(1, max_width + 1):
-                gained = sum(total[min(width, len(total) - 1)] for total in sums)
-                seconds = self.costs.cost(rows * (width + 1), rows, context)
-                found = Expectation(1 + gained / len(ranked), seconds)
-                if found.speed() > expected.speed():
-                    best, expected = width, found
-        return best, expected
+            max_width = max(min(longest, self.most, self.costs.largest // rows - 1), 0)
+            tokens = [rows * (width + 1) for width in range(max_width + 1)]
+            seconds = self.costs.costs(tokens, rows, context)
+        rounds = [Expectation(1.0, seconds[0])]
+        for width in range(1, max_width + 1):
+            gained = sum(total[min(width, len(total) - 1)] for total in sums)
+            rounds.append(Expectation(1 + gained / len(ranked), seconds[width]))
+        best = max(range(max_width + 1), key=lambda width: rounds[width].speed())
+        return best, rounds[best]
 
     def record(self, width: int, rows: int, context: int, seconds: float) -> None:
         """Update the costs with the seconds of one verification of `width` draft tokens per row."""

@@ -130,9 +130,12 @@ class LookupDrafter:
         return self.proposal(batch, budget).tree
 
     def proposal(self, batch: Batch, budget: int) -> Proposal:
-        """The tree of each row's candidates; empty where nothing matches."""
+        """The tree of each row's candidates; empty where nothing matches. Rounds may have passed
+        without `read`."""
         length = min(self._max_depth(), budget)
         for row, history in zip(self._rows, batch.histories, strict=True):
+            if row.num_read < history.length:
+                self._extend(row, history)
             row.set_tree(NO_CANDIDATES, ())
             if not history.finished and length > 0:
                 row.set_tree(*row.matcher.tree(self.branches, length, self.max_nodes))

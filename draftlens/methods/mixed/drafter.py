@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -68,6 +70,47 @@ class Trust:
         self._accepted = FORGETTING * self._accepted + accepted
 
 
+SHARE = 0.02
+"""Part of an answer's time for which copies may be looked for in vain."""
+FREE_ROUNDS = 4
+"""Rounds at the beginning in which they are looked for anyway."""
+
+
+class LookAllowance:
+    """Whether a round looks for copies. This takes under a millisecond a row, nothing beside a
+    forward of a large model, but a sixth of a round of a small model with 48 rows. So it may take
+    `SHARE` of the time, and as much as copied tokens save, of which at most a round is kept."""
+
+    def __init__(self) -> None:
+        self._rounds = 0
+        self._began = 0.0
+        self._left = 0.0  # seconds, negative after looks in vain
+
+    def next_round(self) -> None:
+        """Begin a round."""
+        now = time.perf_counter()
+        if self._rounds:
+            seconds = now - self._began
+            self._left = min(self._left + SHARE * seconds, seconds)
+        self._rounds += 1
+        self._began = now
+
+    @property
+    def is_left(self) -> bool:
+        return self._left >= 0 or self._rounds <= FREE_ROUNDS
+
+    def save(self, seconds: float) -> None:
+        """Record what copied tokens are expected to save."""
+        self._left += seconds
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """The time within is spent on looking."""
+        began = time.perf_counter()
+        yield
+        self._left -= time.perf_counter() - began
+
+
 class MixedDrafter:
     """In each round the drafter proposes from which more tokens per second are expected: by the
     chances of its draft tokens, the costs of forwards, and the tokens that the model has missed.
@@ -84,10 +127,12 @@ class MixedDrafter:
         self.max_nodes = max(model.max_nodes, copying.max_nodes)
         self.readings = model.readings | copying.readings
         self.needs_target_scores = model.needs_target_scores or copying.needs_target_scores
+        self._looks = True
         self._is_copied = False
         # nodes of the model's tree, and the copied tokens of each row that follow it, if any do
         self._continued_at: tuple[int, Sequence[CopiedRun]] | None = None
         self._trust = Trust()
+        self._allowance = LookAllowance()
 
     @property
     def forwards(self) -> int:
@@ -105,8 +150,14 @@ class MixedDrafter:
         self.copying.begin(batch, None, context)
 
     def propose(self, batch: Batch, budget: int) -> DraftTree:
-        copied = self.copying.proposal(batch, budget)
         self._continued_at = None
+        self._is_copied = False
+        self._allowance.next_round()
+        self._looks = self._allowance.is_left
+        if not self._looks:
+            return self.model.propose(batch, budget)
+        with self._allowance.looking():
+            copied = self.copying.proposal(batch, budget)
         self._is_copied = self._copying_is_faster(copied.expected, batch, budget)
         if not self._is_copied:
             tree = self.model.propose(batch, budget)
@@ -116,6 +167,10 @@ class MixedDrafter:
 
     def _continued(self, tree: DraftTree, batch: Batch, budget: int) -> DraftTree:
         """The model's tree with copied tokens after its first choices, if they pay."""
+        with self._allowance.looking():
+            return self._with_copies(tree, batch, budget)
+
+    def _with_copies(self, tree: DraftTree, batch: Batch, budget: int) -> DraftTree:
         topology = tree.topologies[0]
         path = first_choices(topology)
         most = min(budget - topology.depth, self.max_nodes - len(topology))
@@ -129,9 +184,12 @@ class MixedDrafter:
             for run, history in zip(runs, batch.histories, strict=True)
             if not history.finished
         ]
-        count = self.model.further(chances) if any(chances) else 0
+        if not any(chances):
+            return tree
+        count, saved = self.model.further(chances)
         if not count:
             return tree
+        self._allowance.save(saved)
         self._continued_at = len(topology), runs
         return continued(tree, [run.tokens[:count] for run in runs])
 
@@ -139,7 +197,9 @@ class MixedDrafter:
         if expected is None:
             return False
         by_model = self.model.expected(batch, budget)
-        return expected.speed(self._trust.value) > by_model.speed()
+        advantage = expected.speed(self._trust.value) / by_model.speed() - 1
+        self._allowance.save(max(advantage, 0) * expected.seconds)
+        return advantage > 0
 
     def update(self, verdict: Verdict, batch: Batch) -> None:
         if self._is_copied:
@@ -148,7 +208,9 @@ class MixedDrafter:
         else:
             self.model.update(verdict, batch)
             self._attribute(verdict)
-        self._trust.count(*self.copying.read(batch))
+        if self._looks:
+            with self._allowance.looking():
+                self._trust.count(*self.copying.read(batch))
 
     def _attribute(self, verdict: Verdict) -> None:
         if self._continued_at is None:

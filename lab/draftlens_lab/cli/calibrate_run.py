@@ -104,6 +104,6 @@ def _show(subject: CalibratedOption, calibration: Calibration, method: Method) -
 
 
 def check_method(method: Any, pruners: Sequence[str]) -> Method:
-    resolved = resolve(method, True)
+    resolved = resolve(method)
     check_calibration(resolved, pruners)
     return resolved

@@ -226,7 +226,7 @@ def trace(
 
 
 def pruning_method(method: MethodLike) -> Method:
-    resolved = resolve(method, has_draft=True)
+    resolved = resolve(method)
     if not has_option(resolved, "prune_ratio"):
         raise ConfigError(
             f"explain shows which visual tokens a draft keeps, but method {name_of(resolved)!r} "

@@ -207,19 +207,19 @@ def trace_views(
         stats=result.stats,
         plain=None if plain is None else comparison(plain, result),
         settings=settings_of(engine, stream, chat),
-        notes=_notes(result.stats, names, rests=asking != resolve(method, True)),
+        notes=_notes(result.stats, names, rests=asking != resolve(method)),
         timelines=timelines,
     )
 
 
 def has_views(method: MethodLike) -> bool:
     """Whether the draft of a method reads its prompt in several views."""
-    return has_option(resolve(method, has_draft=True), "views")
+    return has_option(resolve(method), "views")
 
 
 def viewing_method(method: MethodLike) -> Method:
     """Return the method with all views proposing for every token."""
-    resolved = resolve(method, has_draft=True)
+    resolved = resolve(method)
     if not has_views(resolved):
         raise ConfigError(
             f"the draft of method {name_of(resolved)!r} reads its prompt in one way only: use "

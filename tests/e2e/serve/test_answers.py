@@ -12,6 +12,7 @@ from openai.types.chat import ChatCompletionChunk
 
 import draftlens
 from draftlens.core.sampling import row_seeds
+from draftlens.serve.options import ServeOptions
 from tests.e2e.serve.running import (
     CHATS,
     KEY,
@@ -20,6 +21,7 @@ from tests.e2e.serve.running import (
     ask,
     image,
     said,
+    serving,
     text,
 )
 
@@ -184,11 +186,22 @@ def test_a_prediction(locked: Running, stock: Callable[..., str]) -> None:
     assert counts.accepted_prediction_tokens == 0 < counts.rejected_prediction_tokens
 
 
+def test_the_default_reads_a_prediction(client: openai.OpenAI, stock: Callable[..., str]) -> None:
+    prediction = {"type": "content", "content": stock("picture")}
+    response = ask(client, "picture", prediction=prediction)
+    assert response.choices[0].message.content == stock("picture")
+    assert response.usage.completion_tokens_details.accepted_prediction_tokens > 0
+
+
 def test_a_prediction_that_the_method_does_not_read(
-    client: openai.OpenAI, stock: Callable[..., str]
+    engine: draftlens.Engine, stock: Callable[..., str]
 ) -> None:
     prediction = {"type": "content", "content": stock("picture")}
-    response = ask(client, "picture", prediction=prediction, extra_body={"draftlens": True})
+    by_model = draftlens.Engine(engine.target, engine.draft, method="speculative")
+    with serving(by_model, ServeOptions()) as server:
+        response = ask(
+            server.client(), "picture", prediction=prediction, extra_body={"draftlens": True}
+        )
     assert response.model_extra["draftlens"]["accepted_tokens"] > 0
     counts = response.usage.completion_tokens_details
     assert (counts.accepted_prediction_tokens, counts.rejected_prediction_tokens) == (0, 0)

@@ -14,7 +14,9 @@ from draftlens_lab.plugins.spatial_pruners import RandomPruner, WindowPruner
 from draftlens import (
     HSD,
     TABED,
+    Automatic,
     Lookup,
+    Mixed,
     ParallelVLM,
     PlainDecoding,
     SpeculativeDecoding,
@@ -35,6 +37,7 @@ from draftlens.pruning.attention import SpecVLMPruner
 
 RUNTIME = {"schedule": "serial", "prefill": {"name": "full"}}
 KEYS = {
+    "auto": {"prefill": {"name": "full"}},
     "plain": RUNTIME,
     "lookup": {
         "num_speculative_tokens": None,
@@ -209,7 +212,7 @@ def test_topologies() -> None:
     [
         (
             {"method": "magic"},
-            "unknown method 'magic'; known: hsd, lookup, mixed, ",
+            "unknown method 'magic'; known: auto, hsd, lookup, mixed, ",
         ),
         (
             {"method": "speculative", "gamma": 3, "alpha": 1},
@@ -338,13 +341,10 @@ def test_methods_are_frozen() -> None:
 
 def test_resolve() -> None:
     given = SpeculativeDecoding(tree="eagle")
-    assert resolve(given, has_draft=False) is given
-    assert resolve(None, has_draft=True) == SpeculativeDecoding()
-    assert resolve(None, has_draft=False) == PlainDecoding()
-    assert resolve("plain", has_draft=True) == PlainDecoding()
-    assert resolve({"num_speculative_tokens": 2}, has_draft=True) == SpeculativeDecoding(
-        num_speculative_tokens=2
-    )
+    assert resolve(given) is given
+    assert resolve(None) == Automatic()
+    assert resolve("plain") == PlainDecoding()
+    assert resolve({"num_speculative_tokens": 2}) == SpeculativeDecoding(num_speculative_tokens=2)
 
 
 def model(name: str, vocab_size: int = 100, *modalities: str) -> Any:
@@ -356,9 +356,26 @@ def model(name: str, vocab_size: int = 100, *modalities: str) -> Any:
         device=torch.device("cpu"),
         text_config=SimpleNamespace(max_position_embeddings=2048),
         chains_only="",
+        plain_only="",
         indexers=None,
         model=torch.nn.Module(),
     )
+
+
+def test_the_default_follows_from_the_models() -> None:
+    target, small, other = model("Big", 120), model("Small"), model("Other")
+    other.retokenizer = object()
+    for prefill in ("full", "spava"):
+        method = Automatic(prefill=prefill)
+        assert method.method_for(Models(target, small)) == Mixed(prefill=prefill)
+        assert method.method_for(Models(target)) == Lookup(prefill=prefill)
+        alone = SpeculativeDecoding(prefill=prefill)
+        assert method.method_for(Models(target, other)) == alone
+    target.plain_only = "its cache cannot be rolled back"
+    for draft in (None, small):
+        assert Automatic().method_for(Models(target, draft)) == PlainDecoding()
+    with pytest.raises(ConfigError, match="prefill"):
+        Automatic(prefill="backwards")
 
 
 def test_drafters() -> None:

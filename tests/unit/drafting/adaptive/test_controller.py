@@ -407,10 +407,12 @@ def test_further_tokens_are_those_that_pay(rows: int, chance: float) -> None:
         seconds = plan.draft_seconds[1] + controller.history.costs.check(size + count, at)
         return (plan.tokens[1] + 0.4 * gained) / seconds
 
-    found = controller.further(chances)
+    found, saved = controller.further(chances)
     possible = range(64 // rows - size)
     assert speed(found) == pytest.approx(max(map(speed, possible[:31])))
     assert (found > 0) is (chance == 0.9)
+    seconds = plan.draft_seconds[1] + controller.history.costs.check(size + found, at)
+    assert saved == pytest.approx((speed(found) / speed(0) - 1) * seconds)
 
 
 def test_accepted_further_tokens_say_nothing_of_the_draft() -> None:
