@@ -4,6 +4,7 @@ passes."""
 
 from __future__ import annotations
 
+import compileall
 import os
 import re
 import shutil
@@ -32,10 +33,10 @@ mixed copies by lookup."""
 ENGINES = ("passes/openvino.py", "passes/inductor")
 
 ANSWERS = """
-import importlib, os, pkgutil, sys
+import gc, importlib, os, pkgutil, sys, traceback
 from importlib.metadata import entry_points
-import av, fastapi, pikepdf, prometheus_client, pypdfium2, rich.console, typer, uvicorn
-import torch, torchvision, transformers.generation, transformers.modeling_utils
+import av, fastapi, pikepdf, prometheus_client, pypdfium2, rapid_layout, rich.progress, rich.table
+import torch, torchvision, transformers.generation, transformers.modeling_utils, typer, uvicorn
 from PIL import Image
 from transformers import LlavaOnevisionForConditionalGeneration, LlavaOnevisionProcessor
 from transformers import Qwen2ForCausalLM, SiglipVisionModel
@@ -55,7 +56,7 @@ def answer():
     engine = draftlens.load(device="cpu", calibrate=False)
     picture = Image.new("RGB", (64, 64), "blue")
     inputs = engine.read("Describe the image.", images=picture)
-    options = {"max_new_tokens": 12, "do_sample": False}
+    options = {"max_new_tokens": 8, "do_sample": False}
     stock = run_stock(engine.target.backbone, inputs.target, **options).tokens
     exact = [name for name in PREFILLS if name in ("full", "ring")]
     for name in exact:
@@ -73,6 +74,7 @@ def answer():
     assert draftlens.__file__.startswith(os.getcwd())
     print("methods", *methods)
 
+gc.freeze()
 for folder in sys.argv[1:]:
     fork = os.fork()
     if not fork:
@@ -82,8 +84,13 @@ for folder in sys.argv[1:]:
         for name, descriptor in (("out", 1), ("err", 2)):
             with open(name, "w") as file:
                 os.dup2(file.fileno(), descriptor)
-        answer()
-        sys.exit(0)
+        try:
+            answer()
+        except BaseException:
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)  # an orderly end frees all libraries one by one
     os.waitpid(fork, 0)
 """
 """Answers with each of several copies of the package, each in a fork of one process that has loaded
@@ -96,11 +103,11 @@ REGISTRIES = (
 )
 
 
-def without(folder: str, place: Path) -> Path:
+def without(folder: str, place: Path, package: Path = PACKAGE) -> Path:
     """A folder with a copy of the package that lacks a paper, or an engine of passes."""
     copy = place / "draftlens"
     # With the bytecode, which goes with the times and sizes of files that are not changed below.
-    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("embedded"))
+    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("embedded"))
     (copy / "embedded").symlink_to(PACKAGE / "embedded")
     gone = (folder, *PAPERS.get(folder, ()))
     for path in gone:
@@ -123,8 +130,13 @@ def without(folder: str, place: Path) -> Path:
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The folder of each copy, once all have answered."""
-    gone = (*PAPERS, *ENGINES)
-    made = {folder: without(folder, tmp_path_factory.mktemp("copy")) for folder in gone}
+    package = tmp_path_factory.mktemp("compiled") / "draftlens"
+    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("embedded"))
+    compileall.compile_dir(package, quiet=1)
+    made = {
+        folder: without(folder, tmp_path_factory.mktemp("copy"), package)
+        for folder in (*PAPERS, *ENGINES)
+    }
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     subprocess.run(
         [sys.executable, "-c", ANSWERS, *map(str, made.values())],
