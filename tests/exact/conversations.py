@@ -129,6 +129,30 @@ def answer(
     return Stream(*models, request, Clock(Stats())).run()
 
 
+@functools.lru_cache(maxsize=128)
+def asked(
+    family: Family,
+    talks: tuple[Conversation, ...],
+    replies: tuple[tuple[str, ...], ...],
+    count: int,
+) -> dict[str, Any]:
+    """`inputs_of`, once for all methods that are asked the same."""
+    return inputs_of(family, talks, replies, count)
+
+
+@functools.lru_cache(maxsize=128)
+def expected_of(
+    family: Family,
+    talks: tuple[Conversation, ...],
+    replies: tuple[tuple[str, ...], ...],
+    count: int,
+    new: int,
+) -> tuple[list[list[int]], Sequence[torch.Tensor]]:
+    """`scored_by_stock` of the same."""
+    given = asked(family, talks, replies, count)
+    return scored_by_stock(target(family), given, max_new_tokens=new)
+
+
 def scored_by_stock(
     model: Any, given: Mapping[str, Any], **options: Any
 ) -> tuple[list[list[int]], Sequence[torch.Tensor]]:
@@ -214,7 +238,8 @@ def check_turns(case: TurnsCase) -> int:
             for said in replies:
                 number = case.edits[place - len(questions)] % len(said)
                 said[number] = said[number][: len(said[number]) // 2]
-        given = inputs_of(family, case.talks, replies, count)
+        said_before = tuple(map(tuple, replies))
+        given = asked(family, case.talks, said_before, count)
         namespace = case.namespaces[count % len(case.namespaces)]
         if is_refused(case.family, lengths_of(given), new, drafts):
             with pytest.raises(InputError, match="rotary positions"):
@@ -224,10 +249,9 @@ def check_turns(case: TurnsCase) -> int:
             for said, row in zip(replies, tokens, strict=True):
                 said.append(reply(row))
             continue
-        stock = None
         for _ in range(1 + case.repeats):
             result = answer(models, given, dict(case.method), namespace, max_new_tokens=new)
-            stock = stock or scored_by_stock(models[0].model, given, max_new_tokens=new)
+            stock = expected_of(family, case.talks, said_before, count, new)
             row = first_difference(result.tokens, *stock)
             assert row is None, f"row {row} of turn {count} differs"
             assert result.lossless
