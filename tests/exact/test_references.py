@@ -49,9 +49,10 @@ def test_references_reach_the_drafter(name: str, entry: str, as_texts: bool) -> 
 
 def test_methods_that_do_not_draft_from_references_refuse_them() -> None:
     given = inputs(FAMILY, "text", (0,))
-    with pytest.raises(draftlens.ConfigError, match="'hsd', 'lookup', 'mixed'"):
-        draftlens.generate(target(FAMILY), given, references=[[1, 2]], max_new_tokens=2)
-    nothing = draftlens.generate(target(FAMILY), given, references=[], max_new_tokens=2)
+    options: dict[str, Any] = {"method": "plain", "max_new_tokens": 2}
+    with pytest.raises(draftlens.ConfigError, match="'auto', 'hsd', 'lookup', 'mixed'"):
+        draftlens.generate(target(FAMILY), given, references=[[1, 2]], **options)
+    nothing = draftlens.generate(target(FAMILY), given, references=[], **options)
     assert len(nothing.tokens[0]) == 2
 
 

@@ -12,6 +12,7 @@ import os
 import pickle
 import shutil
 import socket
+import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -138,7 +139,8 @@ def main(descriptor: int, threads: int) -> None:
 def _carry_out(order: Order) -> Built:
     began = time.perf_counter()
     try:
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(inductor_folder())
+        # Precompiled headers are read from the temporary directory, whatever the cache's folder is.
+        tempfile.tempdir = os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(inductor_folder())
         compile_to_file(order.skeleton, order.shape, order.path)
     except Exception as error:
         return Built(time.perf_counter() - began, _in_one_line(error))
