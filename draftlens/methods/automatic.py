@@ -6,10 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from draftlens.decoding.plan import Plan
-from draftlens.methods.base import Method, Models, PlainDecoding, plan_of
-from draftlens.methods.lookup.config import Lookup
-from draftlens.methods.mixed.config import Mixed
-from draftlens.methods.speculative import SpeculativeDecoding
+from draftlens.methods.base import METHODS, Method, Models, from_dict, plan_of
 from draftlens.prefill.base import make_prefill
 
 
@@ -47,10 +44,12 @@ class Automatic:
 
     def method_for(self, models: Models) -> Method:
         """The method that these models answer by."""
+        names = ["mixed", "speculative"]
         if models.target.plain_only:
-            return PlainDecoding(prefill=self.prefill)
-        if models.draft is None:
-            return Lookup(prefill=self.prefill)
-        if models.draft.retokenizer is not None:
-            return SpeculativeDecoding(prefill=self.prefill)
-        return Mixed(prefill=self.prefill)
+            names = []
+        elif models.draft is None:
+            names = ["lookup"]
+        elif models.draft.retokenizer is not None:
+            names = ["speculative"]
+        name = next((name for name in names if name in METHODS), "plain")
+        return from_dict({"method": name, "prefill": self.prefill})

@@ -1044,8 +1044,8 @@ FAULTS = (
     Fault(
         "draft tokens cost as much as their number, whatever the rows",
         "draftlens/methods/lookup/acceptance.py",
-        "self.costs.cost(rows * (width + 1), rows, context)",
-        "self.costs.cost(rows + width, rows, context)",
+        "[rows * (width + 1) for width in range(max_width + 1)]",
+        "[rows + width for width in range(max_width + 1)]",
         MATCH_RATES,
     ),
     Fault(
@@ -1356,8 +1356,8 @@ FAULTS = (
     Fault(
         "custom generate: the prefill is not used",
         "draftlens/hf_generate/custom_generate.py",
-        "with_prefill(resolve(method, draft is not None), prefill)",
-        "resolve(method, draft is not None)",
+        "with_prefill(resolve(method), prefill)",
+        "resolve(method)",
         GREEDY_FUZZ,
     ),
     Fault(
@@ -2056,8 +2056,8 @@ FAULTS = (
     Fault(
         "mixed: texts miss the tokens of drafted rounds",
         "draftlens/methods/mixed/drafter.py",
-        "        self._trust.count(*self.copying.read(batch))\n",
-        "        if self._is_copied:\n            self._trust.count(*self.copying.read(batch))\n",
+        "        if self._looks:\n            with self._allowance.looking():\n",
+        "        if self._is_copied:\n            with self._allowance.looking():\n",
         MIXED,
     ),
     Fault(

@@ -12,6 +12,7 @@ from packaging.requirements import Requirement
 import draftlens
 
 PUBLIC = [
+    "Automatic",
     "Chat",
     "Chunk",
     "ConfigError",
