@@ -262,20 +262,15 @@ def _try_children(
     """The accepted child, or None and the rest of p ``[V]`` to draw from; `children` are pairs of
     node and token in the order in which they were drawn from q ``[V']``."""
     q = _padded(q, p.shape[-1])
-    for number, (child, token) in enumerate(children, 1):
-        drawn = float(q[token])
-        if drawn <= 0:  # more children than q has tokens: this one was not drawn from it
+    for child, token in children:
+        if q[token] <= 0:  # more children than q has tokens: this one was not drawn from it
             continue
-        # Both are doubles, in which Python multiplies as torch does.
-        if float(torch.rand((), generator=generator, dtype=p.dtype)) * drawn < float(p[token]):
+        if torch.rand((), generator=generator, dtype=p.dtype) * q[token] < p[token]:
             return child, p
         rest = (p - q).clamp_min(0)
-        total = rest.sum()
-        if total <= 0:  # p = q up to rounding: nothing is left to draw instead
+        if rest.sum() <= 0:  # p = q up to rounding: nothing is left to draw instead
             return child, p
-        p = rest / total
-        if number == len(children):
-            break
+        p = rest / rest.sum()
         q = q.clone()
         q[token] = 0
         q = q / q.sum().clamp_min(torch.finfo(q.dtype).tiny)
@@ -284,5 +279,4 @@ def _try_children(
 
 def _padded(q: Tensor, vocab: int) -> Tensor:
     """q over the target's vocabulary; ids that only one model has carry no draft probability."""
-    missing = vocab - q.shape[-1]
-    return torch.nn.functional.pad(q, (0, missing)) if missing else q
+    return torch.nn.functional.pad(q, (0, vocab - q.shape[-1]))

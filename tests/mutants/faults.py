@@ -161,7 +161,7 @@ FAULTS = (
     Fault(
         "reject: p is not normalised",
         "draftlens/core/verify.py",
-        "p = rest / total",
+        "p = rest / rest.sum()",
         "p = rest",
         REJECTION,
     ),
@@ -175,8 +175,8 @@ FAULTS = (
     Fault(
         "reject: p and q change places",
         "draftlens/core/verify.py",
-        "* drawn < float(p[token])",
-        "* float(p[token]) < drawn",
+        "* q[token] < p[token]",
+        "* p[token] < q[token]",
         REJECTION,
     ),
     Fault(
