@@ -132,9 +132,10 @@ class SplitPasses(Passes):
             self._axes = AXES
         try:
             self._prepare(self._axes)
-        except Exception:  # conversion raises whatever its parts raise
+        except Exception as error:  # conversion raises whatever its parts raise
             if self._axes == axes:
                 raise
+            _log.info("%s gets a function of its own for texts: %s", backbone.name, error)
             self._axes = axes
             self._prepare(axes)
 

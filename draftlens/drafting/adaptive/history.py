@@ -130,7 +130,8 @@ TreeControllers = Callable[[str], TreeController]
 # be the target itself, and no new draft may inherit the record of an old one.
 _RECORDS = Slot[WeakKeyDictionary[Any, dict[Hashable, PairHistory]]]("records of drafting")
 
-_COSTS = Slot[ForwardCosts]("live costs of forwards")
+# With the engine of passes, whose forwards cost something else than those of another one.
+_COSTS = Slot[tuple[str, ForwardCosts]]("live costs of forwards")
 
 _LOCK = ForkLock()
 """Held while any record is used: pairs may share a model."""
@@ -148,12 +149,11 @@ def record_of(target: Backbone, draft: Backbone, settings: Hashable, kind: str) 
     with _LOCK:
         by_draft = _RECORDS.get_or_make(target.model, WeakKeyDictionary)
         by_settings = by_draft.setdefault(draft.model, {})
-        key = (settings, kind)
-        if key not in by_settings:
-            chains_only = bool(target.chains_only or draft.chains_only)
-            costs = Costs(_live_costs(target), _live_costs(draft, target), chains_only)
-            by_settings[key] = PairHistory(costs, _LOCK)
-        return by_settings[key]
+        chains_only = bool(target.chains_only or draft.chains_only)
+        costs = Costs(_live_costs(target), _live_costs(draft, target), chains_only)
+        history = by_settings.setdefault((settings, kind), PairHistory(costs, _LOCK))
+        history.costs = costs
+        return history
 
 
 def costs_of(target: Backbone) -> tuple[ForwardCosts, AbstractContextManager[Any]]:
@@ -171,11 +171,12 @@ def forget_answers(target: Backbone) -> None:
 
 
 def _live_costs(backbone: Backbone, other: Backbone | None = None) -> ForwardCosts:
-    """The live costs of a model; the same object for the same model."""
-    costs = _COSTS.get(backbone.model)
-    if costs is None:
+    """The live costs of a model; the same object for the same model and engine of passes."""
+    label = backbone.passes.label
+    known, costs = _COSTS.get(backbone.model) or (None, None)
+    if costs is None or known != label:
         costs = _new_costs(backbone, other)
-        _COSTS.set(backbone.model, costs)
+        _COSTS.set(backbone.model, (label, costs))
     elif not costs.is_measured:
         curve = checked_curve(backbone)
         if curve is not None and curve.largest >= FIRST_LIMIT:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -89,6 +91,26 @@ def test_records_of_one_model_share_what_its_forwards_cost() -> None:
     assert video.costs.target is not video.costs.draft
     alone = record_of(target, target, (), "video")
     assert alone.costs.draft is alone.costs.target is video.costs.target
+
+
+def test_another_engine_of_passes_has_costs_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was learned of acceptance stays."""
+
+    def curve(model: Backbone) -> CostCurve:
+        return CURVE if model.passes.label else replace(CURVE, seconds=(10.0, 20.0))
+
+    monkeypatch.setattr(records, "known_curve", curve)
+    target, draft = backbone(), backbone()
+    record = record_of(target, draft, (), "video")
+    answer(record, (0,))
+    rate = first_rate(record)
+    of_target, of_draft = record.costs.target, record.costs.draft
+    assert of_target.cost(1) == 10.0
+    target.passes = SimpleNamespace(label="another")  # type: ignore[assignment]
+    again = record_of(target, draft, (), "video")
+    assert again.costs.target.cost(1) == 1.0
+    assert again.costs.draft is of_draft
+    assert first_rate(again) == rate != UNKNOWN
 
 
 def test_a_measured_curve_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
