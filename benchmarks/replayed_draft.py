@@ -52,12 +52,17 @@ class ReplayedDraft(Backbone):
         """Chains are computed by `forward`, which replaces the logits."""
 
     def _choices(self, step: int) -> tuple[list[int], list[float]]:
-        """The preferred tokens at a step of the answer and their logits; all others have 0."""
+        """The preferred tokens at a step of the answer and their logits; all others have 0. The first
+        one has the probability of the recorded confidence."""
         token, right = self.text[step], self.answer[step]
         # As many wrong tokens before the right one as its rank says.
         order = [(right + offset) % self.vocab_size for offset in range(1, CHOICES + 1)]
         if token.rank < NEVER:
             order.insert(token.rank, right)
-        odds = token.confidence / max(1 - token.confidence, 1e-6)
-        top = math.log(odds * self.vocab_size)
-        return order[:CHOICES], [top - 2.0 * place for place in range(CHOICES)]
+        first = min(max(token.confidence, 1e-3), 1 - 1e-6)
+        later = [math.exp(-2.0 * place) for place in range(1, CHOICES)]
+        # Other choices share nine tenths of the rest, unless that would make one the first.
+        share = min(0.9 * (1 - first) / sum(later), first)
+        chances = [first, *(share * weight for weight in later)]
+        unit = self.vocab_size / (1 - sum(chances))
+        return order[:CHOICES], [math.log(unit * chance) for chance in chances]
