@@ -52,8 +52,8 @@ class ReplayedDraft(Backbone):
         """Chains are computed by `forward`, which replaces the logits."""
 
     def _choices(self, step: int) -> tuple[list[int], list[float]]:
-        """The preferred tokens at a step of the answer and their logits; all others have 0. The first
-        one has the probability of the recorded confidence."""
+        """The preferred tokens at a step of the answer and their logits; all others have 0. The
+        first one has the probability of the recorded confidence."""
         token, right = self.text[step], self.answer[step]
         # As many wrong tokens before the right one as its rank says.
         order = [(right + offset) % self.vocab_size for offset in range(1, CHOICES + 1)]
