@@ -31,7 +31,7 @@ from draftlens.verify import run_stock
 PROMPTS = ("chat1", "code2", "image2")
 PROMPT_TOKENS = 150
 NEW_TOKENS = 64
-OPTIONS = {"max_new_tokens": NEW_TOKENS, "no_repeat_ngram_size": 1}
+OPTIONS: Mapping[str, Any] = {"max_new_tokens": NEW_TOKENS, "no_repeat_ngram_size": 1}
 """Random weights repeat one token for ever, which copying would draft for nothing: here no token
 occurs twice, so an answer has nothing to copy from itself."""
 
