@@ -2,6 +2,9 @@
 
     python benchmarks/auto.py --out benchmarks/results/auto
     python benchmarks/auto.py --parts cells  # minutes, on any machine
+    python benchmarks/auto.py --parts shapes --engines "OpenVINO, 8-bit draft" \
+        "OpenVINO, int8 target, 8-bit draft" "OpenVINO, int4 target, 8-bit draft" \
+        --out benchmarks/results/auto_rounded
 
 Three parts: simulated cells (cost curves, acceptance, lengths, batches; no models), models of real
 shapes with random weights whose acceptance is replayed (10 GB of memory, a quarter of an hour;
@@ -75,7 +78,7 @@ def _measure(part: str, args: argparse.Namespace) -> dict[str, Any]:
     if part == "cells":
         return _measure_cells(args.seeds)
     if part == "shapes":
-        return vars(shapes.measure_shapes(_log))
+        return vars(shapes.measure_shapes(_log, args.engines))
     return pair.measure_pair(args.repeats, args.max_new_tokens, _log)
 
 
@@ -232,6 +235,12 @@ BENCHMARK = Benchmark(
     {
         "--repeats": 5,
         "--parts": {"nargs": "+", "choices": PARTS, "default": list(PARTS)},
+        "--engines": {
+            "nargs": "+",
+            "choices": list(shapes.ENGINES),
+            "default": list(shapes.ENGINES),
+            "help": "engines of passes of the models of real shapes",
+        },
         "--seeds": {"type": int, "default": 8, "help": "texts of each simulated cell"},
     },
 )

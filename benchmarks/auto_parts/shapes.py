@@ -82,18 +82,21 @@ class ShapeReport:
     runs: dict[str, dict[str, dict[str, dict[str, float]]]]
 
 
-def measure_shapes(report: Callable[[str], None]) -> ShapeReport:
+def measure_shapes(
+    report: Callable[[str], None], names: Sequence[str] = tuple(ENGINES)
+) -> ShapeReport:
     """Measure stock `generate`, plain decoding, chains and the automatic tree, cold and warm.
 
     Args:
         report: receives a line after each run.
+        names: keys of `ENGINES`.
     """
     target = Backbone(random_model(*TARGET, VOCABULARY))
     draft = ReplayedDraft(random_model(*DRAFT, VOCABULARY))
     inputs = {"input_ids": torch.arange(PROMPT_TOKENS)[None] % 1000 + 5}
     inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
     began = time.perf_counter()
-    curves = _measure_curves([target, draft], report)
+    curves = _measure_curves([target, draft], report, names)
     calibration_seconds = time.perf_counter() - began
     runs: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
     for number, prompt in enumerate(PROMPTS):
@@ -103,8 +106,8 @@ def measure_shapes(report: Callable[[str], None]) -> ShapeReport:
             recorded_text(NEW_TOKENS, recorded_depths("float32", prompt), seed)
             for seed in (number, 100 + number)
         ]
-        for name, options in ENGINES.items():
-            attach([target, draft], **options)
+        for name in names:
+            attach([target, draft], **ENGINES[name])
             answer = stock.tokens[0]
             if target.passes.rounding:
                 answer = _plain(target, inputs)
@@ -114,12 +117,12 @@ def measure_shapes(report: Callable[[str], None]) -> ShapeReport:
 
 
 def _measure_curves(
-    models: list[Backbone], report: Callable[[str], None]
+    models: list[Backbone], report: Callable[[str], None], names: Sequence[str]
 ) -> dict[str, list[dict[str, Any]]]:
     """The cost curves of both models by engine of passes."""
     curves = {}
-    for name, options in ENGINES.items():
-        attach(models, **options)
+    for name in names:
+        attach(models, **ENGINES[name])
         found = calibrate_models(models, CALIBRATION_SECONDS)
         curves[name] = [curve.to_dict() for curve in found]
         report(f"{name}: {curves[name]}")
