@@ -14,7 +14,7 @@ from draftlens.prefill.base import make_prefill
 class Automatic:
     """Drafts with the draft model and copied text in turn (`mixed`), or with copied text alone
     where there is no draft model (`lookup`). A draft with another tokenizer drafts alone
-    (`speculative`), and a target that only its own `generate` can run drafts nothing (`plain`).
+    (`speculative`). Nothing is drafted for a target that only its own `generate` can run (`plain`).
 
     Args:
         prefill: how the target reads prompts (`prefill.base.PREFILLS`).
@@ -45,10 +45,8 @@ class Automatic:
     def method_for(self, models: Models) -> Method:
         """The method that these models answer by."""
         names = ["mixed", "speculative"]
-        if models.target.plain_only:
-            names = []
-        elif models.draft is None:
-            names = ["lookup"]
+        if models.draft is None:
+            names = [] if models.target.plain_only else ["lookup"]
         elif models.draft.retokenizer is not None:
             names = ["speculative"]
         name = next((name for name in names if name in METHODS), "plain")

@@ -277,6 +277,14 @@ class Case:
         )
 
     @property
+    def answering(self) -> Mapping[str, Any]:
+        """The method and its options, by name where the call leaves the choice to the models."""
+        if self.method_options is not None:
+            return self.method_options
+        by_model = "speculative" if self.draft in RETOKENIZED else "mixed"
+        return {"method": "lookup" if self.draft is None else by_model}
+
+    @property
     def method_options(self) -> dict[str, Any] | None:
         """The method as a caller gives it."""
         return None if self.method is None else thawed(self.method)
@@ -320,7 +328,7 @@ class Case:
             and is_static(BY_NAME[self.prompts.family])
             and (self.draft not in BY_NAME or is_static(BY_NAME[str(self.draft)])),
         }
-        if self.references is not None and takes_references(self.method_options):
+        if self.references is not None and takes_references(self.answering):
             call["references"] = references_of(self.prompts, self.references)
             call["tokenizer"] = tokenizer()
         if self.entry == "custom_generate":
@@ -594,7 +602,7 @@ def check_greedy(case: Case) -> None:
     if result.stats.accepted:
         event("draft tokens are accepted")
     certain = is_always_right(case) and not is_automatic(case) and not runs_ahead(case)
-    if result.stats.accepted and drafts_from_texts(case.method_options):
+    if result.stats.accepted and drafts_from_texts(case.answering):
         event("draft tokens from texts are accepted")
     if certain and bool(stock.gaps[:, :length].min() > NEAR_TIE):
         check_passes(case, result)
@@ -602,7 +610,7 @@ def check_greedy(case: Case) -> None:
 
 def must_refuse(case: Case) -> bool:
     """Whether the call is one of rotary frequencies that may not be answered; then it is not."""
-    method = {"method": "plain"} if not case.method and case.draft is None else case.method_options
+    method = case.answering
     if not case.prompts.is_refused(method, case.options.new):
         return False
     event("refused")
@@ -643,9 +651,9 @@ def check_counters(case: Case, result: Result) -> None:
     plain_forwards = max(map(len, result.tokens)) - 1
     assert stats.target_forwards <= plain_forwards
     assert stats.kept <= stats.visual
-    if drafts_from_texts(case.method_options):
+    if drafts_from_texts(case.answering):
         assert stats.draft_forwards == 0
-    elif is_mixed(case.method_options):
+    elif is_mixed(case.answering):
         pass  # what is drafted depends on the turns
     elif best_depth(case) == 0:
         assert stats.drafted == stats.draft_forwards == 0
@@ -656,20 +664,20 @@ def check_counters(case: Case, result: Result) -> None:
 
 def is_automatic(case: Case) -> bool:
     """Whether the case's method may choose not to draft."""
-    method = resolve(case.method_options, case.draft is not None)
-    return is_mixed(case.method_options) or to_dict(method).get("tree") == "auto"
+    method = resolve(case.answering)
+    return is_mixed(case.answering) or to_dict(method).get("tree") == "auto"
 
 
 def runs_ahead(case: Case) -> bool:
     """Whether the draft has a worker of its own, so that the script says what is drafted in
     time."""
-    method = resolve(case.method_options, case.draft is not None)
+    method = resolve(case.answering)
     return to_dict(method).get("schedule", "serial") != "serial"
 
 
 def best_depth(case: Case) -> int:
     """How deep the tree of the method's likeliest draft tokens is; 0 if nothing is drafted."""
-    method = resolve(case.method_options, case.draft is not None)
+    method = resolve(case.answering)
     topology = getattr(method, "topology", None)
     if topology is None:
         return 0
@@ -683,8 +691,8 @@ def best_depth(case: Case) -> int:
 
 def is_always_right(case: Case) -> bool:
     """Whether the draft's first choice is always the target's: the same weights read the same."""
-    method = resolve(case.method_options, case.draft is not None)
-    if takes_references(case.method_options):
+    method = resolve(case.answering)
+    if takes_references(case.answering):
         return False
     if not is_exact(case.prefill):
         return False  # the draft reads its prompt as a whole
@@ -748,7 +756,7 @@ def check_sampled(case: Case) -> None:
     if must_refuse(case):
         return
     result = case.run()
-    method = resolve(case.method_options, case.draft is not None)
+    method = resolve(case.answering)
     check_counters(case, result)
     check_approximations(case, result)
     if getattr(method, "sampling_rule", "coupled") == "rejection":

@@ -301,7 +301,7 @@ def test_autocast(family: Family) -> None:
     options = {"draft": draft(family), "max_new_tokens": NEW}
     with torch.autocast("cpu", dtype=torch.bfloat16):
         result = draftlens.generate(target(family), given, **options)
-        plain = draftlens.generate(target(family), given, max_new_tokens=NEW)
+        plain = draftlens.generate(target(family), given, method="plain", max_new_tokens=NEW)
     assert list(map(len, result.tokens)) == [NEW] * 3
     assert result.approximate == ("near-ties in bfloat16",)
     assert not result.lossless

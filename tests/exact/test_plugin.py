@@ -132,6 +132,7 @@ def test_names_of_the_library_win() -> None:
 
 def test_a_broken_entry_is_named_and_skipped() -> None:
     names = [
+        "auto",
         "history",
         "hsd",
         "lookup",

@@ -22,7 +22,7 @@ from draftlens import (
     SpeculativeDecoding,
     SpecVLM,
 )
-from draftlens.core.errors import ConfigError, IncompatiblePairError
+from draftlens.core.errors import ConfigError, IncompatiblePairError, UnsupportedModelError
 from draftlens.core.tree import chain, from_paths
 from draftlens.decoding.plan import NoDraft
 from draftlens.drafting.draft_prompt import (
@@ -372,8 +372,9 @@ def test_the_default_follows_from_the_models() -> None:
         alone = SpeculativeDecoding(prefill=prefill)
         assert method.method_for(Models(target, other)) == alone
     target.plain_only = "its cache cannot be rolled back"
-    for draft in (None, small):
-        assert Automatic().method_for(Models(target, draft)) == PlainDecoding()
+    assert Automatic().method_for(Models(target)) == PlainDecoding()
+    with pytest.raises(UnsupportedModelError, match="cannot be rolled back"):
+        Automatic().plan(Models(target, small))
     with pytest.raises(ConfigError, match="prefill"):
         Automatic(prefill="backwards")
 
