@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from draftlens.decoding.plan import Plan
 from draftlens.methods.base import METHODS, Method, Models, from_dict, plan_of
+from draftlens.models.support import changing_frequencies
 from draftlens.prefill.base import make_prefill
 
 
@@ -14,7 +15,8 @@ from draftlens.prefill.base import make_prefill
 class Automatic:
     """Drafts with the draft model and copied text in turn (`mixed`), or with copied text alone
     where there is no draft model (`lookup`). A draft with another tokenizer drafts alone
-    (`speculative`). Nothing is drafted for a target that only its own `generate` can run (`plain`).
+    (`speculative`). Without a draft model, nothing is drafted for a target that only its own
+    `generate` can run, or whose rotary frequencies change with the length (`plain`).
 
     Args:
         prefill: how the target reads prompts (`prefill.base.PREFILLS`).
@@ -45,8 +47,11 @@ class Automatic:
     def method_for(self, models: Models) -> Method:
         """The method that these models answer by."""
         names = ["mixed", "speculative"]
+        target = models.target
         if models.draft is None:
-            names = [] if models.target.plain_only else ["lookup"]
+            # Such frequencies let no draft token pass the length at which they change.
+            changes = changing_frequencies(target.text_config)
+            names = [] if target.plain_only or changes else ["lookup"]
         elif models.draft.retokenizer is not None:
             names = ["speculative"]
         name = next((name for name in names if name in METHODS), "plain")

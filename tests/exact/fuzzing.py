@@ -281,8 +281,9 @@ class Case:
         """The method and its options, by name where the call leaves the choice to the models."""
         if self.method_options is not None:
             return self.method_options
-        by_model = "speculative" if self.draft in RETOKENIZED else "mixed"
-        return {"method": "lookup" if self.draft is None else by_model}
+        if self.draft is None:
+            return {"method": "plain" if self.prompts.family in ROTARY_NAMES else "lookup"}
+        return {"method": "speculative" if self.draft in RETOKENIZED else "mixed"}
 
     @property
     def method_options(self) -> dict[str, Any] | None:
