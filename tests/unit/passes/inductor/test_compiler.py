@@ -51,6 +51,7 @@ def test_a_compiled_pass_has_the_tokens_of_stock_generate(tmp_path: Path) -> Non
     assert library.seconds[one_row] > 0
     assert set(psutil.Process().children()) == before
     assert any(inductor_folder().iterdir())  # in place of the one in the temporary directory
+    assert any(inductor_folder().rglob("precompiled_headers"))
     assert inductor_folder().stat().st_mode & 0o777 == 0o700
     assert library.path_of(one_row).stat().st_mode & 0o777 == 0o600
     backbone.passes = CompiledPasses(library)
