@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
 
-.PHONY: demo test lmms fuzz mutants soak serve-soak siege faults check docs sbom format pair reader bench clean
+.PHONY: demo test lmms clients fuzz mutants soak serve-soak siege faults check docs sbom format pair reader bench clean
 
 demo: $(INSTALLED)
 	$(BIN)/draftlens demo
@@ -22,7 +22,7 @@ test: $(READY)
 # Random calls with fresh seeds; EXAMPLES=20000 for a long run.
 EXAMPLES ?= 3000
 fuzz: $(READY)
-	DRAFTLENS_FUZZ_EXAMPLES=$(EXAMPLES) OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 tests/exact/test_fuzz.py
+	DRAFTLENS_FUZZ_EXAMPLES=$(EXAMPLES) OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -o timeout=0 tests/exact/test_fuzz.py
 
 # The test with lmms-eval, whose requirements (av below 16, one version of wandb) need an environment
 # of their own.
@@ -30,6 +30,12 @@ lmms:
 	$(PYTHON) -m venv .venv-lmms
 	.venv-lmms/bin/python -m pip install --quiet -e ".[dev]" -e "lab[lmms]"
 	OMP_NUM_THREADS=1 .venv-lmms/bin/pytest tests/e2e/lab/test_lmms.py
+
+# The clients whose requirements (an older openai, rich below 15, a whole torch) need an environment of their own.
+clients: $(READY)
+	$(PYTHON) -m venv .venv-clients
+	.venv-clients/bin/python -m pip install --quiet instructor litellm guidellm
+	OMP_NUM_THREADS=1 $(BIN)/pytest tests/e2e/serve/test_other_clients.py
 
 mutants: $(READY)
 	$(BIN)/python tests/mutants/run.py --jobs 2

@@ -34,7 +34,8 @@ def _measure_cells(seeds: int) -> dict[str, Any]:
     recorded = [
         cells.to_dict(cell, cells.measure(cell, 4 * seeds)) for cell in cells.recorded_cells()
     ]
-    _log("recorded cells done")
+    prompts = [cells.to_dict(cell, cells.measure(cell, 4 * seeds)) for cell in cells.prompt_cells()]
+    _log("recorded cells and those with a prompt done")
     simulated = []
     for cell in cells.simulated_cells():
         fewer = seeds if cell.length * cell.rows <= 256 else max(seeds // 3, 1)
@@ -54,7 +55,7 @@ def _measure_cells(seeds: int) -> dict[str, Any]:
             stale.append(
                 {**vars(cell), "file": wrong, "right": plain / right, "stale": plain / false}
             )
-    return {"recorded": recorded, "simulated": simulated, "stale": stale}
+    return {"recorded": recorded, "prompts": prompts, "simulated": simulated, "stale": stale}
 
 
 def _log(line: str) -> None:
@@ -128,6 +129,9 @@ def cells_page(part: Mapping[str, Any]) -> list[str]:
         f"at {min(row['warm'] / row['warm_best'] for row in rows):.3f} of it.",
         "### Recorded acceptance and curves of real weights",
         table(part["recorded"], CELL),
+        "### A prompt that the draft reads first",
+        "Reading it is part of all figures but those of plain decoding.",
+        table(part["prompts"], {**CELL, "prompt": "{prompt}"}),
         "### Cells that miss a goal",
         table(missed, {**CELL, "misses": "{missed}"}) if missed else "None.",
         "### A wrong file on disk",

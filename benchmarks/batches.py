@@ -43,7 +43,9 @@ from draftlens.engine import Engine
 from draftlens.inputs import Inputs
 
 FRAMES = 8
-METHODS = ("plain", "speculative", "specvlm", "lookup")
+METHODS = ("plain", "speculative", "specvlm", "lookup", "mixed")
+SIZED = ("plain", "speculative", "mixed")
+"""Methods of `sizes`; `mixed` is the default of a pair."""
 GAPS = 6
 """Most rounds between two rows that join."""
 
@@ -119,20 +121,19 @@ def sizes(engine: Engine, args: argparse.Namespace) -> dict[str, dict[str, list[
     """Seconds of the processor, which other programs hardly change, of batches by number of rows
     and method; tokens are compared with each other."""
     options = {"max_new_tokens": args.max_new_tokens, "do_sample": False}
-    ways = ("plain", "speculative")
     found: dict[str, dict[str, list[float]]] = {}
     for size in args.sizes:
         inputs = prompts(engine, range(size))
-        seconds: dict[str, list[float]] = {way: [] for way in ways}
+        seconds: dict[str, list[float]] = {way: [] for way in SIZED}
         for repeat in range(-1, args.repeats):
             answers = {}
-            for way in rotated(list(ways), repeat):
+            for way in rotated(list(SIZED), repeat):
                 began = time.process_time()
                 result = engine.answer(inputs, method=way, **options).run()
                 answers[way] = result.tokens
                 if repeat >= 0:
                     seconds[way].append(time.process_time() - began)
-            assert answers["plain"] == answers["speculative"], size
+            assert all(tokens == answers["plain"] for tokens in answers.values()), size
         found[str(size)] = seconds
     return found
 
@@ -163,16 +164,15 @@ def page_of_sizes(found: Mapping[str, Any]) -> list[str]:
     """Seconds by number of rows, and where the draft no longer pays."""
     rows = []
     for size, seconds in found.items():
-        plain, fast = (statistics.median(seconds[way]) for way in ("plain", "speculative"))
-        rows.append({"rows": int(size), "plain": plain, "fast": fast, "gain": plain / fast})
-    columns = {
-        "rows": "{rows}",
-        "plain, s": "{plain:.2f}",
-        "with a draft, s": "{fast:.2f}",
-        "gain of the draft": "{gain:.2f}",
-    }
-    gains = {row["rows"]: row["gain"] for row in rows}
-    return [table(rows, columns), f"Break-even: {break_even(gains)}."]
+        medians = {way: statistics.median(own) for way, own in seconds.items()}
+        gains = {f"{way} gain": medians["plain"] / medians[way] for way in SIZED[1:]}
+        rows.append({"rows": int(size), **medians, **gains})
+    columns = {"rows": "{rows}", "plain, s": "{plain:.2f}"}
+    for way in SIZED[1:]:
+        columns |= {f"{way}, s": f"{{{way}:.2f}}", f"gain of {way}": f"{{{way} gain:.2f}}"}
+    pays = {way: {row["rows"]: row[f"{way} gain"] for row in rows} for way in SIZED[1:]}
+    ends = ", ".join(f"{way} {break_even(gains)}" for way, gains in pays.items())
+    return [table(rows, columns), f"Break-even: {ends}."]
 
 
 PARTS = {

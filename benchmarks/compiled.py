@@ -5,6 +5,7 @@
     python benchmarks/compiled.py large --layers 8
     python benchmarks/compiled.py engines --layers 24
     python benchmarks/compiled.py quantized
+    python benchmarks/compiled.py rounding
     python benchmarks/compiled.py memory
     python benchmarks/compiled.py reading
     python benchmarks/compiled.py windows
@@ -26,6 +27,7 @@ PARTS = {
     "large": "compiled_parts.large",
     "engines": "compiled_parts.engines",
     "quantized": "compiled_parts.quantized",
+    "rounding": "compiled_parts.rounding",
     "memory": "compiled_parts.memory",
     "reading": "compiled_parts.reading",
     "windows": "compiled_parts.windows",

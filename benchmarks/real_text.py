@@ -44,7 +44,7 @@ TASKS = {
     "question": "Who is the text above for, and why? Answer in your own words.",
 }
 
-PAGES = ("speculative", "grouped")
+PAGES = ("speculative", "lookup")
 CHARACTERS = 2400
 """Length of the part of a page that the model reads, about 600 tokens."""
 

@@ -20,18 +20,21 @@ from typing import Any, TypeVar
 
 import torch
 import transformers
-from draftlens_lab.evaluate.answers import dialogue
+from draftlens_lab.evaluate.answers import dialogue, render_side
 from draftlens_lab.measure.environment import environment as machine_environment
 from draftlens_lab.measure.statistics import format_quartiles, quartiles
 from draftlens_lab.measure.tables import markdown_table
 from draftlens_lab.world import HELD_OUT, Turn, marked_caption, sample_scene
 from draftlens_lab.world.samples import Sample
 
+import draftlens
 from draftlens.core.files import write_json, write_text
 from draftlens.core.tree import Topology, ancestors, attention_mask, chain, depths
 from draftlens.engine import Engine
 from draftlens.inputs import Inputs
+from draftlens.media.files import SUFFIXES
 from draftlens.models.adapter import Backbone
+from draftlens.models.known_pairs import EMBEDDED
 from draftlens.models.prompt import Prompt
 from draftlens.verify import assistant_settings, run_stock
 
@@ -56,6 +59,18 @@ SIDE = 64
 PROMPT = "Describe the video."
 WARM_UPS = 2
 """Calls of each case that are not timed: they fill caches."""
+
+PAIR: Mapping[str, Any] = {
+    "--target": {"default": "embedded", "help": "folder or Hub id [default: %(default)s]"},
+    "--draft": {"default": "auto", "help": "folder or Hub id; by default the target's known draft"},
+    "--device": {"default": "cpu", "help": "of both models [default: %(default)s]"},
+    "--videos": {
+        "type": Path,
+        "help": "folder of clips to caption in place of those of the world; questions stay about "
+        "clips of the world",
+    },
+}
+"""Options of benchmarks that measure any pair; see `pair_of`."""
 
 
 @dataclass(frozen=True)
@@ -291,7 +306,7 @@ def digest(*models: torch.nn.Module) -> str:
     for model in models:
         for name, tensor in model.state_dict().items():
             found.update(name.encode())
-            found.update(tensor.reshape(-1).view(torch.uint8).numpy())
+            found.update(tensor.cpu().reshape(-1).view(torch.uint8).numpy())
     return found.hexdigest()[:12]
 
 
@@ -316,9 +331,11 @@ def remembered(folder: Path | None, name: str, make: Callable[[], Json]) -> Json
 
 def environment(args: argparse.Namespace) -> dict[str, Any]:
     """Machine, versions and options of a benchmark."""
-    facts = machine_environment(torch.device("cpu"))
+    facts = machine_environment(torch.device(getattr(args, "device", "cpu")))
     packages = facts["packages"]
+    models = {name: getattr(args, name) for name in ("target", "draft") if hasattr(args, "dtype")}
     return {
+        **models,
         "processor": facts["machine"],
         "cores": os.cpu_count(),
         "threads": args.threads,
@@ -329,7 +346,7 @@ def environment(args: argparse.Namespace) -> dict[str, Any]:
         "commit": facts["commit"],
         "repeats": args.repeats,
         "max_new_tokens": args.max_new_tokens,
-        "dtype": "float32",
+        "dtype": getattr(args, "dtype", "float32"),
     }
 
 
@@ -338,8 +355,38 @@ def environment_line(facts: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in facts.items())
 
 
+@dataclass(frozen=True)
+class FilmedSample(Sample):
+    """A clip of a file with the request for its caption, whose right answer is not known."""
+
+    file: Path = Path()
+
+
+FILES: list[Path] = []
+"""Clips in place of those of the world, which `pair_of` notes."""
+
+
+def pair_of(args: argparse.Namespace, **options: Any) -> Engine:
+    """The pair that the options of `PAIR` name. Raises ConfigError if `--videos` has no clips."""
+    FILES[:] = _clips_of(args.videos) if args.videos is not None else []
+    engine = draftlens.load(args.target, draft=args.draft, device=args.device, **options)
+    args.dtype = str(engine.target.backbone.model.dtype).removeprefix("torch.")
+    return engine
+
+
+def _clips_of(folder: Path) -> list[Path]:
+    files = sorted(file for file in folder.glob("*") if file.suffix.lower() in SUFFIXES["video"])
+    if not files:
+        raise draftlens.ConfigError(f"there are no clips in {folder}")
+    return files
+
+
 def caption_sample(seed: int) -> Sample:
-    """A held-out clip with the request for its caption."""
+    """A held-out clip with the request for its caption; with `--videos` the next clip of the
+    folder, from the first again after the last."""
+    if FILES:
+        turn = Turn(PROMPT, "", "caption")
+        return FilmedSample("clip", (), (turn,), file=FILES[seed % len(FILES)])
     scene = sample_scene(HELD_OUT + seed)
     return Sample("clip", (scene,), (Turn(PROMPT, marked_caption(scene), "caption"),))
 
@@ -347,7 +394,12 @@ def caption_sample(seed: int) -> Sample:
 def sample_inputs(engine: Engine, sample: Sample, frames: int) -> Inputs:
     """The processors' output for the last question of a sample that is shown as this number of
     frames. Questions before it have their right answers."""
-    return engine.process([dialogue(sample, frames, SIDE)])
+    if isinstance(sample, FilmedSample):
+        question = sample.turns[-1].question
+        return engine.read(question, video=str(sample.file), num_frames=frames)
+    is_own = engine.target.name != EMBEDDED
+    side = render_side(engine.target.processor) if is_own else SIDE
+    return engine.process([dialogue(sample, frames, side)])
 
 
 def encoded_prompt(backbone: Backbone, inputs: Mapping[str, Any]) -> Prompt:

@@ -32,12 +32,14 @@ class Machine:
         draft: of the draft.
         noise: standard deviation of the logarithm of every timing.
         accidents: share of the timings that take three times as long.
+        prompt: tokens that the draft has to read before it drafts, in each row.
     """
 
     target: Seconds
     draft: Seconds
     noise: float = 0.03
     accidents: float = 0.01
+    prompt: int = 0
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,7 @@ class _Run:
         self.positions = [1] * len(texts)  # the prefill gives the first token
         self.pending = [1] * len(texts)
         self.outcome = Outcome()
+        self.has_read = not machine.prompt
 
     @property
     def running(self) -> list[int]:
@@ -113,6 +116,11 @@ class _Run:
         self.outcome.seconds += seconds
         noisy = seconds * self.rng.lognormvariate(0.0, self.machine.noise)
         return 3 * noisy if self.rng.random() < self.machine.accidents else noisy
+
+    def read(self) -> float:
+        """Let the draft read its prompt; the time."""
+        self.has_read = True
+        return self.draft([len(self.texts) * self.machine.prompt])
 
     def draft(self, widths: Sequence[int]) -> float:
         before = self.outcome.seconds
@@ -152,6 +160,8 @@ def play_fixed(
     """Answer with the same tree in every round; the empty tree is plain decoding."""
     run = _Run(machine, texts, seed)
     rows = len(texts)
+    if topology and not run.has_read:
+        run.read()
     while run.running:
         tree = cut(topology, run.remaining - 1)
         if tree:
@@ -186,6 +196,10 @@ def play_auto(
 def _play_round(run: _Run, controller: TreeController, most: int | None) -> None:
     rows = len(run.texts)
     remaining = run.remaining if most is None else most - max(run.positions)
+    if not run.has_read and not _read(run, controller, remaining):
+        paths, seconds = run.check(EMPTY)
+        controller.judged(EMPTY, paths, seconds)
+        return
     at = RoundState(rows, 0, 0, max(run.pending), remaining)
     tree = cut(controller.tree(at), remaining - 1)
     widths: list[int] = []
@@ -200,6 +214,16 @@ def _play_round(run: _Run, controller: TreeController, most: int | None) -> None
             run.pending = [0] * rows
     paths, seconds = run.check(tree)
     controller.judged(tree, paths, seconds)
+
+
+def _read(run: _Run, controller: TreeController, remaining: int) -> bool:
+    """Whether the draft has read its prompt now."""
+    rows = len(run.texts)
+    prompt = run.machine.prompt
+    if not controller.may_read(RoundState(rows, 0, 0, prompt, remaining)):
+        return False
+    controller.has_read(rows * prompt, run.read())
+    return True
 
 
 def _grown(run: _Run, controller: TreeController, tree: Topology, widths: list[int]) -> Topology:

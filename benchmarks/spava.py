@@ -1,6 +1,8 @@
 """Long videos read in blocks, by one process or several (SPAVA): what it saves, and what it costs.
 
     python benchmarks/spava.py fidelity --minutes 60
+    python benchmarks/spava.py fidelity --choices --minutes 60 \
+        --rows benchmarks/results/spava_choices_rows.jsonl --out benchmarks/results/spava_choices
     python benchmarks/spava.py selection
     python benchmarks/spava.py counts
     python benchmarks/spava.py firsttoken --repeats 5

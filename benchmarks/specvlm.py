@@ -1,13 +1,14 @@
 """SpecVLM on the embedded pair: acceptance by pruning, costs of the probe, and the resulting
 speedups.
 
-    python benchmarks/specvlm.py [--parts acceptance,focus,chat,guidance,turns,probe,step,tree,long,
-    steps,self]
+    python benchmarks/specvlm.py [--parts acceptance,focus,chat,robust,guidance,turns,probe,step,
+    tree,long,steps,self]
     python benchmarks/specvlm.py --parts trained,trained-focus --draft FOLDER \
         --out benchmarks/results/specvlm_trained
 
 Clips are held-out ones of the world. The parts focus and chat repeat acceptance with questions
-about a part of what is seen. Every answer is compared with stock `generate`, or with plain
+about a part of what is seen; robust compares choices of tokens with a random one on all kinds of
+requests. Every answer is compared with stock `generate`, or with plain
 decoding, which the tests compare with it. Times are medians of interleaved repeats. Writes OUT.json
 and OUT.md after every part, so an interrupted run keeps the finished parts.
 """
@@ -22,10 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from draftlens_lab.measure.options import frame_counts
-from shared import Benchmark, Report, measured_parts, parts_page
-from specvlm_parts import acceptance, costs, guidance, long, steps, trained
+from shared import PAIR, Benchmark, Report, measured_parts, pair_of, parts_page
+from specvlm_parts import acceptance, costs, guidance, long, robust, steps, trained
 
-import draftlens
 from draftlens.engine import Engine
 
 Measure = Callable[[Engine, argparse.Namespace], Any]
@@ -41,6 +41,7 @@ PARTS: dict[str, tuple[Measure, Page]] = {
     "acceptance": by_kind(acceptance, "caption"),
     "focus": by_kind(acceptance, "focus"),
     "chat": by_kind(acceptance, "chat"),
+    "robust": (robust.measure, robust.report),
     "guidance": (guidance.measure, guidance.report),
     "turns": (guidance.measure_turns, guidance.report_turns),
     "probe": (costs.probe, costs.report_probe),
@@ -58,8 +59,7 @@ with another one, which `--draft` names."""
 
 def measure(args: argparse.Namespace) -> Iterator[Report]:
     """The report after each part."""
-    engine = draftlens.load(args.target, draft=args.draft, device="cpu")
-    return measured_parts({name: part[0] for name, part in PARTS.items()}, engine, args)
+    return measured_parts({name: part[0] for name, part in PARTS.items()}, pair_of(args), args)
 
 
 def page(report: Report) -> list[str]:
@@ -70,18 +70,20 @@ def page(report: Report) -> list[str]:
 BENCHMARK = Benchmark(
     "specvlm",
     __doc__,
-    "SpecVLM on the embedded pair",
+    "SpecVLM",
     measure,
     page,
     {
         "--repeats": 5,
         "--parts": ",".join(name for name in PARTS if not name.startswith("trained")),
         "--clips": 60,
-        "--target": "embedded",
-        "--draft": "auto",
+        **PAIR,
         "--checked": {"type": int, "default": 8, "help": "clips that the engine decodes as well"},
         "--frames": {"type": frame_counts, "default": (16, 64)},
-        "--long-frames": {"type": int, "help": "of long and probe [default: 1000 and 500]"},
+        "--long-frames": {
+            "type": int,
+            "help": "of long and probe [default: 1000 and 500], and the most of step",
+        },
         "--minutes": {
             "type": float,
             "default": inf,

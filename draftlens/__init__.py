@@ -17,7 +17,8 @@ if TYPE_CHECKING:
         TrainingDataError,
         UnsupportedModelError,
     )
-    from draftlens.core.result import Chunk, Result
+    from draftlens.core.forms import Form
+    from draftlens.core.result import Chunk, Result, TokenLogprob
     from draftlens.documents.entry import parse
     from draftlens.documents.results import ParsedPage
     from draftlens.documents.run import DocumentParser
@@ -49,6 +50,7 @@ __all__ = [
     "DocumentParser",
     "DraftlensError",
     "Engine",
+    "Form",
     "HostError",
     "IncompatiblePairError",
     "InputError",
@@ -66,6 +68,7 @@ __all__ = [
     "SpeculativeDecoding",
     "SpeculativeGenerate",
     "Stream",
+    "TokenLogprob",
     "TrainingDataError",
     "UnsupportedModelError",
     "from_dict",
@@ -87,9 +90,11 @@ _HOMES = {
         "TrainingDataError",
         "UnsupportedModelError",
     ),
+    "draftlens.core.forms": ("Form",),
     "draftlens.core.result": (
         "Chunk",
         "Result",
+        "TokenLogprob",
     ),
     "draftlens.documents.entry": ("parse",),
     "draftlens.documents.results": ("ParsedPage",),

@@ -115,6 +115,7 @@ class AsyncAnswer:
             approximate=self.job.approximate,
             texts=[] if decode_ids is None else [decode_ids(row.tokens) for row in rows],
             notes=self.job.notes,
+            logprobs=[list(row.logprobs.tokens) for row in rows if row.logprobs],
         )
 
     @property

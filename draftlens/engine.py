@@ -15,6 +15,7 @@ from draftlens.async_answer import AsyncAnswer
 from draftlens.batch.map import ClipAnswer, MapOptions, map_clips
 from draftlens.chat import Chat
 from draftlens.core.errors import InputError
+from draftlens.core.logprobs import TokenTexts
 from draftlens.core.names import AUTO, IMAGE_PROMPT, VIDEO_PROMPT
 from draftlens.core.options import wrong
 from draftlens.core.prefill_readings import NO_FEATURES, FeatureSpec
@@ -388,7 +389,7 @@ class Engine:
         with answer:
             async for _ in answer:
                 pass
-        return answer.result
+        return self.token_texts.fill(answer.result)
 
     async def astream(
         self, prompt: str | Sequence[str] | None = None, **options: Unpack[PromptOptions]
@@ -397,7 +398,7 @@ class Engine:
         answer = await self._submit(prompt, options)
         with answer:
             async for chunk in answer:
-                yield chunk
+                yield self.token_texts.fill(chunk)
 
     async def _submit(self, prompt: Any, options: Any) -> AsyncAnswer:
         """Read media and run the processors in a thread, and let the scheduler answer."""
@@ -435,7 +436,12 @@ class Engine:
     def text_decoder(self) -> Callable[[list[int]], str]:
         """Decodes ids without special tokens, with a tokenizer of its own: a tokenizer that
         decodes in one thread cannot change its settings in another."""
-        return partial(decoded, deepcopy(self.target.processor.tokenizer))
+        return partial(decoded, self.token_texts.tokenizer)
+
+    @cached_property
+    def token_texts(self) -> TokenTexts:
+        """The texts of single tokens, with the tokenizer of `text_decoder`."""
+        return TokenTexts(deepcopy(self.target.processor.tokenizer))
 
     def map(
         self,

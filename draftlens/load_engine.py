@@ -222,6 +222,7 @@ def _open_with_known_draft(
     reason = f"no draft is known for {target!r}"
     if name is None and use == "needed":
         raise ConfigError(f"{reason}, and the method needs one: {remedy()}")
+    options.draft.model_arguments()  # refused here: a draft that cannot be loaded is left out
     loaded = load_model(target, "target", options.target)
     if is_automatic(method) and loaded.backbone.plain_only:
         return _without_draft(loaded, method, loaded.backbone.plain_only)

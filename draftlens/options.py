@@ -6,7 +6,7 @@ infinity, an empty stop string), which are refused here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import signature
 from types import MappingProxyType
 from typing import Annotated, Any, SupportsIndex, TypedDict, get_type_hints
@@ -14,10 +14,25 @@ from typing import Annotated, Any, SupportsIndex, TypedDict, get_type_hints
 from transformers import StopStringCriteria
 
 from draftlens.core.errors import ConfigError
+from draftlens.core.logprobs import MOST_TOP, kind_of_logprobs
+from draftlens.core.names import SYNONYMS
+from draftlens.core.option_values import (
+    bad_words,
+    biases,
+    decay,
+    flat_ids,
+    form,
+    function,
+    list_of_token_ids,
+    one,
+    streamer,
+    texts,
+    token_id,
+    token_ids,
+    tokenizer,
+)
 from draftlens.core.options import (
     Check,
-    as_real,
-    as_whole,
     real,
     shown,
     suggestion,
@@ -26,96 +41,21 @@ from draftlens.core.options import (
     wrong,
 )
 from draftlens.core.references import GivenReferences
-from draftlens.core.text import tokenizer_of
 from draftlens.media import Limits
 from draftlens.methods.base import MethodLike
 from draftlens.models.support import CACHE_ARGUMENTS
 from draftlens.passes import Compile
 
+NOT_OF_STOCK = ("allow_long_prompt", "form", "logprobs", "top_logprobs")
+"""Options of answers that `generate` of transformers does not have."""
+
 NOT_RETURNED = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 """Options of `generate` that request outputs which speculative decoding does not have."""
-
-
-def texts(name: str, value: Any) -> Any:
-    """Accepts a text that is not empty, or a list of such texts."""
-    items = [value] if isinstance(value, str) else value
-    is_list = isinstance(items, (Sequence, Set)) and not isinstance(items, bytes)
-    if not is_list or not items or not all(isinstance(item, str) and item for item in items):
-        raise wrong(name, value, "a text or a list of texts, none of them empty")
-    return value if isinstance(value, str) else list(items)
-
-
-def token_ids(name: str, value: Any) -> Any:
-    """Accepts a token id, or a list, array or tensor of them."""
-    if any(as_whole(item) is None for item in _flat_ids(value)):
-        raise wrong(name, value, "a token id or a list of token ids")
-    return value
-
-
-def token_id(name: str, value: Any) -> Any:
-    """Accepts one token id, also as an array or tensor of one."""
-    ids = _flat_ids(value)
-    if isinstance(value, (list, tuple)) or len(ids) != 1 or as_whole(ids[0]) is None:
-        raise wrong(name, value, "a token id")
-    return value
-
-
-def list_of_token_ids(name: str, value: Any) -> Any:
-    if as_whole(value) is not None or any(as_whole(item) is None for item in _flat_ids(value)):
-        raise wrong(name, value, "a list of token ids")
-    return value
-
-
-def bad_words(name: str, value: Any) -> Any:
-    """Accepts a list of lists of token ids, at least one."""
-    words = value if isinstance(value, (list, tuple)) else []
-    if not words or not all(map(_is_word, words)):
-        raise wrong(name, value, "a list of lists of token ids, at least one")
-    return value
-
-
-def _is_word(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and all(as_whole(token) is not None for token in value)
-
-
-def biases(name: str, value: Any) -> Any:
-    """Accepts token ids with the number that is added to the last one's score."""
-    allowed = "a mapping of tuples of token ids to numbers, or a list of such pairs, at least one"
-    if not isinstance(value, (Mapping, list, tuple)) or not value:
-        raise wrong(name, value, allowed)
-    pairs = list(value.items() if isinstance(value, Mapping) else value)
-    for pair in pairs:
-        if not isinstance(pair, (list, tuple)) or len(pair) != 2:
-            raise wrong(name, value, allowed)
-        if not pair[0] or not _is_word(pair[0]) or as_real(pair[1]) is None:
-            raise wrong(name, value, allowed)
-    return value
-
-
-def decay(name: str, value: Any) -> Any:
-    """Accepts the token at which a penalty begins, and its factor."""
-    is_pair = isinstance(value, (list, tuple)) and len(value) == 2
-    if not is_pair or as_whole(value[0]) is None:
-        raise wrong(name, value, "a pair of the first token that counts and a factor")
-    real()(name, value[1])
-    return value
-
-
-def function(name: str, value: Any) -> Any:
-    if not callable(value):
-        raise wrong(name, value, "a callable")
-    return value
 
 
 def functions(name: str, value: Any) -> Any:
     if not isinstance(value, (list, tuple)) or not all(map(callable, value)):
         raise wrong(name, value, "a list of callables")
-    return value
-
-
-def streamer(name: str, value: Any) -> Any:
-    if not callable(getattr(value, "put", None)) or not callable(getattr(value, "end", None)):
-        raise wrong(name, value, "an object with the methods put and end")
     return value
 
 
@@ -129,37 +69,29 @@ def generation_config(name: str, value: Any) -> Any:
     return value
 
 
-def one(name: str, value: Any) -> int:
-    """Accepts 1: one answer, and one beam."""
-    if as_whole(value) != 1:
-        raise ConfigError(
-            "only greedy decoding and sampling of one answer work: num_beams and "
-            f"num_return_sequences must be 1, and {name} is {shown(value)}"
-        )
-    return 1
-
-
-def tokenizer(name: str, value: Any) -> Any:
-    """Accepts a tokenizer, or a processor that holds it."""
-    decode = getattr(tokenizer_of(value), "decode", None)
-    if not callable(decode) or isinstance(value, bytes | bytearray):
-        raise wrong(name, value, "a tokenizer, or a processor that holds it")
-    return value
-
-
 def not_returned(name: str, value: Any) -> Any:
     """Accepts false-like values."""
     if value:
+        other = "; logprobs=True returns log probabilities" if name in NOT_RETURNED[:2] else ""
         raise ConfigError(
             f"{name} must be left out: speculative decoding does not return what {name} would add"
+            f"{other}"
         )
     return value
 
 
 class GenerateOptions(TypedDict, total=False):
-    """Options of transformers' `generate` that work here, with the same meaning, and
-    `allow_long_prompt`: whether a prompt of more positions than the target was made for is
-    answered, as in transformers, instead of refused.
+    """Options of transformers' `generate` that work here, with the same meaning, and those of
+    `NOT_OF_STOCK`:
+
+    - `form`: what the answers look like, a JSON schema, a pydantic model or a `Form`; it needs the
+      tokenizer, which an engine has.
+    - `allow_long_prompt`: whether a prompt of more positions than the target was made for is
+      answered, as in transformers, instead of refused.
+    - `logprobs`: whether the log probability of each token is returned, and how it is computed:
+      from the target's logits (`True` or `"raw"`; `output_logits` of transformers), or from the
+      scores after temperature and all other processors (`"processed"`; `output_scores`).
+    - `top_logprobs`: how many of the likeliest tokens are returned in each place, too.
 
     Arguments of the model's forward belong into the inputs.
     """
@@ -192,6 +124,7 @@ class GenerateOptions(TypedDict, total=False):
     exponential_decay_length_penalty: Annotated[tuple[int, float] | None, decay]
     remove_invalid_values: Annotated[bool | None, switch]
     renormalize_logits: Annotated[bool | None, switch]
+    form: Annotated[Any, form]
     prefix_allowed_tokens_fn: Annotated[Callable[..., list[int]] | None, function]
     logits_processor: Annotated[Any, functions]
     stopping_criteria: Annotated[Any, functions]
@@ -206,6 +139,8 @@ class GenerateOptions(TypedDict, total=False):
     num_return_sequences: Annotated[int, one]
     use_cache: Annotated[bool, switch]
     allow_long_prompt: Annotated[bool, switch]
+    logprobs: Annotated[bool | str | None, kind_of_logprobs]
+    top_logprobs: Annotated[int | None, whole(0, MOST_TOP)]
 
 
 OPTIONS: Mapping[str, Check] = MappingProxyType(
@@ -267,17 +202,12 @@ def _ids_of_biases(biased: Any) -> list[Any]:
     return _ids_of_words(words)
 
 
-def _flat_ids(value: Any) -> list[Any]:
-    value = getattr(value, "tolist", lambda: value)()
-    return list(value) if isinstance(value, (list, tuple, Set, range)) else [value]
-
-
 _KNOWN_IDS: Mapping[str, Callable[[Any], list[Any]]] = MappingProxyType(
     {
         "bad_words_ids": _ids_of_words,
         "sequence_bias": _ids_of_biases,
-        "forced_bos_token_id": _flat_ids,
-        "forced_eos_token_id": _flat_ids,
+        "forced_bos_token_id": flat_ids,
+        "forced_eos_token_id": flat_ids,
     }
 )
 """Options with ids that must be the model's, and how to extract them."""
@@ -294,38 +224,6 @@ def check_temperature(temperature: Any, samples: Any) -> None:
 
 NOT_OPTIONS = ("self", "inputs", "kwargs", "custom_generate")
 """Arguments of transformers' `generate` that this library sets itself."""
-
-SYNONYMS = (
-    ("image", "images"),
-    ("picture", "images"),
-    ("pictures", "images"),
-    ("videos", "video"),
-    ("clip", "video"),
-    ("chat", "messages"),
-    ("question", "prompt"),
-    ("text", "prompt"),
-    ("frames", "num_frames"),
-    ("nframes", "num_frames"),
-    ("max_tokens", "max_new_tokens"),
-    ("max_completion_tokens", "max_new_tokens"),
-    ("max_output_tokens", "max_new_tokens"),
-    ("min_tokens", "min_new_tokens"),
-    ("n", "num_return_sequences"),
-    ("num_samples", "num_return_sequences"),
-    ("beams", "num_beams"),
-    ("beam_size", "num_beams"),
-    ("sample", "do_sample"),
-    ("sampling", "do_sample"),
-    ("temp", "temperature"),
-    ("timeout", "max_time"),
-    ("stop_sequences", "stop"),
-    ("stop_words", "stop"),
-    ("stop", "stop_strings"),
-    ("stop_token_ids", "eos_token_id"),
-    ("random_seed", "seed"),
-    ("draft_model", "draft"),
-)
-"""Names in other libraries, and the names here."""
 
 OF_METHODS = (
     "num_speculative_tokens",
@@ -371,6 +269,8 @@ def checked_options(
     config = checked.get("generation_config")
     samples = checked.get("do_sample", getattr(config, "do_sample", False))
     check_temperature(checked.get("temperature"), samples)
+    if checked.get("top_logprobs") and not checked.get("logprobs"):
+        raise ConfigError("top_logprobs need logprobs=True")
     return checked
 
 

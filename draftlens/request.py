@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 from draftlens.core.errors import ConfigError, DraftlensError, InputError
+from draftlens.core.forms import with_form
+from draftlens.core.logprobs import record_logprobs
 from draftlens.core.sampling import as_seed, row_seeds
 from draftlens.core.sequence import Sequence as AnswerSequence
 from draftlens.core.stats import Clock, Stats
@@ -29,7 +31,9 @@ from draftlens.models.checks import (
 )
 from draftlens.models.prompt import Prepared, remembering
 from draftlens.options import (
+    NOT_OF_STOCK,
     CallOptions,
+    CheckedOptions,
     Seed,
     check_for_model,
     checked_options,
@@ -71,6 +75,8 @@ class Request:
         """Raises ConfigError and InputError, which name the option or the argument."""
         further = names_beside_options(CallOptions)
         checked = checked_options(self.options, further, self.inputs)
+        if checked.get("form") is not None:
+            checked = CheckedOptions(with_form(checked))
         object.__setattr__(self, "options", checked)
         if self.draft_inputs is not None:
             check_tokens("draft_inputs", self.draft_inputs)
@@ -146,12 +152,15 @@ def add_rows(
     source = ExtraSource(num_rows, request.options.get("tokenizer"), request.chat, phase)
     extras = read_extras(plan, raw_extras, source)
     extras[NAMESPACE] = request.extras.get(NAMESPACE)
-    return session.add(prepared, seeds_of(request.seed, prepared), draft_inputs, extras)
+    sequences = session.add(prepared, seeds_of(request.seed, prepared), draft_inputs, extras)
+    if request.options.get("logprobs"):
+        record_logprobs(sequences, request.options)
+    return sequences
 
 
 def prepare(target: Backbone, request: Request) -> Prepared:
     """The request as stock `generate` prepares it; raises InputError if transformers refuses it."""
-    options = {name: value for name, value in request.options.items() if name != LONG_PROMPT}
+    options = {name: value for name, value in request.options.items() if name not in NOT_OF_STOCK}
     try:
         with remembering(request.extras.get(NAMESPACE)):
             return target.prepare(request.inputs, **options)

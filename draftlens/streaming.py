@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from typing import Any, Unpack
 
 import torch
 
+from draftlens.core.logprobs import name_logprobs
 from draftlens.core.names import AUTO
 from draftlens.core.result import Chunk, Result
 from draftlens.core.stats import Clock
@@ -59,6 +61,8 @@ class Stream:
         self._chunks = chunks
         if self.tokenizer is not None:
             self._chunks = with_text(chunks, partial(decoded, self.tokenizer))
+            if request.options.get("logprobs"):
+                name_logprobs(self._call.sequences, self.tokenizer)
 
     def __iter__(self) -> Iterator[Chunk]:
         return self
@@ -181,7 +185,7 @@ def with_text(chunks: Iterator[Chunk], decode_ids: Callable[[list[int]], str]) -
     for chunk in chunks:
         decoder = decoders.setdefault(chunk.row, TextDecoder(decode_ids))
         text = decoder.add(chunk.tokens)
-        yield Chunk(chunk.tokens, chunk.from_draft, text, chunk.row)
+        yield replace(chunk, text=text)
     for row, decoder in decoders.items():
         rest = decoder.flush()
         if rest:
@@ -216,6 +220,7 @@ def result_of(call: Call, texts: list[str] | None = None) -> Result:
         approximate=(*session.target.passes.rounding, *approximate),
         texts=texts or [],
         notes=session.notes,
+        logprobs=[list(each.logprobs.tokens) for each in call.sequences if each.logprobs],
     )
 
 

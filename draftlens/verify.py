@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers.generation.streamers import BaseStreamer
 
+from draftlens.core.forms import FormProcessor
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import left_padded
 
@@ -105,13 +106,18 @@ def run_stock(
         settings |= {"return_dict_in_generate": True, "output_logits": True}
     if rows == 1:  # stock `generate` streams one row only
         settings["streamer"] = timer
+    eos_ids = _eos_ids(target.model, options)
+    if processors := settings.get("logits_processor"):
+        settings["logits_processor"] = [
+            each.bound(length, eos_ids) if isinstance(each, FormProcessor) else each
+            for each in processors
+        ]
     start = time.perf_counter()
     output = target.model.generate(**prompt, **settings)
     end = time.perf_counter()
     ttft = (timer.times[0] if timer.times else end) - start
     sequences = output.sequences if keep_logits else output
     logits = torch.stack(output.logits) if keep_logits else None
-    eos_ids = _eos_ids(target.model, options)
     tokens = [trim(row, eos_ids) for row in sequences[:, length:].tolist()]
     return StockRun(tokens, end - start, ttft, logits)
 

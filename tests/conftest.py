@@ -16,7 +16,7 @@ _CACHE = tempfile.TemporaryDirectory(prefix="draftlens-tests-")
 os.environ["XDG_CACHE_HOME"] = _CACHE.name
 
 import pytest  # noqa: E402 - the environment comes first
-from covering import covering  # noqa: E402
+from covering import covering, halved  # noqa: E402
 
 # Other imports of the conftests of whole folders stand in their functions: the process that only
 # hands out tests to workers, which wait for it, needs none of these libraries.
@@ -27,7 +27,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--all-combinations",
         action="store_true",
-        help="run every combination of parameters of tests that are marked `pairwise` or `alike`",
+        help="run every combination of parameters of tests that are marked `pairwise` or `alike`, "
+        "or that have a parameter `family`",
     )
 
 
@@ -37,6 +38,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.getoption("--all-combinations"):
         items[:] = [item for item in items if not item.get_closest_marker("alike")]
         _keep_all_pairs(items)
+        _keep_half_of_the_families(items)
     _put_long_files_first(items)
     import torch
 
@@ -60,6 +62,22 @@ def _keep_all_pairs(items: list[pytest.Item]) -> None:
     for test in tests.values():
         kept = covering([_named(item) for item in test])
         surplus.update(item for number, item in enumerate(test) if number not in kept)
+    items[:] = [item for item in items if item not in surplus]
+
+
+def _keep_half_of_the_families(items: list[pytest.Item]) -> None:
+    """Leave every second family of a test for each combination of its other parameters; see
+    `halved`. Of `pairwise` tests all families are left."""
+    tests: defaultdict[str, list[Any]] = defaultdict(list)
+    for item in items:
+        parameters = getattr(item, "callspec", None)
+        if parameters is not None and "family" in parameters.params:
+            tests[item.nodeid.partition("[")[0]].append(item)
+    surplus = set[pytest.Item]()
+    for test in tests.values():
+        if not test[0].get_closest_marker("pairwise"):
+            kept = halved([_named(item) for item in test], "family")
+            surplus.update(item for number, item in enumerate(test) if number not in kept)
     items[:] = [item for item in items if item not in surplus]
 
 

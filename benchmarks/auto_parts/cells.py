@@ -56,6 +56,7 @@ class Cell:
             recorded prompt.
         length: tokens of the answer.
         rows: of the batch.
+        prompt: tokens that the draft has to read before it drafts, in each row.
     """
 
     curve: str
@@ -63,6 +64,7 @@ class Cell:
     acceptance: float | str
     length: int
     rows: int = 1
+    prompt: int = 0
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,17 @@ def recorded_cells() -> Iterator[Cell]:
         costs = REAL["costs"][dtype]
         for prompt in prompts:
             yield Cell(dtype, costs["target(1)"] / costs["draft(1)"], prompt, 64)
+
+
+def prompt_cells() -> Iterator[Cell]:
+    """Cells in which the draft has a prompt to read before it can draft."""
+    for dtype, prompts in (("float32", ("code2", "image2")), ("bfloat16", ("code1", "image2"))):
+        costs = REAL["costs"][dtype]
+        for acceptance in (*prompts, 0.0):
+            for prompt in (26, 104):
+                for length in (14, 64):
+                    ratio = costs["target(1)"] / costs["draft(1)"]
+                    yield Cell(dtype, ratio, acceptance, length, prompt=prompt)
 
 
 def measure(cell: Cell, seeds: int) -> Figures:
@@ -202,10 +215,10 @@ def machine_of(cell: Cell) -> Machine:
     """The costs of a cell."""
     target = _target_cost(cell.curve)
     if cell.curve not in REAL["costs"]:
-        return Machine(target, lambda width: target(width) / cell.ratio)
+        return Machine(target, lambda width: target(width) / cell.ratio, prompt=cell.prompt)
     draft = _interpolated(_points(cell.curve, "draft"))
     scale = target(1) / cell.ratio / draft(1)
-    return Machine(target, lambda width: scale * draft(width))
+    return Machine(target, lambda width: scale * draft(width), prompt=cell.prompt)
 
 
 def _target_cost(name: str) -> Seconds:

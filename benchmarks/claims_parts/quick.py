@@ -104,7 +104,7 @@ def small_verdict(claim: Claim, folder: Path) -> Judged | None:
         return None
     try:
         judged = judge(claim, folder)
-    except (KeyError, IndexError):  # a kind or a part that small runs leave out
+    except (LookupError, ArithmeticError, ValueError):  # kinds that small runs leave out
         return None
     return None if judged.verdict == MISSING else judged
 

@@ -27,6 +27,9 @@ PARTS = {
 """What is asked about 64 frames: result file, part and command."""
 
 TITLES = {"captions": "captions", "focus": "focus questions", "chat": "second questions"}
+MANY_TOKENS = 8000
+"""Visual tokens of a long prompt."""
+
 CHAIN, TREE = 1, 2
 """Columns of passes in the counts; tokens are in front of them."""
 
@@ -67,8 +70,12 @@ def decode(slow: str, fast: str, report: Report) -> Figure:
 
 
 def overhead(report: Report) -> Figure:
-    """Seconds of pruning and of the draft's reading, as a share of an answer's."""
+    """Seconds of pruning and of the draft's reading, as a share of an answer's. Raises LookupError
+    for a prompt of few visual tokens, of which an answer takes so little time that the share says
+    nothing about long ones."""
     runs = at(report, "long", "found", "runs", "specvlm")
+    if min(run["visual"] for run in runs) < MANY_TOKENS:
+        raise LookupError("a prompt of few visual tokens")
     return mean(
         [(run["phases"]["prune"] + run["phases"]["draft_prefill"]) / run["e2e"] for run in runs]
     )
@@ -81,9 +88,10 @@ def probe(report: Report) -> Figure:
 
 
 def step_growth(name: str, report: Report) -> Figure:
-    """A draft step at 16,001 visual tokens over one at 1,025."""
+    """A draft step with the most visual tokens over one with the fewest: 16,001 and 1,025 here."""
     found = at(report, "step", "found")
-    return grows(found[f"{name} 1025"], found[f"{name} 16001"])
+    sizes = sorted(int(case.removeprefix(name)) for case in found if case.startswith(name))
+    return grows(found[f"{name} {sizes[0]}"], found[f"{name} {sizes[-1]}"])
 
 
 def first_steps(report: Report) -> Figure:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -44,6 +44,18 @@ NAMES = {
 WIDTHS = (1, 2, 4, 6, 9, 26)
 TOKENS = 17
 """Of the longer of two answers, whose difference is the time of plain decoding."""
+
+DISTANCE = {
+    "": "{name}",
+    "tokens": "{tokens}",
+    "relative error of logits": "{error:.1e}",
+    "same likeliest token": "{same:.3f}",
+    "divergence (nats)": "{divergence:.1e}",
+}
+"""Columns of `distances`."""
+
+Case = tuple[Prompt, torch.Tensor]
+"""A prompt and the tokens ``[1, T]`` of its answer."""
 
 CLIPS = ("shapes.mp4", "drift.mp4")
 QUESTIONS = (
@@ -85,9 +97,8 @@ def plain_speed(
     return {name: 1 / statistics.median(values) for name, values in seconds.items()}
 
 
-@torch.inference_mode()
-def distances() -> list[dict[str, Any]]:
-    """How far rounded logits of the embedded target are from those of its modules."""
+def embedded_cases() -> tuple[Backbone, list[Case]]:
+    """The embedded target, and prompts with clips and their answers."""
     engine = draftlens.load(draft=None, device="cpu", calibrate=False)
     backbone = engine.target.backbone
     cases = []
@@ -97,28 +108,32 @@ def distances() -> list[dict[str, Any]]:
             tokens = engine.answer(engine.process([chat]), method="plain", max_new_tokens=48)
             prepared = backbone.prepare(engine.process([chat]).target, max_new_tokens=1)
             cases.append((backbone.encode(prepared), torch.tensor(tokens.run().tokens)))
+    return backbone, cases
+
+
+@torch.inference_mode()
+def distances(backbone: Backbone, cases: Sequence[Case]) -> list[dict[str, Any]]:
+    """How far rounded logits of a model are from those of its modules."""
     logits: dict[str, torch.Tensor] = {}
     for name, passes in engines_of(backbone).items():
         backbone.passes = passes
         parts = [answer_logits(backbone, prompt, tokens) for prompt, tokens in cases]
         logits[name] = torch.cat(parts)
     exact = logits["modules"]
-    rows = []
-    for name in list(NAMES)[1:]:
-        error = (logits[name] - exact).norm() / exact.norm()
-        same = (logits[name].argmax(-1) == exact.argmax(-1)).float().mean()
-        chances = exact.log_softmax(-1)
-        divergence = (chances.exp() * (chances - logits[name].log_softmax(-1))).sum(-1).mean()
-        rows.append(
-            {
-                "name": name,
-                "tokens": len(exact),
-                "error": float(error),
-                "same": float(same),
-                "divergence": float(divergence),
-            }
-        )
-    return rows
+    return [distance(name, exact, logits[name]) for name in list(NAMES)[1:]]
+
+
+def distance(name: str, exact: torch.Tensor, logits: torch.Tensor) -> dict[str, Any]:
+    """How far logits ``[T, V]`` are from exact ones."""
+    chances = exact.log_softmax(-1)
+    divergence = (chances.exp() * (chances - logits.log_softmax(-1))).sum(-1).mean()
+    return {
+        "name": name,
+        "tokens": len(exact),
+        "error": float((logits - exact).norm() / exact.norm()),
+        "same": float((logits.argmax(-1) == exact.argmax(-1)).float().mean()),
+        "divergence": float(divergence),
+    }
 
 
 def answer_logits(backbone: Backbone, prompt: Prompt, tokens: torch.Tensor) -> torch.Tensor:
@@ -148,7 +163,12 @@ def measure(args: argparse.Namespace) -> Report:
     backbone.passes = EAGER
     rows = seconds_by_width(backbone, engines, WIDTHS, args)
     facts = {**environment(args), "size": args.size, "layers": args.layers}
-    return {"environment": facts, "rows": rows, "plain": speeds, "distances": distances()}
+    return {
+        "environment": facts,
+        "rows": rows,
+        "plain": speeds,
+        "distances": distances(*embedded_cases()),
+    }
 
 
 def page(report: Report) -> list[str]:
@@ -173,16 +193,7 @@ def page(report: Report) -> list[str]:
             speeds, {"": "{name}", "tokens per second": "{speed:.1f}", "over modules": "{over:.2f}"}
         ),
         "The embedded target at every token of prompts and its own answers, beside its modules:",
-        table(
-            report["distances"],
-            {
-                "": "{name}",
-                "tokens": "{tokens}",
-                "relative error of logits": "{error:.1e}",
-                "same likeliest token": "{same:.3f}",
-                "divergence (nats)": "{divergence:.1e}",
-            },
-        ),
+        table(report["distances"], DISTANCE),
     ]
 
 

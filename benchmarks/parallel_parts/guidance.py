@@ -21,12 +21,11 @@ from draftlens_lab.evaluate.samples import question_samples
 from draftlens_lab.measure.statistics import central_interval, resampled_ratios, resamples
 from draftlens_lab.world.samples import Sample
 from numpy.typing import NDArray
-from shared import Benchmark, Report, backbones, caption_sample, grid
+from shared import PAIR, Benchmark, Report, backbones, caption_sample, grid, pair_of
 from specvlm_parts.guidance import FAMILIES, ScorePruner
 from specvlm_parts.scenes import TREES, Scene, check, passes, read_scene
 from torch import Tensor
 
-import draftlens
 from draftlens.core.prefill_readings import ATTENTION, FeatureSpec
 from draftlens.decoding.observer import Observer
 from draftlens.drafting.pruning import Pruning
@@ -61,9 +60,15 @@ Rows = list[list[int]]
 COLUMNS = ("tokens", "proposed", "passes", "kept", "kept at the ends", "kept in the end frames")
 
 
-def readings() -> FeatureSpec:
+def depths_of(engine: Engine) -> tuple[int, ...]:
+    """Those of `DEPTHS` that the target has."""
+    config = engine.target.backbone.model.config.get_text_config()
+    return tuple(layer for layer in DEPTHS if layer <= config.num_hidden_layers)
+
+
+def readings(engine: Engine) -> FeatureSpec:
     """What all cases need of the target's prefill."""
-    spec = ATTENTION | FeatureSpec(hidden_layers=(0, *DEPTHS))
+    spec = ATTENTION | FeatureSpec(hidden_layers=(0, *depths_of(engine)))
     for pruner in pruners().values():
         spec = spec | pruner.readings
     return spec
@@ -107,7 +112,7 @@ def measure_samples(
     widths: list[float] = []
     visual = 0
     for number, sample in enumerate(samples):
-        scene = read_scene(engine, sample, frames, max_new_tokens, readings())
+        scene = read_scene(engine, sample, frames, max_new_tokens, readings(engine))
         scores = attention_of(scene)
         at_ends = ends(len(scores))
         attention.append(float(scores[at_ends].sum() / scores.sum()))
@@ -134,7 +139,7 @@ def measure_samples(
 def counts_at(engine: Engine, scene: Scene, ratio: float) -> dict[str, list[int]]:
     """Counts of every case that prunes, by its name."""
     table = {name: count(engine, scene, pruner, ratio) for name, pruner in pruners().items()}
-    for layer in DEPTHS:
+    for layer in depths_of(engine):
         table[f"any depth, L = {layer}"] = count(
             engine, scene, ScorePruner(variation_of(scene, layer)), ratio
         )
@@ -191,7 +196,7 @@ def ends(count: int) -> NDArray[np.bool_]:
 
 def measure(args: argparse.Namespace) -> Report:
     """Captions of 16 and 64 frames, and questions about 16."""
-    engine = draftlens.load("embedded", device="cpu", calibrate=False)
+    engine = pair_of(args, calibrate=False)
     most = args.max_new_tokens
     captions = [caption_sample(seed) for seed in range(max(args.clips, args.long_clips))]
     questions = [
@@ -296,6 +301,7 @@ BENCHMARK = Benchmark(
     measure,
     page,
     {
+        **PAIR,
         "--clips": {"type": int, "default": 30, "help": "clips of 16 frames"},
         "--long-clips": {"type": int, "default": 8, "help": "clips of 64 frames"},
         "--questions": {"type": int, "default": 20, "help": "questions of each family"},

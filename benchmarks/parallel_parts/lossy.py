@@ -53,8 +53,13 @@ STEPS = 48
 STEP_REPEATS = 7
 """Decoding steps of an answer, and answers, that processor times are measured with."""
 
-OURS = ("plain", "speculative", "specvlm", "parallelvlm")
-"""Our methods, as far as they exist."""
+OURS: Mapping[str, Mapping[str, Any]] = {
+    "plain": {"method": "plain"},
+    "speculative": {"method": "speculative"},
+    "specvlm": {"method": "specvlm", "pruner": "specvlm"},
+    "parallelvlm": {"method": "parallelvlm", "pruner": "uv"},
+}
+"""Our methods with the papers' pruners, as far as they exist."""
 
 STOCK = "stock generate"
 SAME_LOOP = "nothing dropped"
@@ -141,9 +146,9 @@ def _measure_clip(
 def all_ways(engine: Engine) -> dict[str, Answerer]:
     """Every way of answering by its name, stock first."""
     ways: dict[str, Answerer] = {STOCK: _stock(engine)}
-    for name in OURS:
+    for name, method in OURS.items():
         if name in METHODS:
-            ways[name] = _our_method(engine, name)
+            ways[name] = _our_method(engine, method)
     for name, dropping in PEERS.items():
         ways[name] = _peer(engine, dropping)
     return ways
@@ -158,9 +163,9 @@ def _stock(engine: Engine) -> Answerer:
     return answer
 
 
-def _our_method(engine: Engine, name: str) -> Answerer:
+def _our_method(engine: Engine, method: Mapping[str, Any]) -> Answerer:
     def answer(inputs: Inputs, most: int) -> Run:
-        result = engine.answer(inputs, method=name, max_new_tokens=most).run()
+        result = engine.answer(inputs, method=method, max_new_tokens=most).run()
         stats = result.stats
         return Run(result.tokens[0], stats.e2e, stats.e2e - stats.ttft)
 

@@ -17,12 +17,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from shared import (
+    PAIR,
     Benchmark,
     Report,
     assisted_answerer,
     backbones,
     caption_sample,
     engine_answerer,
+    pair_of,
     range_line,
     ratios,
     rotated,
@@ -31,7 +33,6 @@ from shared import (
     table,
 )
 
-import draftlens
 from draftlens.methods.parallelvlm.drafters import link_of
 
 CHAINS = (3, 5, 7, 9)
@@ -41,9 +42,9 @@ FIGURES = ("e2e", "decode", "ttft", "passes", "emitted", "corrections", "draft_f
 
 def methods(frames: int) -> dict[str, dict[str, Any]]:
     """The methods to compare, by name."""
-    pruned = {"method": "parallelvlm"}
+    pruned = {"method": "parallelvlm", "pruner": "uv"}
     whole = {"method": "speculative"}
-    own = {"method": "parallelvlm", "draft": "self"}
+    own = {**pruned, "draft": "self"}
     chosen: dict[str, dict[str, Any]] = {"plain": {"method": "plain"}}
     for length in CHAINS:
         chain = {"schedule": "serial", "num_speculative_tokens": length}
@@ -120,7 +121,7 @@ def measure(args: argparse.Namespace) -> Iterator[Report]:
     """Sums over clips of every way of answering, repeat by repeat, by number of frames: once more
     after each number of frames."""
     began = time.perf_counter()
-    engine = draftlens.load("embedded", device="cpu", calibrate=False)
+    engine = pair_of(args, calibrate=False)
     target, draft = backbones(engine)
     for backbone in (target, draft):
         wait_for(backbone)
@@ -195,5 +196,5 @@ BENCHMARK = Benchmark(
     "Draft and target at the same time on the embedded pair",
     measure,
     page,
-    {"--repeats": 3, "--frames": [16, 8, 64], "--clips": 3},
+    {**PAIR, "--repeats": 3, "--frames": [16, 8, 64], "--clips": 3},
 )

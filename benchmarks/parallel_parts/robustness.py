@@ -62,9 +62,10 @@ BETWEEN, PREFILL, WINDOW, MESSAGE, LOADING = (
 MOMENTS = (BETWEEN, PREFILL, WINDOW, MESSAGE, LOADING)
 
 METHODS: Mapping[str, Mapping[str, Any]] = {
-    "uv, parallel": {"method": "parallelvlm"},
+    "uv, parallel": {"method": "parallelvlm", "pruner": "uv"},
     "uv, lock-step": {
         "method": "parallelvlm",
+        "pruner": "uv",
         "schedule": "parallel",
         "num_speculative_tokens": 5,
     },

@@ -31,7 +31,7 @@ from draftlens.prefill.spava.processes.launch import start
 from spava_parts.asked import FRAMES
 
 STOCK = "stock generate"
-BLOCKS = {"name": "spava", "blocks": 16}
+BLOCKS = {"name": "spava", "blocks": 16, "select": "query"}
 
 
 def configurations(engine: Engine, hosts: Hosts) -> dict[str, Answerer]:

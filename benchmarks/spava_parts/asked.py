@@ -40,7 +40,7 @@ class Cell:
     def name(self) -> str:
         """Unique among cells."""
         length = f", texts of {self.kept} frames" if self.kept else ""
-        swept = f", {self.ways}" if self.ways in ("lengths", "ring") else ""
+        swept = f", {self.ways}" if self.ways in ("choices", "lengths", "ring") else ""
         return f"{self.family}, {self.visual:,} visual tokens{length}{swept}"
 
     @property

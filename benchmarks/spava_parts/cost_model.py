@@ -58,7 +58,7 @@ VARIANTS: Mapping[str, Loader] = {
 
 CHECKED: Mapping[str, tuple[Prefill, Loader]] = {
     "ring": (RingPrefill(), loads.ring),
-    "spava": (SpavaPrefill(), loads.spava(blocks=16)),
+    "spava": (SpavaPrefill(select="query"), loads.spava(blocks=16)),
 }
 """Prefills that are compared with the model, by name."""
 
@@ -78,7 +78,7 @@ def rates_of_one(
         work[f"full, {length}"] = loads.full(shape, 1)
         for blocks in BLOCKS if length > min(FITTED) else ():
             name = f"spava, {blocks} blocks, {length}"
-            cases[name] = (prompt, SpavaPrefill(blocks=blocks))
+            cases[name] = (prompt, SpavaPrefill(blocks=blocks, select="query"))
             work[name] = loads.spava(blocks=blocks)(shape, 1)
     seconds = seconds_of(target, cases, ALONE, args.repeats)
     found = fitted([work[name] for name in seconds], [one.processor for one in seconds.values()])

@@ -84,7 +84,7 @@ def by_slowfast(engine: Engine, inputs: Inputs) -> dict[str, float]:
 
 def spava(blocks: int, processes: int = 1, threads: int = 1) -> Case:
     """SPAVA in so many blocks."""
-    prefill = SpavaPrefill(blocks=blocks)
+    prefill = SpavaPrefill(blocks=blocks, select="query")
 
     def flops(target: Backbone, prompt: Prompt) -> float:
         return promised.by_spava(target, prompt, prefill, processes)

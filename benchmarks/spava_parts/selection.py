@@ -15,10 +15,9 @@ from draftlens_lab.measure.statistics import central_interval, resamples
 from draftlens_lab.plugins.spava_ablation import random_keys
 from draftlens_lab.world import FocusTurn, evidence
 from draftlens_lab.world.samples import Sample
-from shared import Benchmark, Report, encoded_prompt, table
+from shared import PAIR, Benchmark, Report, encoded_prompt, pair_of, table
 from torch import Tensor
 
-from draftlens import load
 from draftlens.engine import Engine
 from draftlens.models.prompt import Prompt
 from draftlens.prefill.spava.blocks import Blocks
@@ -120,7 +119,7 @@ def summary(rows: Sequence[Sequence[float]]) -> dict[str, Any]:
 
 def measure(args: argparse.Namespace) -> Report:
     """How often tokens with the answer are passed on, by choice."""
-    engine = load(device="cpu", method="plain", calibrate=False)
+    engine = pair_of(args, method="plain", calibrate=False)
     side = render_side(engine.target.processor)
     found: dict[str, list[list[float]]] = {name: [] for name in CHOICES}
     for sample in samples_of("needle", args.prompts, FRAMES[args.length]):
@@ -160,5 +159,5 @@ BENCHMARK = Benchmark(
     "Which tokens are passed on",
     measure,
     page,
-    {"--prompts": 40, "--length": {"type": int, "default": 1025, "choices": [*FRAMES]}},
+    {**PAIR, "--prompts": 40, "--length": {"type": int, "default": 1025, "choices": [*FRAMES]}},
 )

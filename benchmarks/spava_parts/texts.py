@@ -26,9 +26,8 @@ from shared import Benchmark, Report, table
 
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt import Prompt
-from draftlens.prefill.spava.config import SpavaPrefill
 from spava_parts.spoken import along, greedy
-from spava_parts.ways import Way, exact, in_blocks
+from spava_parts.ways import Way, exact, in_blocks, spava
 
 COUNTS: Mapping[int, int] = {1024: 12, 2048: 8, 4096: 4}
 """Texts by their length in tokens."""
@@ -59,10 +58,10 @@ def ways(query_tokens: int) -> dict[str, Way]:
     """Prefills by name."""
     return {
         "full": exact("full"),
-        "spava": in_blocks(SpavaPrefill(query_tokens=query_tokens)),
-        "spava, n/16 passed": in_blocks(SpavaPrefill(passing="n/16", query_tokens=query_tokens)),
+        "spava": spava(query_tokens=query_tokens),
+        "spava, n/16 passed": spava(passing="n/16", query_tokens=query_tokens),
         "spava, random keys": in_blocks(SpavaAblation(query_tokens=query_tokens, select="random")),
-        "spava, nothing passed": in_blocks(SpavaPrefill(passing=0, query_tokens=query_tokens)),
+        "spava, nothing passed": spava(passing=0, query_tokens=query_tokens),
         "star": in_blocks(StarPrefill(query_tokens=query_tokens)),
     }
 

@@ -109,8 +109,8 @@ def slowfast(backbone: Backbone, prompt: Prompt) -> Costed:
 
 
 def spava(**options: Any) -> Way:
-    """SPAVA with other options than its defaults."""
-    return in_blocks(SpavaPrefill(**options))
+    """SPAVA with the paper's choice of passing keys, if no other is among the options."""
+    return in_blocks(SpavaPrefill(**{"select": "query", **options}))
 
 
 def fastv(backbone: Backbone, prepared: Prepared, prompt: Prompt) -> list[int]:
@@ -123,6 +123,7 @@ ANSWERERS: Mapping[str, Answerer] = {"fastv": fastv}
 
 WAYS: Mapping[str, Way] = {
     "spava": spava(),
+    "spava, sampled keys": spava(select="sampled"),
     "spava, 4 blocks": spava(blocks=4),
     "spava, 64 blocks": spava(blocks=64),
     "spava, rounded to 128": in_blocks(SpavaAblation(rounding=128)),
@@ -165,6 +166,7 @@ COMPARED = (
 SETS: Mapping[str, tuple[str, ...]] = {
     "compared": COMPARED,
     "long": ("spava", "random", "nothing passed", "star", "xattention", "spargeattn", "slowfast"),
+    "choices": ("spava", "spava, sampled keys", "random"),
     "ring": (),
     "needles": ("spava", "random", "nothing passed", "star"),
     "order": (

@@ -33,6 +33,7 @@ from draftlens.models.attention.scores import AttentionProbe
 from draftlens.models.prompt import Prompt
 from draftlens.models.prompt_subset import gather
 from specvlm_parts.long import CLIP as LONG
+from specvlm_parts.scenes import PAPER
 
 SIZES = (1, 6, 13, 26, 51)
 
@@ -120,11 +121,14 @@ def step(engine: Engine, args: argparse.Namespace) -> dict[str, list[float]]:
     them and with `NUM_KEPT` of them: the axes of figure 2(a)."""
     _, draft = backbones(engine)
     cases: dict[str, Case] = {}
+    longest = args.long_frames or STEP_FRAMES[-1]
     for frames in STEP_FRAMES:
-        inputs = sample_inputs(engine, caption_sample(0), frames)
+        shown = max(1, frames * longest // STEP_FRAMES[-1])
+        inputs = sample_inputs(engine, caption_sample(0), shown)
         whole = encoded_prompt(draft, inputs.draft or inputs.target)
         visual = int(whole.visual.sum())
-        for name, prompt in (("all", whole), (f"{NUM_KEPT} kept", pruned_evenly(whole, NUM_KEPT))):
+        few = pruned_evenly(whole, min(NUM_KEPT, visual))
+        for name, prompt in (("all", whole), (f"{NUM_KEPT} kept", few)):
             cases[f"{name} {visual}"] = PrefilledPrompt.of(draft, prompt).chain_case(1)
     times = interleaved_seconds(cases, 12 * args.repeats, time.process_time)
     return {name: [1e3 * value for value in seconds] for name, seconds in times.items()}
@@ -193,7 +197,7 @@ def tree_methods(ratio: float) -> dict[str, dict[str, Any]]:
     """Method specvlm with this prune ratio and each tree, by the tree's name."""
     trees: dict[str, Any] = {f"{nodes} nodes": tree_paths(nodes) for nodes in SIZES}
     trees["auto"] = "auto"
-    base = {"method": "specvlm", "prune_ratio": ratio}
+    base = {**PAPER, "prune_ratio": ratio}
     return {name: {**base, "tree": paths} for name, paths in trees.items()}
 
 

@@ -36,6 +36,7 @@ from draftlens.models.prompt import Prompt
 from draftlens.models.prompt_subset import gather
 from draftlens.pruning import keep_count
 from draftlens.pruning.base import spread
+from specvlm_parts.scenes import PAPER
 
 FRAMES = 1000
 WARM_UP_FRAMES = 16
@@ -87,7 +88,7 @@ def measure(engine: Engine, args: argparse.Namespace) -> dict[str, Any]:
 def methods(engine: Engine) -> dict[str, Answerer]:
     """Name of each method to a function that answers a prompt."""
     target, draft = backbones(engine)
-    specvlm = {"method": "specvlm", "prune_ratio": RATIO, "tree": "eagle"}
+    specvlm = {**PAPER, "prune_ratio": RATIO, "tree": "eagle"}
     chain = {"tree": None, "num_speculative_tokens": GAMMA}
     return {
         "hf-generate": stock_answerer(target),

@@ -34,6 +34,9 @@ from draftlens.prefill.base import FullPrefill, PrefillReading
 
 Settings = dict[str, Any]
 
+PAPER = {"method": "specvlm", "pruner": "specvlm"}
+"""The method with the paper's choice of visual tokens."""
+
 TREES = {"chain": chain(5), "tree": from_paths(EAGLE_PATHS)}
 
 TREE_OPTIONS: dict[str, dict[str, Any]] = {
@@ -124,8 +127,8 @@ def passes(answer_ranks: Sequence[int], tree: Topology) -> int:
 
 
 def pruning_of(settings: Settings) -> Pruning:
-    """The pruning of method `specvlm` with these settings."""
-    method = from_dict({"method": "specvlm", **settings})
+    """The pruning of the paper, or of other settings."""
+    method = from_dict({**PAPER, **settings})
     assert isinstance(method, SpecVLM)
     return method.pruning
 
@@ -145,7 +148,7 @@ def engine_passes(
     Raises:
         AssertionError: the engine's answer differs from the scene's.
     """
-    method = {"method": "specvlm", **TREE_OPTIONS[tree], **settings}
+    method = {**PAPER, **TREE_OPTIONS[tree], **settings}
     result = engine.answer(
         scene.inputs, method=method, max_new_tokens=max_new_tokens, do_sample=False
     ).run()
@@ -180,8 +183,15 @@ def attention_of_answer(
         float32 ``[L]``.
     """
     length = inputs["input_ids"].shape[1]
-    ids = torch.cat([inputs["input_ids"], torch.tensor([answer])], 1)
-    whole = {**inputs, "input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    own = torch.tensor([answer], device=inputs["input_ids"].device)
+    ids = torch.cat([inputs["input_ids"], own], 1)
+    # Types of tokens: those of the answer are words.
+    longer = {
+        name: torch.cat([value, torch.zeros_like(own, dtype=value.dtype)], 1)
+        for name, value in inputs.items()
+        if isinstance(value, Tensor) and value.shape == (1, length)
+    }
+    whole = {**inputs, **longer, "input_ids": ids, "attention_mask": torch.ones_like(ids)}
     return attention_from(backbone, whole, length - 1)[:length]
 
 

@@ -15,16 +15,16 @@ from shared import caption_sample, grid, median_ratio, rotated, sample_inputs, t
 from draftlens import Result
 from draftlens.engine import Engine
 from draftlens.inputs import Inputs
-from specvlm_parts.scenes import TREES, pruning_of, ranks, read_scene, samples_of
+from specvlm_parts.scenes import PAPER, TREES, pruning_of, ranks, read_scene, samples_of
 
 FIRST = 10
 """Decoding steps in the paper's table."""
 
 WAYS: dict[str, Any] = {
     "plain": "plain",
-    "self, gather": {"method": "specvlm", "draft": "self", "tree": "eagle"},
+    "self, gather": {**PAPER, "draft": "self", "tree": "eagle"},
     "self, prefill": {"method": "self-sd", "kv": "prefill", "tree": "eagle"},
-    "self, gather, automatic tree": {"method": "specvlm", "draft": "self"},
+    "self, gather, automatic tree": {**PAPER, "draft": "self"},
 }
 
 

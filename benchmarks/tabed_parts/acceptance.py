@@ -9,9 +9,9 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
-from shared import Benchmark, Report, grid, table
+from shared import PAIR, Benchmark, Report, grid, pair_of, table
 
-from draftlens import TABED, load
+from draftlens import TABED
 from draftlens.engine import Engine
 from tabed_parts.cases import CASES, CHECKED, NAMES, VIEWS
 from tabed_parts.kinds import KINDS, prompts, read
@@ -132,10 +132,10 @@ def efficiency(pairs: Sequence[Sequence[float]]) -> float:
 
 def measure(args: argparse.Namespace) -> Report:
     """Teach, replay, and compare with the engine."""
-    engine = load(draft=args.draft, device="cpu") if args.draft else load(device="cpu")
+    engine = pair_of(args)
     began = time.perf_counter()
     kinds = args.kinds or list(KINDS)
-    report: Report = {"draft": args.draft or "embedded"}
+    report: Report = {"draft": "embedded" if args.draft == "auto" else args.draft}
     for temperature in args.temperatures:
         answers = taught_answers(engine, kinds, args, temperature)
         report[f"temperature {temperature}"] = replayed(answers)
@@ -211,7 +211,7 @@ BENCHMARK = Benchmark(
         "--prompts": {"type": int, "default": 60, "help": "prompts of each kind"},
         "--checked": {"type": int, "default": 8, "help": "of these, answered by the engine"},
         "--kinds": {"nargs": "+", "choices": tuple(KINDS), "help": "all by default"},
-        "--draft": {"help": "folder of another draft for the embedded target"},
+        **PAIR,
         "--temperatures": {"type": int, "nargs": "+", "choices": (0, 1), "default": [0, 1]},
         "--keep": {"type": Path, "help": "folder that keeps answers for the next run"},
         "--max-new-tokens": 128,

@@ -7,9 +7,9 @@ import statistics
 from typing import Any
 
 from draftlens_lab.plugins.captions import _CAPTIONS
-from shared import Benchmark, Report, rotated, table
+from shared import PAIR, Benchmark, Report, pair_of, rotated, table
 
-from draftlens import TABED, load
+from draftlens import TABED
 from draftlens.engine import Engine
 from tabed_parts.kinds import prompts
 
@@ -54,7 +54,7 @@ def timed(engine: Engine, kind: str, args: argparse.Namespace) -> dict[str, dict
 
 def measure(args: argparse.Namespace) -> Report:
     """Seconds by kind and way."""
-    engine = load(device="cpu")
+    engine = pair_of(args)
     return {"kinds": {kind: timed(engine, kind, args) for kind in KINDS}}
 
 
@@ -84,6 +84,7 @@ BENCHMARK = Benchmark(
     measure,
     page,
     {
+        **PAIR,
         "--repeats": 3,
         "--prompts": {"type": int, "default": 6, "help": "prompts of each kind"},
         "--max-new-tokens": 32,

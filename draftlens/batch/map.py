@@ -16,7 +16,7 @@ import torch
 
 from draftlens.core.errors import ConfigError, DraftlensError
 from draftlens.core.options import as_whole, real, shown, whole, wrong
-from draftlens.core.result import Result
+from draftlens.core.result import Result, TokenLogprob
 from draftlens.media import Limits
 from draftlens.media.conversation import Conversation, ask, read
 from draftlens.media.reader import KINDS, MediaReader, ReadRequest
@@ -38,6 +38,7 @@ class ClipAnswer:
         index: position of the clip among those that were given.
         source: the clip as it was given.
         from_draft: for each of `tokens`, whether the draft supplied it.
+        logprobs: for each of `tokens`, its log probability, if `logprobs` is given.
         error: why there is no answer, in one sentence; None if there is one.
         seconds: end-to-end time of the clip's batch, divided by its clips.
         rows: clips of the batch.
@@ -55,6 +56,7 @@ class ClipAnswer:
     rows: int = 0
     mean_acceptance_length: float = 0.0
     lossless: bool = True
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,7 @@ def _answer(answer: Answer, group: list[ReadClip], seed: int | None) -> Iterator
             rows=len(group),
             mean_acceptance_length=result.stats.mean_acceptance_length,
             lossless=result.lossless,
+            logprobs=tuple(result.logprobs[row]) if result.logprobs else (),
         )
 
 

@@ -24,26 +24,19 @@ FEW_TOKENS = 64
 
 
 @dataclass(frozen=True)
-class Question:
-    """A prompt about files."""
-
-    names: list[str]
-    kind: str
-    prompt: str
-    frames: int
-    limits: Limits
-
-
-@dataclass(frozen=True)
 class Answering:
-    """A call of `caption` or `ask`.
+    """A call of `caption` or `ask`: a prompt about files of one kind.
 
     Args:
         decoding: arguments of `draftlens.load`.
         quiet: whether nothing but the result is printed, as JSON.
     """
 
-    question: Question
+    names: list[str]
+    kind: str
+    prompt: str
+    frames: int
+    limits: Limits
     decoding: dict[str, Any]
     generation: dict[str, Any]
     loading: Loading
@@ -67,10 +60,9 @@ class Answering:
         return self._load()
 
     def _answer_one(self) -> None:
-        question = self.question
-        media = _media_of(question)
+        media = self._media()
         began = time.perf_counter()
-        chat = read_media(self.quiet, question.limits, question.prompt, question.frames, **media)
+        chat = read_media(self.quiet, self.limits, self.prompt, self.frames, **media)
         reading_seconds = time.perf_counter() - began
         engine = self._load_for_one()
         # The first token takes as long as in Python: with the frames, without the loading.
@@ -85,29 +77,28 @@ class Answering:
             show_stats(show_stream(stream, engine.pieces), engine.notice)
 
     def _answer_each(self, out: Path, folder: FolderOptions) -> None:
-        question = self.question
-        names = find_media(question.names, question.kind, out)
+        names = find_media(self.names, self.kind, out)
         generation = dict(self.generation)
         options = MapOptions(
-            kind=question.kind,
-            num_frames=question.frames,
-            limits=question.limits,
+            kind=self.kind,
+            num_frames=self.frames,
+            limits=self.limits,
             batch=folder.batch,
             clip_seconds=folder.clip_seconds,
             seed=generation.pop("seed"),
         )
-        run = FolderRun(names, question.prompt, options, generation, self.quiet or is_quiet())
+        run = FolderRun(names, self.prompt, options, generation, self.quiet or is_quiet())
         run_folder(run, out, folder.resume, self._load)
 
-
-def _media_of(question: Question) -> dict[str, Any]:
-    names = question.names
-    if any(not is_url(name) and Path(name).is_dir() for name in names):
-        raise InputError("a folder needs a file for its answers: name one with --out FILE.jsonl")
-    if question.kind == "image":
-        return {"images": names}
-    if len(names) > 1:
-        raise InputError(
-            "several clips need a file for their answers: name one with --out FILE.jsonl"
-        )
-    return {"video": names[0]}
+    def _media(self) -> dict[str, Any]:
+        if any(not is_url(name) and Path(name).is_dir() for name in self.names):
+            raise InputError(
+                "a folder needs a file for its answers: name one with --out FILE.jsonl"
+            )
+        if self.kind == "image":
+            return {"images": self.names}
+        if len(self.names) > 1:
+            raise InputError(
+                "several clips need a file for their answers: name one with --out FILE.jsonl"
+            )
+        return {"video": self.names[0]}

@@ -10,7 +10,7 @@ import json
 import logging
 from importlib.metadata import entry_points
 from importlib.resources import files
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -29,9 +29,6 @@ from draftlens.cli.serve import serve_command
 from draftlens.core.errors import ConfigError
 from draftlens.core.names import AUTO, LAB_INSTALLATION
 from draftlens.core.version import __version__
-
-if TYPE_CHECKING:
-    from draftlens.cli.answer import Question
 
 _DESCRIPTION = "Speculative decoding for vision-language models: faster, with the same output."
 
@@ -110,10 +107,13 @@ def caption(
         clips: Video file or URL; with --out any number of files and folders.
         prompt: Prompt for the clip.
     """
-    question = _question(clips, "video", prompt, frames, limits, folder)
+    bounds = opt.parse_limits(limits)
+    if folder.out is None:
+        opt.check_media(clips, bounds)
     from draftlens.cli.answer import Answering
 
-    Answering(question, decoding.parsed(), answers.generation, loading, as_json).run(folder)
+    asked = (clips, "video", prompt, frames, bounds)
+    Answering(*asked, decoding.parsed(), answers.generation, loading, as_json).run(folder)
 
 
 @app.command("ask", **example('ask shapes.png --prompt "Describe the image."'))
@@ -136,26 +136,13 @@ def ask_command(
             asked about one by one.
         prompt: Prompt for the images.
     """
-    question = _question(images, "image", prompt, 1, limits, folder)
-    from draftlens.cli.answer import Answering
-
-    Answering(question, decoding.parsed(), answers.generation, loading, as_json).run(folder)
-
-
-def _question(
-    names: list[str],
-    kind: str,
-    prompt: str,
-    frames: int,
-    limits: str | None,
-    folder: FolderOptions,
-) -> Question:
     bounds = opt.parse_limits(limits)
     if folder.out is None:
-        opt.check_media(names, bounds)
-    from draftlens.cli.answer import Question
+        opt.check_media(images, bounds)
+    from draftlens.cli.answer import Answering
 
-    return Question(names, kind, prompt, frames, bounds)
+    asked = (images, "image", prompt, 1, bounds)
+    Answering(*asked, decoding.parsed(), answers.generation, loading, as_json).run(folder)
 
 
 @app.command(**example("verify shapes.mp4"))
@@ -252,7 +239,7 @@ def pairs(*, as_json: bool = False) -> None:
     Copies of a target are recognized by their configuration: local folders, quantized variants,
     tuned models of the same size.
     """
-    from draftlens.cli.show import console, print_json
+    from draftlens.cli.show import console, print_json, say
     from draftlens.models.known_pairs import PAIRS
 
     if as_json:
@@ -265,7 +252,7 @@ def pairs(*, as_json: bool = False) -> None:
         for pair in PAIRS:
             if pair.checked == checked:
                 line = f"  --target {pair.target} --draft {pair.draft}"
-                console.print(line, markup=False, highlight=False, soft_wrap=True)
+                say(line, on=console, highlight=False)
     console.print("tokenizers and vocabularies are compared whenever a pair is loaded", style="dim")
 
 
@@ -351,10 +338,9 @@ class _Lines(logging.Handler):
     """The log on the error stream."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        from draftlens.cli.show import error_console  # a wrong option is refused without it
+        from draftlens.cli.show import say  # a wrong option is refused without it
 
-        style = "yellow" if record.levelno >= logging.WARNING else "dim"
-        error_console.print(record.getMessage(), style=style, markup=False, soft_wrap=True)
+        say(record.getMessage(), style="yellow" if record.levelno >= logging.WARNING else "dim")
 
 
 @app.callback(help=_DESCRIPTION)

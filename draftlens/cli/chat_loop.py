@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from draftlens.chat import Chat
-from draftlens.cli.show import error_console, is_quiet, result_json, show_stats, show_stream
+from draftlens.cli.show import error_console, is_quiet, result_json, say, show_stats, show_stream
 from draftlens.core.errors import DraftlensError, InputError
 from draftlens.core.result import Chunk, Result
 from draftlens.core.text import printable
@@ -65,7 +65,7 @@ class ChatLoop:
             except DraftlensError as error:
                 if not self.is_terminal:
                     raise
-                error_console.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
+                say(f"error: {error}", style="red")
 
     def add(self, name: str) -> None:
         """Add a clip or an image, by its ending, to the next question."""

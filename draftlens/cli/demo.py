@@ -19,6 +19,7 @@ from draftlens.cli.show import (
     num_supplied,
     print_json,
     result_json,
+    say,
     show_definitions,
     show_stream,
     table,
@@ -80,7 +81,7 @@ def run_demo(
     comparison = _stream_both(engine, inputs, Path(clip).name, options)
     _show_table(_rows(comparison))
     if engine.target.name == EMBEDDED:
-        console.print(TOY, style="dim", markup=False, soft_wrap=True)
+        say(TOY, on=console, style="dim")
 
 
 def _stream_both(

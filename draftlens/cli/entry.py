@@ -94,8 +94,7 @@ def _show_cursor() -> None:
 
 
 def _exit_with_error(sentence: str) -> NoReturn:
-    from draftlens.cli.show import error_console
+    from draftlens.cli.show import say
 
-    line = f"error: {' '.join(sentence.split())}"
-    error_console.print(line, style="red", markup=False, soft_wrap=True)
+    say(f"error: {' '.join(sentence.split())}", style="red")
     raise SystemExit(USAGE_STATUS)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from hashlib import sha256
-from json import dumps
+from json import dumps, loads
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 
 from draftlens.batch.map import ClipAnswer, MapOptions
 from draftlens.cli.progress import is_hidden, progress_bars
-from draftlens.cli.show import error_console
+from draftlens.cli.show import say
 from draftlens.core.errors import ConfigError, InputError
 from draftlens.core.files import (
     LineWriter,
@@ -94,13 +94,17 @@ def run_folder(run: FolderRun, out: Path, resume: bool | None, load: Callable[[]
         progress = _Progress(len(run.names), len(run.names) - len(names), failed)
         try:
             if names:
-                _go_on(run, names, written, out, load, progress)
+                engine = load()
+                identity = _identity(engine, run)
+                _check_same(out, written, identity)
+                cut_incomplete_line(out)
+                _answer_all(engine, run, names, identity, out, progress)
         except KeyboardInterrupt:
             if not run.quiet:
-                _print(f"\n{out}: {progress.standing()}; go on with: {_resuming(sys.argv[1:])}")
+                say(f"\n{out}: {progress.standing()}; go on with: {_resuming(sys.argv[1:])}")
             raise
         if not run.quiet:
-            _print(f"{out}: {progress.summary()}")
+            say(f"{out}: {progress.summary()}")
 
 
 def _check_place(out: Path) -> None:
@@ -140,21 +144,6 @@ def _resuming(words: Sequence[str]) -> str:
     return shlex.join(["draftlens", *rest, "--resume"])
 
 
-def _go_on(
-    run: FolderRun,
-    names: Sequence[str],
-    written: Sequence[Mapping[str, Any]],
-    out: Path,
-    load: Callable[[], Engine],
-    progress: _Progress,
-) -> None:
-    engine = load()
-    identity = _identity(engine, run)
-    _check_same(out, written, identity)
-    cut_incomplete_line(out)
-    _answer_all(engine, run, names, identity, out, progress)
-
-
 def _answer_all(
     engine: Engine,
     run: FolderRun,
@@ -166,18 +155,22 @@ def _answer_all(
     answers = engine.map(names, run.prompt, options=run.options, **run.generation)  # type: ignore[misc]
     with closing(answers), _shown(progress, run.quiet) as show, LineWriter(out) as lines:
         for answer in answers:
-            lines.write(line_of(answer, identity))
+            lines.write(line_of(answer, identity, has_form="form" in run.generation))
             progress.count(answer)
             show()
 
 
-def line_of(answer: ClipAnswer, identity: Mapping[str, Any]) -> dict[str, Any]:
+def line_of(
+    answer: ClipAnswer, identity: Mapping[str, Any], has_form: bool = False
+) -> dict[str, Any]:
+    """The line of a clip; answers of a form have their JSON values as `fields`, too."""
     line: dict[str, Any] = {**_name_fields(str(answer.source)), **identity}
     if answer.error is not None:
         return {**line, "error": printable(answer.error)}
     return {
         **line,
         "text": answer.text,
+        **({"fields": fields_of(answer.text)} if has_form else {}),
         "stats": {
             "tokens": len(answer.tokens),
             "from_draft": sum(answer.from_draft),
@@ -187,6 +180,14 @@ def line_of(answer: ClipAnswer, identity: Mapping[str, Any]) -> dict[str, Any]:
             "lossless": answer.lossless,
         },
     }
+
+
+def fields_of(text: str) -> Any:
+    """The value of an answer in JSON; None for another one, such as one that is cut."""
+    try:
+        return loads(text)
+    except ValueError:
+        return None
 
 
 def _name_fields(name: str) -> dict[str, str]:
@@ -239,7 +240,7 @@ class _Progress:
         self.done = done
         self.failed = failed
         self._before = done
-        self._began = time.monotonic()
+        self._began = self._printed = time.monotonic()
 
     def count(self, answer: ClipAnswer) -> None:
         self.done += 1
@@ -253,6 +254,13 @@ class _Progress:
         if speed:
             line += f", about {(self.total - self.done) / speed:.0f} minutes left"
         return line
+
+    def log(self) -> None:
+        """Print the line, at most every `LOG_SECONDS`."""
+        now = time.monotonic()
+        if now - self._printed >= LOG_SECONDS:
+            self._printed = now
+            say(self.line())
 
     def standing(self) -> str:
         """How far an interrupted run has come."""
@@ -268,7 +276,7 @@ def _shown(progress: _Progress, quiet: bool) -> Iterator[Callable[[], None]]:
         yield lambda: None
         return
     if is_hidden(quiet):
-        yield _Logger(progress).update
+        yield progress.log
         return
     columns = (
         BarColumn(),
@@ -282,21 +290,3 @@ def _shown(progress: _Progress, quiet: bool) -> Iterator[Callable[[], None]]:
             "", total=progress.total, completed=progress.done, failed=progress.failed
         )
         yield lambda: bars.update(task, completed=progress.done, failed=progress.failed)
-
-
-class _Logger:
-    """Prints a line about the progress at most every `LOG_SECONDS`."""
-
-    def __init__(self, progress: _Progress) -> None:
-        self._progress = progress
-        self._printed = time.monotonic()
-
-    def update(self) -> None:
-        now = time.monotonic()
-        if now - self._printed >= LOG_SECONDS:
-            self._printed = now
-            _print(self._progress.line())
-
-
-def _print(line: str) -> None:
-    error_console.print(line, markup=False, soft_wrap=True)

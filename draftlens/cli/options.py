@@ -23,6 +23,7 @@ from draftlens.core.names import IMAGE_PROMPT as IMAGE_PROMPT
 from draftlens.core.names import VIDEO_PROMPT as VIDEO_PROMPT
 
 if TYPE_CHECKING:
+    from draftlens.core.forms import Form
     from draftlens.media import Limits
     from draftlens.methods.base import Method
 
@@ -148,6 +149,8 @@ class AnswerOptions:
         repetition_penalty: Penalty for repeated tokens; 1 is no penalty.
         seed: Seed of the sampling noise.
         allow_long_prompt: Also answer prompts with more positions than the target was trained for.
+        form: Form of the answers: a JSON schema, or the path of a .json file with one or of a
+            .lark or .gbnf file with a grammar.
     """
 
     panel: ClassVar[str] = ANSWER
@@ -161,13 +164,13 @@ class AnswerOptions:
     repetition_penalty: float | None = option(None, min=0.001)
     seed: int | None = None
     allow_long_prompt: bool = False
+    form: str | None = None
 
     @property
     def generation(self) -> dict[str, Any]:
         """The options of `Engine.answer`, with the seed; temperature 0 means greedy decoding."""
-        given = {name: value for name, value in vars(self).items() if value is not None}
-        names = ("temperature", "top_k", "top_p", "min_p")
-        sampling = {name: given[name] for name in names if name in given}
+        values = {name: getattr(self, name) for name in ("temperature", "top_k", "top_p", "min_p")}
+        sampling = {name: value for name, value in values.items() if value is not None}
         generation: dict[str, Any] = {"do_sample": False}
         if self.temperature != 0 and (self.sample or sampling):
             generation = {"do_sample": True, **sampling}
@@ -178,6 +181,8 @@ class AnswerOptions:
         checked_options(generation)  # before anything is read or loaded
         if self.allow_long_prompt:
             generation["allow_long_prompt"] = True
+        if self.form is not None:
+            generation["form"] = parse_form(self.form)
         return {"max_new_tokens": self.max_new_tokens, "seed": self.seed, **generation}
 
 
@@ -291,9 +296,7 @@ def check_names(target: str | None, draft: str | None, loading: Loading) -> None
 
 def prompt_or_default(prompt: str, images: bool) -> str:
     """Return the prompt, or a request for a description if it is empty."""
-    if prompt:
-        return prompt
-    return IMAGE_PROMPT if images else VIDEO_PROMPT
+    return prompt or (IMAGE_PROMPT if images else VIDEO_PROMPT)
 
 
 def parse_method(
@@ -387,23 +390,33 @@ def parse_text(text: str, source: str) -> Any:
 
 
 def _read_config(config: str) -> dict[str, Any]:
-    if config.lstrip().startswith("{"):
-        source = "--speculative-config"
-        text = config
-    else:
-        source = config
-        text = read_text(Path(config), "configuration")
+    source = "--speculative-config" if config.lstrip().startswith("{") else config
+    text = config if source != config else read_text(Path(config), "configuration")
     options = parse_text(text, source)
     if not isinstance(options, dict):
         raise ConfigError(f"{source} must hold an object with a method and its options")
     return options
 
 
+def parse_form(text: str) -> Form:
+    """Return the form from the value of `--form`: a schema as JSON, or the path of a file."""
+    from draftlens.core.forms import Form
+
+    if text.lstrip().startswith("{"):
+        return Form.json(parse_text(text, "--form"))
+    content = read_text(Path(text), "form")
+    if Path(text).suffix in (".lark", ".gbnf"):
+        return Form.lark(content)
+    return Form.json(parse_text(content, text))
+
+
 def parse_limits(text: str | None, defaults: Limits | None = None) -> Limits:
     """Return the limits on media from the value of `--limits`; others keep their defaults."""
     from draftlens.media import Limits
 
-    values = _parse_numbers(text or "{}")
+    values = parse_text(text or "{}", "--limits")
+    if not isinstance(values, dict) or not all(isinstance(v, int | float) for v in values.values()):
+        raise ConfigError("--limits is not valid: it must be an object of numbers")
     names = [field.name for field in fields(Limits)]
     unknown = sorted(set(values) - set(names))
     if unknown:
@@ -411,17 +424,3 @@ def parse_limits(text: str | None, defaults: Limits | None = None) -> Limits:
             f"--limits does not know {', '.join(map(repr, unknown))}; known: {', '.join(names)}"
         )
     return replace(defaults or Limits(), **values)
-
-
-def _parse_numbers(text: str) -> dict[str, Any]:
-    try:
-        values = parse_json(text)
-    except ValueError as error:
-        raise ConfigError(f"--limits is not valid: {error}") from error
-    is_numeric = isinstance(values, dict) and all(
-        isinstance(value, int | float) for value in values.values()
-    )
-    if not is_numeric:
-        raise ConfigError("--limits is not valid: it must be an object of numbers")
-    numbers: dict[str, Any] = values
-    return numbers

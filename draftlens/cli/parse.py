@@ -22,6 +22,8 @@ class PageOptions:
             optical character recognition), `none`, or readers such as `text-layer`, `tesseract`,
             `rapidocr`, several of them with commas between.
         layout: Layout that divides pages into regions: `auto` or a name.
+        ocr_languages: Languages of scans and pictures, as names of tesseract's data, joined by +,
+            such as deu+eng. [default: eng]
         stages: `page`, `regions+page` (the regions' crops first), or `regions` (these alone, which
             is not exact).
         tolerance: 1 keeps the tokens of stock generate; below 1, draft tokens may replace somewhat
@@ -42,6 +44,7 @@ class PageOptions:
 
     drafter: str = "auto"
     layout: str = "auto"
+    ocr_languages: str | None = option(None, show_default=False)
     stages: str = "page"
     tolerance: float = 1.0
     batch: int = 1

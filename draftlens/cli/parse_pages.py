@@ -12,7 +12,7 @@ import typer
 
 from draftlens.cli.options import NO_DRAFT, Loading
 from draftlens.cli.progress import spinner
-from draftlens.cli.show import console, error_console, print_json
+from draftlens.cli.show import console, near_tie, print_json, say
 from draftlens.core.errors import ConfigError, MediaError
 from draftlens.core.names import AUTO, READER
 from draftlens.documents.drafting import every_page
@@ -99,11 +99,11 @@ class PageCounts:
         has_text: whether a page has text.
     """
 
-    pages: list[dict[str, Any]] = field(default_factory=list)
     parsed: int = 0
+    doubtful: int = 0
     failed: int = 0
     skipped: int = 0
-    doubtful: int = 0
+    pages: list[dict[str, Any]] = field(default_factory=list)
     has_text: bool = False
 
     def count(self, page: ParsedPage, without: Iterable[str] = ()) -> None:
@@ -116,13 +116,7 @@ class PageCounts:
         self.pages.append({name: values[name] for name in values if name not in without})
 
     def to_dict(self) -> dict[str, Any]:
-        counts = {
-            "parsed": self.parsed,
-            "doubtful": self.doubtful,
-            "failed": self.failed,
-            "skipped": self.skipped,
-        }
-        return {**counts, "pages": self.pages}
+        return {name: value for name, value in vars(self).items() if name != "has_text"}
 
 
 def parse_files(inputs: list[Path], out: Path | None, resume: bool, run: ParseRun) -> None:
@@ -143,18 +137,15 @@ def parse_files(inputs: list[Path], out: Path | None, resume: bool, run: ParseRu
         is_one = len(files) == 1 and tally.parsed + tally.doubtful
         place = out / f"{document_name(files[0])}.md" if is_one else out
         doubtful = f"{tally.doubtful} doubtful, " if tally.doubtful else ""
-        console.print(
-            f"{tally.parsed} pages parsed, {doubtful}{tally.skipped} left out, "
-            f"{tally.failed} failed: {place}",
-            markup=False,
-            soft_wrap=True,
-        )
+        pages = "1 page" if tally.parsed == 1 else f"{tally.parsed} pages"
+        counts = f"{pages} parsed, {doubtful}{tally.skipped} left out"
+        say(f"{counts}, {tally.failed} failed: {place}", on=console)
     if not (tally.parsed or tally.doubtful or tally.skipped):
         raise typer.Exit(2)
     is_empty = not (tally.has_text or tally.failed or tally.skipped)
     if is_empty:
         names = files[0] if len(files) == 1 else f"the {len(files)} documents"
-        error_console.print(f"no text was found in {names}", markup=False, soft_wrap=True)
+        say(f"no text was found in {names}")
     if tally.failed or tally.doubtful or is_empty:
         raise typer.Exit(1)
 
@@ -191,8 +182,7 @@ def _print_page(page: ParsedPage, is_first: bool) -> None:
     if page.markdown.strip():
         print(page.markdown.strip() if is_first else f"\n{page.markdown.strip()}", flush=True)
     if page.doubt is not None:
-        sentence = f"the answer for {page.name} does not count as parsed: {page.doubt}"
-        error_console.print(sentence, markup=False, soft_wrap=True)
+        say(f"the answer for {page.name} does not count as parsed: {page.doubt}")
 
 
 def _write_pages(files: list[str], out: Path, resume: bool, run: ParseRun) -> PageCounts:
@@ -219,8 +209,7 @@ def _write_pages(files: list[str], out: Path, resume: bool, run: ParseRun) -> Pa
         try:
             _write_all(parser, claimed, is_wanted, folder, tally, run.as_json)
         except KeyboardInterrupt:
-            sentence = f"{tally.parsed} pages are in {out}: --resume goes on with the others"
-            error_console.print(sentence, markup=False, soft_wrap=True)
+            say(f"{tally.parsed} pages are in {out}: --resume goes on with the others")
             raise
     return tally
 
@@ -282,12 +271,11 @@ def _with_spinner(pages: Iterator[ParsedPage], quiet: bool) -> Iterator[ParsedPa
 
 def _print_notes(parser: PipelineParser | DocumentParser) -> None:
     while parser.notes:
-        note = parser.notes.pop(0)
-        error_console.print(f"note: {note}", markup=False, soft_wrap=True)
+        say(f"note: {parser.notes.pop(0)}")
 
 
 def _print_failure(sentence: str) -> None:
-    error_console.print(f"failed: {sentence}", style="red", markup=False, soft_wrap=True)
+    say(f"failed: {sentence}", style="red")
 
 
 def _report(page: ParsedPage) -> None:
@@ -302,7 +290,7 @@ def _report(page: ParsedPage) -> None:
         parts.append(f"not exact: {', '.join(page.approximate)}")
     if page.verification is not None:
         parts.append(_comparison(page))
-    console.print(f"{page.name}: {', '.join(parts)}", markup=False, soft_wrap=True)
+    say(f"{page.name}: {', '.join(parts)}", on=console)
 
 
 def _figures(page: ParsedPage) -> list[str]:
@@ -320,8 +308,7 @@ def _comparison(page: ParsedPage) -> str:
     if not page.differs:
         return "identical to stock generate"
     difference = page.verification["first_divergence"]
-    margin = difference["margin"]
-    near = "" if margin is None else f", with a logit margin of {margin:.3g}"
+    near = near_tie(difference["margin"])
     return (
         f"differs from stock generate at token {difference['index']} "
         f"({difference['stock']} there, {difference['ours']} here){near}"

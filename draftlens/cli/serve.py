@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -13,6 +13,7 @@ from draftlens.cli import options as opt
 from draftlens.cli.help import CLIENTS, SERVER
 from draftlens.cli.options import PLAIN, DecodingOptions, Loading, option
 from draftlens.core.errors import ConfigError
+from draftlens.core.names import AUTO
 
 if TYPE_CHECKING:
     from draftlens.serve.options import ServeOptions
@@ -33,6 +34,8 @@ class ServerOptions:
         api_key: Key that clients must send; repeat it for several keys. In the environment, keys
             are separated by spaces and not shown among the processes.
         served_model_name: Name of the model for clients. [default: --target]
+        also: Further target model, which clients choose by NAME, or else by what it is called here;
+            repeat it for several. Each has its known draft, and all of them share the memory.
         max_rows: Number of answers that are made together.
         max_waiting: Number of requests that may wait; further ones get status 429.
         max_cache_gib: Memory of keys and values. [default: half of what is free]
@@ -47,6 +50,7 @@ class ServerOptions:
     port: int = option(8000, min=0, max=65535)
     api_key: list[str] | None = option(None, envvar="DRAFTLENS_API_KEY")
     served_model_name: str | None = option(None, show_default=False)
+    also: list[str] | None = option(None, metavar="[NAME=]TARGET")
     max_rows: int = option(16, min=1)
     max_waiting: int = option(64, min=1)
     max_cache_gib: float | None = option(None, min=0.01, show_default=False)
@@ -96,19 +100,32 @@ def serve_command(
     options = _options(server, clients, limits)
     parsed = decoding.parsed()
     from draftlens.cli.loading import engine_of
-    from draftlens.cli.show import error_console
-    from draftlens.serve.run import bind, run
+    from draftlens.cli.show import say
+    from draftlens.serve.app import create_app
+    from draftlens.serve.run import DrainingServer, bind
 
     with bind(server.host, server.port) as bound:
         engine = engine_of(parsed, loading)
+        further = []
+        for name, target in map(_named, server.also or ()):
+            another = engine_of({**parsed, "target": target, "draft": AUTO}, loading)
+            another.target = replace(another.target, name=name or another.target.name)
+            further.append(another)
+        draining = DrainingServer(create_app(engine, options, further), options)
         host = f"[{server.host}]" if ":" in server.host else server.host
         address = f"http://{host}:{bound.getsockname()[1]}"
-        name = options.model or engine.target.name
-        error_console.print(f"{name} answers at {address}", markup=False, soft_wrap=True)
+        names = [options.model or engine.target.name, *(each.target.name for each in further)]
+        say(f"{' and '.join(names)} answer{'s' if len(names) == 1 else ''} at {address}")
         if not options.api_keys and server.host not in LOOPBACK:
             _log.warning("this server has no --api-key: whoever reaches it may use it")
         _log_requests()
-        run(engine, options, bound)
+        draining.run(sockets=[bound])
+
+
+def _named(target: str) -> tuple[str, str]:
+    """The name before a target, if there is one, and the target."""
+    name, sign, named = target.partition("=")
+    return (name, named) if sign and "/" not in name and not Path(target).exists() else ("", target)
 
 
 def _log_requests() -> None:

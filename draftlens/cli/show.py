@@ -145,9 +145,19 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     Console(file=console.file, width=width, highlight=False, emoji=False).print(grid)
 
 
+def say(line: str, *, on: Console | None = None, **style: Any) -> None:
+    """Print a line without markup and breaks, on the error stream unless a console is named."""
+    (on or error_console).print(line, markup=False, soft_wrap=True, **style)
+
+
+def near_tie(margin: float | None) -> str:
+    """The end of a sentence about the first token that differs."""
+    return "" if margin is None else f", with a logit margin of {margin:.3g}"
+
+
 def show_files(folder: Path, *names: str) -> None:
     """Print the names of the files that a command has written."""
-    console.print(f"{folder} holds {', '.join(names)}", markup=False, soft_wrap=True)
+    say(f"{folder} holds {', '.join(names)}", on=console)
 
 
 def is_quiet() -> bool:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
-from draftlens.cli.loading import read_media
-from draftlens.cli.show import console, exactness, print_json
+from draftlens.cli.loading import read_files, read_media
+from draftlens.cli.show import console, exactness, near_tie, print_json
 from draftlens.core.errors import ConfigError
 from draftlens.core.result import Result
 from draftlens.engine import Engine
@@ -28,12 +28,12 @@ class Moved:
     """How far an approximate prefill moves an answer from stock's.
 
     Args:
-        divergence: the first difference; None if there is none.
+        first_divergence: the first difference; None if there is none.
     """
 
     tokens: int
     same: int
-    divergence: Divergence | None
+    first_divergence: Divergence | None
 
 
 @dataclass(frozen=True)
@@ -74,30 +74,12 @@ class Verification:
             "reference": self.reference,
             "tokens": self.tokens,
             "identical": self.divergence is None,
-            "first_divergence": None if self.divergence is None else vars(self.divergence),
+            "first_divergence": self.divergence and asdict(self.divergence),
             "lossless": self.result.lossless,
             "approximate": list(self.result.approximate),
             "notes": list(self.result.notes),
-            "moved_from_stock": self._moved(),
+            "moved_from_stock": self.moved and asdict(self.moved),
         }
-
-    def _moved(self) -> dict[str, Any] | None:
-        if self.moved is None:
-            return None
-        divergence = self.moved.divergence
-        return {
-            "tokens": self.moved.tokens,
-            "same": self.moved.same,
-            "first_divergence": None if divergence is None else vars(divergence),
-        }
-
-
-@dataclass(frozen=True)
-class NamedPrompt:
-    """A prompt with its media, and the name of the media."""
-
-    name: str
-    chat: Conversation
 
 
 def read_prompts(
@@ -107,25 +89,29 @@ def read_prompts(
     frames: int,
     limits: Limits,
     quiet: bool,
-) -> list[NamedPrompt]:
-    """One prompt for each clip, or one for all images, or one without media."""
+) -> list[tuple[str, Conversation]]:
+    """One prompt for each clip, or one for all images, or one without media, each with the names
+    of its media."""
     if not media:
-        return [NamedPrompt("text only", read_media(quiet, limits, prompt))]
-    if images:
-        chat = read_media(quiet, limits, prompt, images=list(media))
-        return [NamedPrompt(", ".join(media), chat)]
+        return [("text only", read_media(quiet, limits, prompt))]
+    groups = [list(media)] if images else [[clip] for clip in media]
     return [
-        NamedPrompt(clip, read_media(quiet, limits, prompt, frames, video=clip)) for clip in media
+        (", ".join(files), read_files(quiet, limits, prompt, frames, files, images))
+        for files in groups
     ]
 
 
 def verify_all(
-    engine: Engine, prompts: Sequence[NamedPrompt], generation: dict[str, Any], as_json: bool
+    engine: Engine,
+    prompts: Sequence[tuple[str, Conversation]],
+    generation: dict[str, Any],
+    as_json: bool,
 ) -> bool:
-    """Compare and print the answers to prompts; whether none failed."""
+    """Compare and print the answers to prompts with the names of their media; whether none
+    failed."""
     verifications = []
-    for item in prompts:
-        verification = verify_engine(engine, engine.process([item.chat]), item.name, generation)
+    for name, chat in prompts:
+        verification = verify_engine(engine, engine.process([chat]), name, generation)
         verifications.append(verification)
         if not as_json:
             show_verification(verification)
@@ -139,6 +125,11 @@ def verify_engine(
     engine: Engine, inputs: Inputs, name: str, options: dict[str, Any]
 ) -> Verification:
     """Answer a prompt by the engine's method and by plain decoding, and compare the tokens."""
+    options = dict(options)
+    if (form := options.pop("form", None)) is not None:
+        from draftlens.core.forms import FormProcessor
+
+        options["logits_processor"] = [FormProcessor(form, engine.target.processor.tokenizer)]
     do_sample = options.get("do_sample", False)
     stream = engine.answer(inputs, **options)
     if do_sample and stream.plan.acceptance.rule == "rejection":
@@ -209,9 +200,7 @@ def show_verification(verification: Verification) -> None:
     if divergence is None:
         console.print(f"identical: [bold green]yes[/] ({exactness(verification.result)})")
         return
-    margin = (
-        "" if divergence.margin is None else f", with a logit margin of {divergence.margin:.3g}"
-    )
+    margin = near_tie(divergence.margin)
     console.print(
         f"identical: [bold red]no[/]; first difference at token {divergence.index} of row "
         f"{divergence.row}: {divergence.stock} in the reference, {divergence.ours} in the "
@@ -221,6 +210,6 @@ def show_verification(verification: Verification) -> None:
 
 def _show_moved(moved: Moved) -> None:
     line = f"moved from stock generate: {moved.same} of {moved.tokens} tokens are the same"
-    if moved.divergence is not None:
-        line += f", up to token {moved.divergence.index} all"
+    if moved.first_divergence is not None:
+        line += f", up to token {moved.first_divergence.index} all"
     console.print(line, markup=False)

@@ -18,3 +18,38 @@ UNQUANTIZED = "none"
 IMAGE_PROMPT = "Describe the image."
 VIDEO_PROMPT = "Describe the video."
 """Default prompt about pictures and clips."""
+
+SYNONYMS = (
+    ("image", "images"),
+    ("picture", "images"),
+    ("pictures", "images"),
+    ("videos", "video"),
+    ("clip", "video"),
+    ("chat", "messages"),
+    ("question", "prompt"),
+    ("text", "prompt"),
+    ("frames", "num_frames"),
+    ("nframes", "num_frames"),
+    ("max_tokens", "max_new_tokens"),
+    ("max_completion_tokens", "max_new_tokens"),
+    ("max_output_tokens", "max_new_tokens"),
+    ("min_tokens", "min_new_tokens"),
+    ("n", "num_return_sequences"),
+    ("num_samples", "num_return_sequences"),
+    ("beams", "num_beams"),
+    ("beam_size", "num_beams"),
+    ("sample", "do_sample"),
+    ("sampling", "do_sample"),
+    ("temp", "temperature"),
+    ("timeout", "max_time"),
+    ("stop_sequences", "stop"),
+    ("stop_words", "stop"),
+    ("stop", "stop_strings"),
+    ("stop_token_ids", "eos_token_id"),
+    ("random_seed", "seed"),
+    ("draft_model", "draft"),
+    ("response_format", "form"),
+    ("json_schema", "form"),
+    ("guided_json", "form"),
+)
+"""Names in other libraries, and the names here."""

@@ -8,6 +8,32 @@ from draftlens.core.stats import Stats
 
 
 @dataclass(frozen=True)
+class TokenLogprob:
+    """How likely the target finds one token in its place of an answer.
+
+    Args:
+        token: its id.
+        logprob: natural logarithm of its probability; -inf if it cannot be chosen.
+        text: its text, special tokens and leading spaces included; empty without a tokenizer.
+        top: the likeliest tokens in this place, best first, if they are asked for.
+
+    Example:
+
+        >>> import draftlens
+        >>> engine = draftlens.load(device="cpu")
+        >>> result = engine.generate("Hello", max_new_tokens=8, logprobs=True, top_logprobs=2)
+        >>> first = result.logprobs[0][0]
+        >>> first.token == first.top[0].token == result.tokens[0][0]
+        True
+    """
+
+    token: int
+    logprob: float
+    text: str = ""
+    top: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True)
 class Chunk:
     """Tokens that one row gained in one round.
 
@@ -17,6 +43,7 @@ class Chunk:
             own).
         text: their addition to the row's text; empty without a tokenizer.
         row: the number of the row, in order of arrival.
+        logprobs: for each of the tokens, its log probability; empty unless `logprobs` is given.
 
     Example:
 
@@ -29,6 +56,7 @@ class Chunk:
     from_draft: tuple[bool, ...]
     text: str = ""
     row: int = 0
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -45,6 +73,7 @@ class Result:
         texts: per row the decoded text without special tokens; empty without a tokenizer.
         notes: remarks, such as that a clip was too short for the requested prefill and was read
             exactly.
+        logprobs: per row and token its log probability; empty unless `logprobs` is given.
 
     Example:
 
@@ -61,6 +90,7 @@ class Result:
     approximate: tuple[str, ...] = ()
     texts: list[str] = field(default_factory=list)
     notes: tuple[str, ...] = ()
+    logprobs: list[list[TokenLogprob]] = field(default_factory=list)
 
     @property
     def text(self) -> str:

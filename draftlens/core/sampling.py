@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers.generation import logits_process as hf
 
 from draftlens.core.errors import ConfigError
+from draftlens.core.forms import FormProcessor
 from draftlens.core.options import shown
 
 LogitsProcessor = Callable[[Tensor, Tensor], Tensor]
@@ -149,7 +150,9 @@ def _apply(processor: Any, group: NodeHistories, scores: Tensor) -> Tensor:
     before = scores[group.index, group.nodes].to(group.ids.device)
     if type(processor) is hf.RepetitionPenaltyLogitsProcessor:
         processor = _repetition_penalty_of_row(processor, group)
-    if type(processor) in ROW_BLIND:
+    if is_form := isinstance(processor, FormProcessor):
+        processor = processor.of_row(group.row)
+    if is_form or type(processor) in ROW_BLIND:
         after: Tensor = processor(group.ids, before)
         return after.to(scores.device)
     # Any other processor may distinguish rows by index. So each node is processed in the place of

@@ -18,6 +18,7 @@ from transformers.generation.stopping_criteria import (
     StopStringCriteria,
 )
 
+from draftlens.core.logprobs import LogprobRecord
 from draftlens.core.repetition import LoopCriterion
 from draftlens.core.sampling import SEED_MASK, NodeHistories, SamplingRule, generator_of
 from draftlens.core.tree import ROOT, Topology, path_to, upload
@@ -307,6 +308,7 @@ class Sequence:
         accepted_by_reference: accepted draft tokens by the index of their reference; -1 stands for
             the prompt and the answer itself.
         cached_tokens: tokens of the prompt that came from the prompt cache.
+        logprobs: the log probabilities of `tokens`; None if they are not recorded.
         in_parts: whether the prompt was read in several passes, now or for the prompt cache.
         call: all rows of the call, in order.
     """
@@ -323,6 +325,7 @@ class Sequence:
     drafted: int = 0
     accepted_by_reference: Counter[int] = field(default_factory=Counter)
     cached_tokens: int = 0
+    logprobs: LogprobRecord | None = None
     in_parts: bool = False
     finished: bool = False
     call: Seq[Sequence] = field(default=(), repr=False)

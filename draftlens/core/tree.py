@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from draftlens.core.errors import ConfigError
+from draftlens.core.result import TokenLogprob
 
 ROOT = -1
 """The parent of a draft tree's first level: the last emitted token, which is not itself a node."""
@@ -247,9 +248,11 @@ class Verdict:
             unless the drafter requests them (`Drafter.needs_target_scores`).
         tolerated: per row and accepted node, whether it differs from the target's own choice; empty
             without a tolerant rule.
+        logprobs: per row the log probability of each of `tokens`; empty for rows that record none.
     """
 
     paths: tuple[tuple[int, ...], ...]
     tokens: tuple[tuple[int, ...], ...]
     scores: Tensor | None = None
     tolerated: tuple[tuple[bool, ...], ...] = ()
+    logprobs: tuple[tuple[TokenLogprob, ...], ...] = ()

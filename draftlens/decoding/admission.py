@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from draftlens.core.errors import UnsupportedModelError
+from draftlens.core.forms import FormProcessor
 from draftlens.core.prefill_readings import PrefillFeatures
 from draftlens.core.sampling import SamplingRule, check_processors
 from draftlens.core.sequence import Sequence, StoppingRules, batch_of, sequences_of
@@ -113,8 +114,13 @@ class Admission:
         do_sample = bool(prepared.config.do_sample)
         self._plan.acceptance.check(do_sample)
         num_rows = len(prepared.input_ids)
-        sampling = SamplingRule(prepared.processors, do_sample, self._plan.acceptance.rule)
         stopping = _stopping_of(prepared)
+        length = prepared.input_ids.shape[1]
+        processors = tuple(
+            each.bound(length, stopping.eos) if isinstance(each, FormProcessor) else each
+            for each in prepared.processors
+        )
+        sampling = SamplingRule(processors, do_sample, self._plan.acceptance.rule)
         frequencies = self._frequencies_of(prepared, stopping)
         if self._plan.drafter.max_nodes:
             prompt = max(prepared.prompt_positions)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from draftlens.core.errors import ConfigError
+from draftlens.core.logprobs import logprobs_of
 from draftlens.core.options import Registry, shown
 from draftlens.core.prefill_readings import NO_FEATURES, FeatureSpec, PrefillFeatures
 from draftlens.core.result import Chunk
@@ -67,14 +68,16 @@ class Acceptance:
         scores = batch.process(logits, tree.topologies, tree.tokens, nodes)
         if self.tolerance < 1:
             verdict = tolerant(tree, scores, self.tolerance, [row.stopping.eos for row in rows])
-            return replace(verdict, scores=scores)
-        steps = batch.steps(scores.device) + batch_depths(tree.topologies, scores.device)
-        if not batch.rejects:
-            return replace(match(tree, batch.ranking(scores, steps)), scores=scores)
-        generators = [None if row.finished else row.generator for row in rows]
-        by_chance = reject(tree, scores, generators, next_proposals)
-        by_match = match(tree, batch.ranking(scores, steps))
-        return replace(_by_own_rule(batch, by_chance, by_match), scores=scores)
+        else:
+            steps = batch.steps(scores.device) + batch_depths(tree.topologies, scores.device)
+            verdict = match(tree, batch.ranking(scores, steps))
+            if batch.rejects:
+                generators = [None if row.finished else row.generator for row in rows]
+                by_chance = reject(tree, scores, generators, next_proposals)
+                verdict = _by_own_rule(batch, by_chance, verdict)
+        records = any(row.logprobs is not None for row in rows)
+        logprobs = logprobs_of(verdict, logits, scores, rows) if records else ()
+        return replace(verdict, scores=scores, logprobs=logprobs)
 
 
 def _by_own_rule(batch: Batch, by_chance: Verdict, by_match: Verdict) -> Verdict:

@@ -342,7 +342,9 @@ def _emit(sequences: Seq[Sequence], verdict: Verdict, emissions: Seq[Emission]) 
             continue
         tokens = verdict.tokens[row]
         from_draft = sequence.append(tokens, emission, len(verdict.paths[row]))
-        chunks.append(Chunk(tokens[: emission.count], from_draft, row=sequence.number))
+        record = sequence.logprobs
+        logprobs = () if record is None else record.add(verdict.logprobs[row][: emission.count])
+        chunks.append(Chunk(tokens[: emission.count], from_draft, "", sequence.number, logprobs))
     return chunks
 
 

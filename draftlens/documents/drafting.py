@@ -24,6 +24,7 @@ from draftlens.documents.reading.pipeline import (
     StandardPipeline,
     parse_readers,
 )
+from draftlens.documents.reading.readers import TESSERACT
 from draftlens.documents.reading.targets import TargetProfile
 from draftlens.documents.results import ParsedPage
 from draftlens.documents.settings import ParseSettings
@@ -111,7 +112,11 @@ def standard_pipeline(settings: ParseSettings, alone: bool = False) -> StandardP
     readers = settings.drafter
     if isinstance(readers, str):
         readers = parse_readers(readers)
-    return None if readers == "none" else StandardPipeline(readers, settings.layout, alone=alone)
+    tesseract = {"name": TESSERACT, "languages": settings.ocr_languages}
+    ocr = tesseract if settings.ocr_languages else None
+    if ocr and not isinstance(readers, str):
+        readers = [ocr if each == TESSERACT else each for each in readers]
+    return None if readers == "none" else StandardPipeline(readers, settings.layout, alone, ocr)
 
 
 def drafted_pages(

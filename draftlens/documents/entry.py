@@ -52,8 +52,8 @@ def parse(
         compile: as for `draftlens.load`, and applied to `engine`, too; None for `"auto"` with a
             target that is named, and for what computes the passes of an engine already.
         settings: fields of `draftlens.ParseSettings`: `pages`, `drafter`, `layout`,
-            `password`, `form`, and with a target also `stages`, `tolerance`, `batch`, `dpi`,
-            `page_timeout`, `on_loop`, `prompt`, `verify` and others.
+            `ocr_languages`, `password`, `form`, and with a target also `stages`, `tolerance`,
+            `batch`, `dpi`, `page_timeout`, `on_loop`, `prompt`, `verify` and others.
 
     Yields:
         One `ParsedPage` for each page as soon as it is answered. A page or file that cannot be read

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -19,7 +20,7 @@ ON_LOOP = ("stop", "ignore")
 METHODS = ("hsd", "lookup", "plain")
 """With drafts, with draft tokens from the prompt and the answer, or plain decoding."""
 
-OF_READING = ("pages", "drafter", "layout", "password", "form", "ahead")
+OF_READING = ("pages", "drafter", "layout", "ocr_languages", "password", "form", "ahead")
 """Settings that have a meaning without a target."""
 
 REGION_TOLERANCE = 0.75
@@ -35,6 +36,8 @@ class ParseSettings:
         drafter: `auto`, `none`, or names of readers (`documents.reading.readers.READERS`), joined
             by commas or as a sequence of names or objects.
         layout: `auto`, the name of a layout (`documents.reading.layouts.LAYOUTS`), or an object.
+        ocr_languages: of pictures, names of tesseract's data, joined by `+`, such as `deu+eng`;
+            None for English, or for what RapidOCR knows where tesseract is not installed.
         stages: one of `STAGES`. With `regions` the crops' answers are joined without a pass over
             the page, which is approximate.
         tolerance: τ of the page. 1 keeps the tokens of stock `generate`; below 1 a draft token may
@@ -65,6 +68,7 @@ class ParseSettings:
     pages: str | None = None
     drafter: Any = "auto"
     layout: Any = "auto"
+    ocr_languages: str | None = None
     stages: str = "page"
     tolerance: float = 1.0
     region_tolerance: float = REGION_TOLERANCE
@@ -95,12 +99,18 @@ class ParseSettings:
             value = getattr(self, name)
             if value is not None:
                 real(0, above=True)(name, value)
-        for name in ("password", "prompt", "region_prompt"):
+        for name in ("ocr_languages", "password", "prompt", "region_prompt"):
             value = getattr(self, name)
             if not isinstance(value, str | None):
                 raise wrong(name, value, "a text, or None")
         for name in ("verify", "ahead"):
             switch(name, getattr(self, name))
+        languages = self.ocr_languages
+        if languages is not None and not re.fullmatch(r"\w[\w/]*(\+\w[\w/]*)*", languages):
+            raise wrong("ocr_languages", languages, "names of tesseract's data, such as deu+eng")
+        readers = self.drafter if isinstance(self.drafter, str | list | tuple) else ()
+        if languages and readers != "auto" and "tesseract" not in readers:
+            raise ConfigError("ocr_languages needs the reader tesseract among those of drafter")
         if self.form is not None:
             make_format(self.form)
         if self.method == "plain" and self.stages != "page":
@@ -127,6 +137,9 @@ class ParseSettings:
             del values[name]
         for name in ("drafter", "layout", "form"):
             values[name] = repr(values[name])
+        # Pages of folders that were begun before this setting keep their version.
+        if self.ocr_languages is None:
+            del values["ocr_languages"]
         return values
 
 

@@ -12,6 +12,7 @@ from transformers import StopStringCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from draftlens.core.errors import ConfigError, InputError
+from draftlens.core.option_values import tokenizer as check_tokenizer
 from draftlens.core.options import switch
 from draftlens.core.references import GivenReferences
 from draftlens.core.result import Result
@@ -24,7 +25,6 @@ from draftlens.models.checks import LONG_PROMPT, check_tokens, is_blind
 from draftlens.models.prompt import Prepared, capture_call, with_checked_mask
 from draftlens.models.support import PAST_REFUSAL
 from draftlens.options import Seed, check_config
-from draftlens.options import tokenizer as check_tokenizer
 from draftlens.passes import Compile, check_compile
 from draftlens.request import Request, models_of, open_prepared
 from draftlens.streaming import result_of, texts_of, with_streamer

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from typing import Any
+
+from jinja2 import TemplateError
 
 from draftlens.core.errors import InputError
 from draftlens.core.options import shown
@@ -20,11 +22,13 @@ _SETTING_TYPES = (str, int, float, tuple, list, type(None))
 
 @dataclass
 class Conversation:
-    """Chat messages, with their media in separate lists as processors expect them."""
+    """Chat messages, with their media in separate lists as processors expect them, and options of
+    the chat template."""
 
     messages: list[dict[str, Any]] = field(default_factory=list)
     images: list[Any] = field(default_factory=list)
     videos: list[Video] = field(default_factory=list)
+    template: dict[str, Any] = field(default_factory=lambda: {"add_generation_prompt": True})
 
 
 def ask(prompt: str, video: Any = None, images: Any = None) -> list[dict[str, Any]]:
@@ -150,7 +154,7 @@ def _media_source(item: Message, kind: str) -> Any:
 
 def process(processor: Any, conversations: Sequence[Conversation]) -> dict[str, Any]:
     """Run a processor on a batch of conversations: inputs for `generate`, as tensors by name."""
-    texts = [_apply_template(processor, chat.messages) for chat in conversations]
+    texts = [apply_template(processor, chat) for chat in conversations]
     for conversation, text in zip(conversations, texts, strict=True):
         _check_media(processor, conversation, text)
     options = _processor_options(conversations)
@@ -184,9 +188,14 @@ def _processor_options(conversations: Sequence[Conversation]) -> dict[str, Any]:
     return options
 
 
-def _apply_template(processor: Any, messages: list[dict[str, Any]]) -> str:
-    text: str = processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-    return text
+def apply_template(processor: Any, chat: Conversation) -> str:
+    """The text of a conversation. Raises InputError where the chat template refuses it."""
+    try:
+        return str(processor.apply_chat_template(chat.messages, tokenize=False, **chat.template))
+    except InputError:  # of another processor around the model's
+        raise
+    except (TemplateError, TypeError, ValueError) as error:
+        raise InputError(f"the chat template refuses the conversation: {error}") from error
 
 
 def _check_media(processor: Any, conversation: Conversation, text: str) -> None:
@@ -195,15 +204,12 @@ def _check_media(processor: Any, conversation: Conversation, text: str) -> None:
     A model that receives no picture still answers, so the loss would go unnoticed.
     """
     if conversation.images:
-        _check_kind(processor, conversation.messages, text, "image", "")
+        _check_kind(processor, conversation, text, "image", "")
     if conversation.videos:
-        hint = ": show its frames as images"
-        _check_kind(processor, conversation.messages, text, "video", hint)
+        _check_kind(processor, conversation, text, "video", ": show its frames as images")
 
 
-def _check_kind(
-    processor: Any, messages: list[dict[str, Any]], text: str, kind: str, hint: str
-) -> None:
+def _check_kind(processor: Any, chat: Conversation, text: str, kind: str, hint: str) -> None:
     name = type(processor).__name__
     has_token = getattr(processor, f"{kind}_token", None) is not None
     has_part = getattr(processor, f"{kind}_processor", None) is not None
@@ -211,8 +217,8 @@ def _check_kind(
         raise InputError(f"{name} takes no {kind}{hint}")
     # The placeholder of a picture differs between templates. If the text is the same without the
     # pictures, the template has no placeholder for them.
-    without_media = [_replace_media(kind, message) for message in messages]
-    if _apply_template(processor, without_media) == text:
+    without_media = [_replace_media(kind, message) for message in chat.messages]
+    if apply_template(processor, replace(chat, messages=without_media)) == text:
         raise InputError(f"the chat template of {name} leaves out every {kind}")
 
 

@@ -52,7 +52,7 @@ def with_text(
         if any(item["type"] in MEDIA for item in content):
             message = {**message, "content": [{"type": "text", "text": join(content)}]}
         messages.append(message)
-    return Conversation(messages)
+    return Conversation(messages, template=conversation.template)
 
 
 def items_of(message: dict[str, Any]) -> Sequence[dict[str, Any]]:

@@ -63,16 +63,17 @@ class TextProcessor:
     def apply_chat_template(
         self,
         messages: Sequence[dict[str, Any]],
-        add_generation_prompt: bool = False,
         tokenize: bool = False,
+        **options: Any,
     ) -> str:
-        """The text of a chat. Contents are strings, or items, of which `text` items are used."""
+        """The text of a chat. Contents are strings, or items, of which `text` items are used;
+        `options` are those of the tokenizer's method."""
         assert not tokenize
         # Templates of language models take strings.
         contents = _joined if self._template is None else _texts
         chat = [{**message, "content": contents(message)} for message in messages]
         text: str = (self._template or self.tokenizer).apply_chat_template(
-            chat, add_generation_prompt=add_generation_prompt, tokenize=False
+            chat, tokenize=False, **options
         )
         return text
 

@@ -327,6 +327,11 @@ class PromptCache:
             tree = self._trees.get((_number(model), held.namespace))
             return 0 if tree is None else sum(shared for _, shared in tree.match(held.digests))
 
+    def namespaces(self, model: Any) -> list[str]:
+        """Those that have prompts of a model."""
+        with self._lock:
+            return [namespace for number, namespace in self._trees if number == _number(model)]
+
     def restore(
         self,
         model: Any,

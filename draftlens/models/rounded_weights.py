@@ -3,7 +3,7 @@ that the model is never in memory in full ([quantization](../../docs/quantizatio
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
@@ -25,6 +25,12 @@ GROUPS = (128, 64, 32)
 """Sizes of groups, in inputs of a matrix: of activations that share a scale, and of 4-bit weights.
 The larger, the faster is a pass."""
 
+AT_ONCE = 2**19
+"""Values of a matrix that are computed at a time: a processor's cache holds them."""
+
+VALUES = "v_proj"
+"""Name of the layers whose outputs are the values of attention, where it is their only one."""
+
 METHOD = "draftlens_rounded"
 """Name of the configuration in the registries of transformers."""
 
@@ -41,12 +47,14 @@ class RoundedMatrix:
 
     Args:
         integers: int8 ``[out, in]``; or, with 4 bits, uint8 ``[out, in / 2]`` with the even inputs
-            in the lower half of each byte, as two's complements.
+            in the lower half of each byte.
         scales: float32 ``[out, 1]``; with 4 bits ``[out, groups, 1]``.
+        zeros: the integers that stand for 0 with 4 bits, uint8 ``[out, groups, 1]``.
     """
 
     integers: Tensor
     scales: Tensor
+    zeros: Tensor | None = None
 
     @classmethod
     def of(cls, matrix: Tensor, bits: int) -> RoundedMatrix:
@@ -56,27 +64,39 @@ class RoundedMatrix:
             scales = matrix.abs().amax(1, keepdim=True).div(127).clamp_min(1e-12)
             return cls((matrix / scales).round_().to(torch.int8), scales)
         parts = matrix.reshape(len(matrix), -1, group)
-        scales = parts.abs().amax(2, keepdim=True).div(7).clamp_min(1e-12)
-        halves = (parts / scales).round_().to(torch.int8).flatten(1).view(torch.uint8)
-        return cls((halves[:, ::2] & 15) | (halves[:, 1::2] << 4), scales)
+        low = parts.amin(2, keepdim=True).clamp_max(0)
+        high = parts.amax(2, keepdim=True).clamp_min(0)
+        scales = (high - low).div_(15).clamp_min_(1e-12)
+        zeros = (-low / scales).round_()
+        integers = (parts / scales).round_().add_(zeros).clamp_(0, 15)
+        halves = integers.to(torch.uint8).flatten(1)
+        return cls(halves[:, ::2] | (halves[:, 1::2] << 4), scales, zeros.to(torch.uint8))
 
     @property
     def bits(self) -> int:
-        return 8 if self.integers.dtype == torch.int8 else 4
+        return 8 if self.zeros is None else 4
 
     @property
     def shape(self) -> tuple[int, int]:
         outputs, width = self.integers.shape
         return outputs, width * 8 // self.bits
 
+    def rows(self, rows: slice) -> RoundedMatrix:
+        """A part of the outputs."""
+        zeros = None if self.zeros is None else self.zeros[rows]
+        return RoundedMatrix(self.integers[rows], self.scales[rows], zeros)
+
     def values(self) -> Tensor:
         """The rounded matrix in float32."""
-        if self.bits == 8:
+        if self.zeros is None:
             return self.integers.float().mul_(self.scales)
-        even = (self.integers << 4).view(torch.int8) >> 4
-        odd = self.integers.view(torch.int8) >> 4
-        groups = torch.stack([even, odd], 2).view(len(even), self.scales.shape[1], -1)
-        return groups.float().mul_(self.scales).flatten(1)
+        halves = torch.stack([self.integers & 15, self.integers >> 4], 2)
+        groups = halves.view(len(halves), self.scales.shape[1], -1).float()
+        return groups.sub_(self.zeros).mul_(self.scales).flatten(1)
+
+    def tensors(self) -> list[Tensor]:
+        parts = (self.integers, self.scales, self.zeros)
+        return [each for each in parts if each is not None]
 
 
 class RoundedLinear(nn.Module):
@@ -96,13 +116,14 @@ class RoundedLinear(nn.Module):
         self.bias = layer.bias
         self.integers: Tensor | None
         self.scales: Tensor | None
-        self.register_buffer("integers", None)
-        self.register_buffer("scales", None)
+        self.zeros: Tensor | None
+        for name in ("integers", "scales", "zeros"):
+            self.register_buffer(name, None)
 
     def round(self, matrix: Tensor) -> None:
         """Take the values of a matrix ``[out, in]``."""
         rounded = RoundedMatrix.of(matrix.float(), self.bits)
-        self.integers, self.scales = rounded.integers, rounded.scales
+        self.integers, self.scales, self.zeros = rounded.integers, rounded.scales, rounded.zeros
         self.weight = None
 
     @property
@@ -111,11 +132,13 @@ class RoundedLinear(nn.Module):
             raise UnsupportedModelError(
                 "the rounded weights of the model are those of other passes now; load it again"
             )
-        return RoundedMatrix(self.integers, self.scales)
+        return RoundedMatrix(self.integers, self.scales, self.zeros)
 
     def forward(self, states: Tensor) -> Tensor:
-        weight = self.matrix.values() if self.weight is None else self.weight
-        return functional.linear(states, weight, self.bias)
+        if self.weight is not None:
+            return functional.linear(states, self.weight, self.bias)
+        matrix = self.matrix
+        return _product(states, self, lambda rows: matrix.rows(rows).values())
 
 
 @contextmanager
@@ -141,11 +164,14 @@ def rounded_layer(model: nn.Module, name: str) -> RoundedLinear | None:
     return module if isinstance(module, RoundedLinear) and leaf == "weight" else None
 
 
-def release(model: nn.Module) -> None:
-    """Free what rounded layers hold, which can compute nothing afterwards."""
+def release(model: nn.Module) -> list[Tensor]:
+    """Take from rounded layers what they hold; they can compute nothing afterwards."""
+    taken = []
     for layer in model.modules():
         if isinstance(layer, RoundedLinear):
-            layer.integers = layer.scales = None
+            taken += layer.matrix.tensors()
+            layer.integers = layer.scales = layer.zeros = None
+    return taken
 
 
 def is_released(model: nn.Module) -> bool:
@@ -153,46 +179,87 @@ def is_released(model: nn.Module) -> bool:
     return any(layer.integers is None for layer in layers)
 
 
+def layer_bits(model: Any, bits: int) -> dict[str, int]:
+    """Bits of the matrices that are rounded, by the names of their layers. The output head has 8
+    bits, and so have, with 4 bits, those of `_sensitive`."""
+    head = model.get_output_embeddings()
+    inside = {id(module) for module in (*model.get_decoder().modules(), head)}
+    layers = {
+        name: module
+        for name, module in model.named_modules()
+        if id(module) in inside and isinstance(module, nn.Linear)
+    }
+    decoder = {name: module for name, module in layers.items() if module is not head}
+    kept = {name for name in layers if name not in decoder} | _sensitive(decoder)
+    return {name: 8 if name in kept else bits for name in layers}
+
+
+def _sensitive(layers: Mapping[str, nn.Linear]) -> set[str]:
+    """Layers whose rounding to 4 bits moves logits most, for the bytes that 8 bits cost: those of
+    values, and others that have less than half as many outputs as inputs. Of large ones (the last
+    products of feed-forward blocks) the first and the last eighth are taken, and each third of
+    those between."""
+    largest = max((layer.weight.numel() for layer in layers.values()), default=0)
+    by_role: dict[str, list[str]] = {}
+    for name, layer in layers.items():
+        role = name.rpartition(".")[2]
+        if role == VALUES or 2 * layer.out_features < layer.in_features:
+            by_role.setdefault(role, []).append(name)
+    found: set[str] = set()
+    for role, names in by_role.items():
+        if role == VALUES or 2 * layers[names[0]].weight.numel() < largest:
+            found.update(names)
+            continue
+        ends = max(1, len(names) // 8)
+        middle = names[ends : len(names) - ends]
+        found.update(names[:ends], middle[2::3], names[len(names) - ends :])
+    return found
+
+
 @contextmanager
 def rounding_layers(model: Any, bits: int | None) -> Iterator[None]:
     """Let linear layers, in the decoder and at the output, compute with the values of
     `RoundedMatrix` inside the block; with None bits they stay. Layers that are rounded already do
     so anyway."""
-    layers = [] if bits is None else list(_linear_layers(model, bits))
-    for layer, used in layers:
-        layer.forward = partial(_rounded_product, layer, used)
+    used = {} if bits is None else layer_bits(model, bits)
+    layers = {name: model.get_submodule(name) for name in used}
+    for name, layer in layers.items():
+        layer.forward = partial(_rounded_product, layer, used[name])
     try:
         yield
     finally:
-        for layer, _ in layers:
+        for layer in layers.values():
             del layer.forward
 
 
 def _rounded_product(layer: nn.Linear, bits: int, states: Tensor) -> Tensor:
-    return functional.linear(states, RoundedMatrix.of(layer.weight, bits).values(), layer.bias)
+    return _product(states, layer, lambda rows: RoundedMatrix.of(layer.weight[rows], bits).values())
 
 
-def _linear_layers(model: Any, bits: int) -> Iterator[tuple[Any, int]]:
-    """The layers whose matrices passes round, each with the bits of its weights."""
-    head = model.get_output_embeddings()
-    for module in model.get_decoder().modules():
-        if isinstance(module, nn.Linear) and module is not head:
-            yield module, bits
-    if isinstance(head, nn.Linear):
-        yield head, 8
+def _product(
+    states: Tensor, layer: nn.Linear | RoundedLinear, values: Callable[[slice], Tensor]
+) -> Tensor:
+    """What a layer computes with a matrix of which `values` gives some rows in float32."""
+    size = max(1, AT_ONCE // layer.in_features)
+    parts = [
+        functional.linear(states, values(slice(start, start + size)))
+        for start in range(0, layer.out_features, size)
+    ]
+    outputs = torch.cat(parts, -1)
+    return outputs if layer.bias is None else outputs.add_(layer.bias)
 
 
 @torch.no_grad()
 def with_rounded_weights(model: Any, bits: int) -> Any:
     """A copy of a model whose linear layers, in the decoder and at the output, have the values of
-    `RoundedMatrix`. Embeddings that share a matrix with the output keep theirs; the output has 8
-    bits."""
+    `RoundedMatrix`. Embeddings that share a matrix with the output keep theirs."""
     rounded = deepcopy(model)
     head = rounded.get_output_embeddings()
     if isinstance(head, nn.Linear):
         head.weight = nn.Parameter(head.weight.clone(), requires_grad=False)
-    for layer, used in _linear_layers(rounded, bits):
-        layer.weight.copy_(RoundedMatrix.of(layer.weight, used).values())
+    for name, used in layer_bits(rounded, bits).items():
+        weight = rounded.get_submodule(name).weight
+        weight.copy_(RoundedMatrix.of(weight, used).values())
     return rounded
 
 
@@ -219,14 +286,11 @@ class RoundingQuantizer(HfQuantizer):  # type: ignore[misc]
 
     def _process_model_before_weight_loading(self, model: Any, **_: Any) -> None:
         tied = {name.rpartition(".")[0] for name in model.all_tied_weights_keys}
-        head = model.get_output_embeddings()
-        inside = {id(module) for module in (*model.get_decoder().modules(), head)}
-        for name, module in list(model.named_modules()):
-            if id(module) not in inside or type(module) is not nn.Linear or name in tied:
-                continue
-            bits = 8 if module is head else self.quantization_config.bits
-            with torch.device("meta"):
-                model.set_submodule(name, RoundedLinear(module, bits))
+        for name, bits in layer_bits(model, self.quantization_config.bits).items():
+            module = model.get_submodule(name)
+            if type(module) is nn.Linear and name not in tied:
+                with torch.device("meta"):
+                    model.set_submodule(name, RoundedLinear(module, bits))
 
     def _process_model_after_weight_loading(self, model: Any, **_: Any) -> None:
         self.remove_quantization_config(model)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
@@ -27,6 +27,7 @@ from draftlens.models.rounded_weights import (
     RoundedMatrix,
     RoundedWeights,
     group_of,
+    layer_bits,
     release,
     rounded_layer,
     rounding_layers,
@@ -53,7 +54,7 @@ class Rounding:
     """How passes round.
 
     Args:
-        bits: of the weights (`RoundedMatrix`); those of the output head have 8.
+        bits: of the weights (`RoundedMatrix`); some have 8 in any case (`layer_bits`).
         has_activations: whether activations are rounded to 8 bits when a pass runs, with one scale
             for a group of them. Sums of their products are sums of integers. Else weights are
             multiplied as float32.
@@ -94,7 +95,7 @@ LEAST = 64 * 2**20
 MEMORY = 1.2
 """Free memory that the copy of the weights needs, in sizes of the weights."""
 
-FORMAT = 4
+FORMAT = 5
 """Version of the graphs; those of another version are traced again."""
 
 WEIGHT = "weight:"
@@ -191,6 +192,7 @@ class OpenVinoPasses(SplitPasses):
         self.quantization = quantization
         self.is_ordered = is_target and rounds_activations(quantization)
         self.is_stored = False
+        self._constants: list[Tensor] = []  # OpenVINO reads constants from this memory
         if is_target and quantization:
             self.rounding = (str(ROUNDINGS[quantization]),)
         super().__init__(backbone, ACTIVATIONS_BOUND if rounds_activations(quantization) else None)
@@ -215,7 +217,7 @@ class OpenVinoPasses(SplitPasses):
             self.is_stored = False
             self._start_graph(backbone, axes, *_new_graph(backbone, axes, file, self.is_ordered))
         if self.is_ordered:
-            release(backbone.model)
+            self._constants = release(backbone.model)
             self.accept_weights(backbone.model)
 
     def check(self, backbone: Backbone, axes: tuple[int, ...], run: Forward) -> None:
@@ -285,7 +287,8 @@ class OpenVinoPasses(SplitPasses):
             options |= file.blob_options(backbone)
         if self.quantization:
             rounding = ROUNDINGS[self.quantization]
-            group = round_products(graph, rounding.bits)
+            layers = layer_bits(backbone.model, rounding.bits)
+            group = round_products(graph, rounding.bits, layers)
             if not rounding.has_activations:
                 group = 0
             options["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = group
@@ -476,16 +479,23 @@ def bind(graph: Any, backbone: Backbone) -> None:
         if layer is None:
             values = op.Constant(tensors[name].detach().numpy(), shared_memory=True)
         else:
-            values = _values(layer.matrix)
+            values = constant_of(layer.matrix, is_kept=True)
         values.set_friendly_name(name)
         _replace(weight, values)
         graph.remove_parameter(weight)
     graph.validate_nodes_and_infer_types()
 
 
-def round_products(graph: Any, bits: int) -> int:
+def round_products(graph: Any, bits: int, layers: Mapping[str, int] | None = None) -> int:
     """Round the matrices of products, in place: OpenVINO keeps them so, and a pass reads a quarter
-    or an eighth of the bytes. Returns the size of groups of activations that suits all."""
+    or an eighth of the bytes. Returns the size of groups of activations that suits all.
+
+    Args:
+        graph: of a pass.
+        bits: of the weights.
+        layers: bits of layers by name (`layer_bits`), where they have others.
+    """
+    used = {f"{name}.weight": each for name, each in (layers or {}).items()}
     head = _product_of_logits(graph)
     widths = set()
     for product in list(_of_type(graph, "MatMul")):
@@ -499,8 +509,9 @@ def round_products(graph: Any, bits: int) -> int:
             warnings.simplefilter("ignore")  # the array is read-only, and it is only read
             values = torch.from_numpy(matrix.data)
         is_head = product.get_friendly_name() == head
-        rounded = RoundedMatrix.of(values, 8 if is_head else bits)
-        product.input(1).replace_source_output(_values(rounded).output(0))
+        own = 8 if is_head else used.get(matrix.get_friendly_name(), bits)
+        rounded = RoundedMatrix.of(values, own)
+        product.input(1).replace_source_output(constant_of(rounded).output(0))
     return group_of(widths)
 
 
@@ -512,20 +523,27 @@ def _product_of_logits(graph: Any) -> str:
     return str(node.get_friendly_name())
 
 
-def _values(matrix: RoundedMatrix) -> Any:
+def constant_of(matrix: RoundedMatrix, is_kept: bool = False) -> Any:
     """The node that computes a matrix ``[out, in]`` from its integers and scales, which OpenVINO
-    makes a part of the product."""
+    makes a part of the product.
+
+    Args:
+        matrix: of a product.
+        is_kept: whether its tensors live as long as the node; arrays of 8 bits do so in any case.
+    """
     import openvino
     from openvino import op, opset13
 
     scales = op.Constant(matrix.scales.numpy(), shared_memory=True)
-    if matrix.bits == 8:
+    if matrix.zeros is None:
         integers = op.Constant(matrix.integers.numpy(), shared_memory=True)
         return opset13.multiply(opset13.convert(integers, "f32"), scales)
     shape = openvino.Shape([*matrix.scales.shape[:2], matrix.shape[1] // matrix.scales.shape[1]])
-    packed = openvino.Tensor(matrix.integers.numpy(), shape, openvino.Type.i4)
-    integers = op.Constant(packed, shared_memory=False)  # nothing else keeps the array alive
-    wide = opset13.multiply(opset13.convert(integers, "f32"), scales)
+    packed = openvino.Tensor(matrix.integers.numpy(), shape, openvino.Type.u4)
+    integers = op.Constant(packed, shared_memory=is_kept)
+    zeros = op.Constant(matrix.zeros.numpy(), shared_memory=True)
+    distances = opset13.subtract(opset13.convert(integers, "f32"), opset13.convert(zeros, "f32"))
+    wide = opset13.multiply(distances, scales)
     return opset13.reshape(wide, opset13.constant(list(matrix.shape)), False)
 
 

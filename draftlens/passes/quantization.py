@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from draftlens.core.errors import ConfigError, UnsupportedModelError
+from draftlens.core.memory import trim_memory
 from draftlens.core.names import AUTO, UNQUANTIZED
 from draftlens.core.options import shown
 from draftlens.models.adapter import Backbone
@@ -77,7 +78,9 @@ def attach_rounded(backbone: Backbone, compile: Compile, quantization: str) -> N
     """
     engine = rounding_engine(compile, quantization)
     backbone.passes = EAGER
+    trim_memory()  # of reading the checkpoint
     passes = made_passes(backbone, engine)
+    trim_memory()
     if not isinstance(passes, Passes):
         raise UnsupportedModelError(
             f"{backbone.name} does not run with quantization={shown(quantization)} by "

@@ -10,7 +10,16 @@ from torch import Tensor
 
 from draftlens.core.errors import ConfigError
 from draftlens.core.prefill_readings import ATTENTION, NO_FEATURES, FeatureSpec
-from draftlens.pruning.base import Visual, remaining, spread, top
+from draftlens.pruning.base import (
+    SHARE,
+    Visual,
+    chances_of,
+    check_share,
+    order_sample,
+    remaining,
+    spread,
+    top,
+)
 
 
 def _scores(visual: Visual) -> Tensor:
@@ -34,10 +43,7 @@ class SpecVLMPruner:
     attention_mass: float = 0.4
 
     def __post_init__(self) -> None:
-        if not isinstance(self.attention_mass, (int, float)) or not 0 <= self.attention_mass <= 1:
-            raise ConfigError(
-                f"attention_mass is a share between 0 and 1, not {self.attention_mass!r}"
-            )
+        check_share("attention_mass", self.attention_mass)
 
     def select(self, visual: Visual, keep: int) -> Tensor:
         """The smallest set with λ of the attention, at most `keep`, and spaced others up to it."""
@@ -64,6 +70,28 @@ class AttentionPruner:
 
     def select(self, visual: Visual, keep: int) -> Tensor:
         return top(_scores(visual), keep)
+
+
+@dataclass(frozen=True)
+class SampledAttentionPruner:
+    """An order sample of the tokens by the target's attention to them (`order_sample`), which is
+    close to a random choice where attention says little.
+
+    Args:
+        share: of the attention in a token's chance, 0 to 1; the rest is equal for all.
+
+    Raises:
+        ConfigError: `share` is no share.
+    """
+
+    readings: ClassVar[FeatureSpec] = ATTENTION
+    share: float = SHARE
+
+    def __post_init__(self) -> None:
+        check_share("share", self.share)
+
+    def select(self, visual: Visual, keep: int) -> Tensor:
+        return order_sample(chances_of(_scores(visual), self.share), visual.cells, keep)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from draftlens.core.prefill_readings import (
     Similarity,
     early_layer,
 )
-from draftlens.pruning.base import Visual, top
+from draftlens.pruning.base import SHARE, Visual, chances_of, check_share, order_sample, top
 
 CRITERIA = ("similarity", "attention")
 
@@ -71,11 +71,14 @@ class UVPruner:
 
     def select(self, visual: Visual, keep: int) -> Tensor:
         """The `keep` highest scores (equation 4)."""
+        return top(self._scores(visual), keep)
+
+    def _scores(self, visual: Visual) -> Tensor:
         if visual.scores is None:
             raise ConfigError(
-                f"pruner uv needs the target's {self.criterion} readings, and none were taken"
+                f"this pruner needs the target's {self.criterion} readings, and none were taken"
             )
-        return top(visual.scores, keep)
+        return visual.scores
 
     @property
     def _first(self) -> Similarity:
@@ -97,3 +100,26 @@ class UVPruner:
             return None
         last = layers[early_layer(self.layer, len(layers)) - 1]
         return last - layers[0] if self.variation else last
+
+
+@dataclass(frozen=True)
+class SampledUVPruner(UVPruner):
+    """An order sample of the tokens by the scores of `UVPruner` (`order_sample`), which is close
+    to a random choice where these say little.
+
+    Args:
+        layer, text, criterion, variation: as for `UVPruner`.
+        share: of the score in a token's chance, 0 to 1; the rest is equal for all.
+
+    Raises:
+        ConfigError: a value makes no sense.
+    """
+
+    share: float = SHARE
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_share("share", self.share)
+
+    def select(self, visual: Visual, keep: int) -> Tensor:
+        return order_sample(chances_of(self._scores(visual), self.share), visual.cells, keep)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from draftlens.core.errors import DraftlensError
@@ -28,12 +28,14 @@ class SchedulerLimits:
     Args:
         max_rows: rows that are answered together.
         max_waiting: requests that wait; further ones are refused.
-        max_cache_bytes: memory of keys and values; None for half of what is free at the start.
+        max_cache_bytes: memory of keys and values; None for a share of what is free at the start.
+        cache_share: this share.
     """
 
     max_rows: int = 16
     max_waiting: int = 64
     max_cache_bytes: int | None = None
+    cache_share: float = 0.5
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,16 @@ class Counters:
     stall_seconds: float = 0.0
     failed_rounds: int = 0
     cache_bytes: int = 0
+
+    @classmethod
+    def total(cls, several: Iterable[Counters]) -> Counters:
+        """Of several schedulers, whose threads may be counting."""
+        whole = cls()
+        for counters in several:
+            for name, value in vars(counters).items():
+                count = value.copy() if isinstance(value, Counter) else value
+                setattr(whole, name, getattr(whole, name) + count)
+        return whole
 
     def count_read(self, job: Job) -> None:
         """Count the prompt of a job that has been read."""

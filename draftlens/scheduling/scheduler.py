@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from queue import SimpleQueue
 from threading import Lock, Thread, current_thread
 from typing import Any
@@ -19,6 +20,7 @@ from torch import Tensor
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
 from draftlens.core.errors import ConfigError, DraftlensError, InputError
+from draftlens.core.forms import FormProcessor
 from draftlens.core.result import Chunk
 from draftlens.core.sampling import HISTORY_FREE, ROW_BLIND, STATEFUL, row_seeds
 from draftlens.core.sequence import ROW_WISE
@@ -170,6 +172,8 @@ def _guarded(job: Job, prepared: Prepared) -> Prepared:
     processors = tuple(
         each
         if type(each) in (*HISTORY_FREE, *ROW_BLIND) or type(each).__name__ in STATEFUL
+        else each.guarded(partial(_Guarded, job))
+        if isinstance(each, FormProcessor)
         else _Guarded(job, each)
         for each in prepared.processors
     )
@@ -182,8 +186,6 @@ def _guarded(job: Job, prepared: Prepared) -> Prepared:
 
 _log = logging.getLogger("draftlens")
 
-CACHE_SHARE = 0.5
-"""Share of the free memory that the caches may take by default."""
 FAILED = "the answer failed in this round of the batch"
 CLOSED = "the scheduler is closed"
 
@@ -196,7 +198,8 @@ class Scheduler:
         self.limits = limits = limits or SchedulerLimits()
         self.counters = Counters()
         self.alive = True
-        self._max_cache = limits.max_cache_bytes or _free_bytes(models.target) * CACHE_SHARE
+        free = _free_bytes(models.target)
+        self._max_cache = limits.max_cache_bytes or free * limits.cache_share
         self._token_bytes = sum(
             _token_bytes(model) for model in (models.target, models.draft) if model is not None
         )
@@ -219,6 +222,18 @@ class Scheduler:
     def num_rows(self) -> int:
         """Rows that are being answered."""
         return sum(len(batch.rows) for batch in self._batches)
+
+    @property
+    def num_jobs(self) -> int:
+        """Requests that are being answered."""
+        return sum(len(batch.jobs) for batch in self._batches)
+
+    @property
+    def cache_share(self) -> float:
+        """The part of the memory for keys and values that running requests may come to need."""
+        running = [job for batch in list(self._batches) for job in list(batch.jobs)]
+        longest = max((job.length for job in running), default=0)
+        return self._bytes(self.num_rows, longest) / self._max_cache
 
     def submit(self, job: Job) -> None:
         """Let a job wait for its place; from any thread.

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy, deepcopy
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
-
-import torch
 
 from draftlens.async_answer import AsyncAnswer
 from draftlens.core.names import AUTO
@@ -22,11 +22,15 @@ from draftlens.models.prompt_cache import PromptCache, num_bytes
 from draftlens.request import Request
 from draftlens.scheduling import QueueFullError, check_joins
 from draftlens.serve.errors import ApiError
+from draftlens.serve.logprobs import ChatLogprobs, CompletionLogprobs, RowLogprobs
 from draftlens.serve.media import LARGE_PIXELS, MediaRules, num_bytes_of, texts_of
 from draftlens.serve.options import ServeOptions
-from draftlens.serve.protocol import ChatRequest, CompletionRequest, GenerationRequest
+from draftlens.serve.protocol import ChatRequest, GenerationRequest
 from draftlens.serve.sharing import Budget, Turns
+from draftlens.serve.steering import STEERING, steering_options
+from draftlens.serve.templates import TEMPLATE, demanded_tools, template_options
 from draftlens.serve.text import RowText
+from draftlens.serve.tools import CallReader, CallText
 
 REFERENCES = "references"
 PREDICTION = 0
@@ -38,6 +42,10 @@ Work = TypeVar("Work")
 LARGE_TEXT = 20_000
 """Characters (or ids) of a prompt whose tokenization may take longer than a tenth of a second."""
 
+FEW_STOPS = 4
+"""Stop texts; transformers compares each with the whole vocabulary, which takes 0.3 s for 150,000
+tokens."""
+
 UNBOUNDED_CONTEXT = 2**18
 """Tokens that bound the prompts of a model that states no context."""
 
@@ -45,10 +53,19 @@ UNBOUNDED_CONTEXT = 2**18
 class Row:
     """One choice of a response while it grows."""
 
-    def __init__(self, decode_ids: Callable[[list[int]], str], stops: Sequence[str]) -> None:
-        self.text = RowText(decode_ids, stops)
+    def __init__(self, text: RowText | CallText) -> None:
+        self.text = text
+        self.logprobs: RowLogprobs | None = None
         self.num_tokens = 0
         self.finish_reason: str | None = None
+
+    def new_logprobs(self) -> dict[str, Any] | None:
+        """Those of the tokens that have been handed out since the last call; None if they are not
+        asked for."""
+        if self.logprobs is None:
+            return None
+        text = self.text.row if isinstance(self.text, CallText) else self.text
+        return self.logprobs.take(text, ended=self.finish_reason is not None)
 
 
 class Answer:
@@ -70,12 +87,15 @@ class Answer:
             row = self.rows[chunk.row]
             pieces = row.text.add(chunk.tokens, chunk.from_draft)
             row.num_tokens += len(chunk.tokens)
+            if row.logprobs is not None:
+                row.logprobs.add(chunk.logprobs)
             sequence = self.stream.job.sequences[chunk.row]
             if sequence.finished and row.num_tokens == len(sequence.tokens):
                 pieces += row.text.flush()
                 full = row.num_tokens >= sequence.stopping.max_new_tokens
                 ended = sequence.tokens[-1] in sequence.stopping.eos or row.text.stopped
-                row.finish_reason = "length" if full and not ended else "stop"
+                reason = "tool_calls" if row.text.calls else "stop"
+                row.finish_reason = "length" if full and not ended else reason
             gained.append((chunk.row, pieces))
         return gained
 
@@ -134,14 +154,17 @@ class Answer:
 class Answering:
     """Reads media, runs the processors and hands requests to the scheduler."""
 
-    def __init__(self, engine: Engine, options: ServeOptions) -> None:
+    def __init__(
+        self, engine: Engine, options: ServeOptions, beside: Answering | None = None
+    ) -> None:
+        """`beside` is that of another model of the server, whose readers of media it uses."""
         plan = engine.plan()
         check_joins(plan)
         self.engine = engine
         self.options = options
         self.model = options.model or engine.target.name
         many = len(options.api_keys) > 1
-        self.media = MediaRules(options)
+        self.media: MediaRules = MediaRules(options) if beside is None else beside.media
         self.bodies = Budget(options.max_bodies_bytes, many, "bodies")
         self.prompt_cache = _prompt_cache(engine, options)
         self.scheduler = engine.schedule(options.batch)
@@ -165,77 +188,45 @@ class Answering:
 
     async def chat(self, body: ChatRequest, client: str) -> list[Answer]:
         """Begin to answer messages. Raises `ApiError` and the errors of the library."""
-        self._check(body)
-        texts = texts_of(body.messages)
-        self._check_length(texts, "messages")
+        self.check(body)
+        template = template_options(body) if TEMPLATE & body.model_fields_set else {}
+        if "tools" in template:
+            _ = self._calls  # whether the model can call tools
+        texts = texts_of(body.messages) + [json.dumps(tool) for tool in template.get("tools", ())]
+        self.check_length(texts, "messages")
         if body.prediction is not None and len(body.prediction.text) > self.options.max_prediction:
             cause = f"the prediction has more than {self.options.max_prediction} characters"
             raise ApiError(400, cause, "prediction")
         began = time.perf_counter()
-        with self._Reading(self, 1):
+        with self.reading(1):
             conversation = await self.media.read(body.messages, client)
+            conversation.template = {**conversation.template, **template}
             work = partial(self._chat_request, conversation, body, client)
             has_large_media = num_bytes_of(conversation) > LARGE_PIXELS
-            is_large = has_large_media or sum(map(len, texts)) > LARGE_TEXT
-            request, predicted = await self._in_processing(client, work, is_large)
-        return [self._submit(request, body, client, began, predicted)]
+            has_large_text = sum(map(len, texts)) > LARGE_TEXT or len(body.stop) > FEW_STOPS
+            is_large = has_large_media or has_large_text
+            request, predicted = await self.in_processing(client, work, is_large)
+        return [self.submit(request, body, client, began, predicted)]
 
-    async def complete(self, body: CompletionRequest, client: str) -> list[Answer]:
-        """Begin to answer prompts without a chat template, one answer for each prompt."""
-        self._check(body)
-        began = time.perf_counter()
-        prompts: list[Any] = [body.prompt]
-        if isinstance(body.prompt, list) and not all(isinstance(t, int) for t in body.prompt):
-            prompts = list(body.prompt)
-        if not all(prompts):
-            raise ApiError(400, "the prompt is empty", "prompt")
-        if len(prompts) > self.options.batch.max_waiting:
-            cause = f"{len(prompts)} prompts are more than {self.options.batch.max_waiting}"
-            raise ApiError(400, f"{cause}: send them in several requests", "prompt")
-        for prompt in prompts:
-            self._check_length([prompt], "prompt")
-        with self._Reading(self, len(prompts)):
-            requests = [
-                await self._in_processing(
-                    client,
-                    partial(self._text_request, prompt, body, client),
-                    len(prompt) > LARGE_TEXT,
-                )
-                for prompt in prompts
-            ]
-        answers: list[Answer] = []
+    @contextmanager
+    def reading(self, num_prompts: int) -> Iterator[None]:
+        """Count prompts that are being read among those that wait."""
+        waiting = self._num_reading + self.scheduler.num_waiting
+        if waiting + num_prompts > self.options.batch.max_waiting:
+            raise QueueFullError(f"{waiting} requests wait already")
+        self._num_reading += num_prompts
         try:
-            for request in requests:
-                answers.append(self._submit(request, body, client, began))
-        except BaseException:
-            for answer in answers:
-                answer.stream.cancel()
-            raise
-        return answers
+            yield
+        finally:
+            self._num_reading -= num_prompts
 
-    class _Reading:
-        """Counts prompts that are being read among those that wait."""
-
-        def __init__(self, answering: Answering, num_prompts: int) -> None:
-            self._answering = answering
-            self._num_prompts = num_prompts
-
-        def __enter__(self) -> None:
-            waiting = self._answering._num_reading + self._answering.scheduler.num_waiting
-            if waiting + self._num_prompts > self._answering.options.batch.max_waiting:
-                raise QueueFullError(f"{waiting} requests wait already")
-            self._answering._num_reading += self._num_prompts
-
-        def __exit__(self, *_: object) -> None:
-            self._answering._num_reading -= self._num_prompts
-
-    def _check(self, body: GenerationRequest) -> None:
+    def check(self, body: GenerationRequest) -> None:
         if body.model not in (None, "", AUTO, self.model):
             raise ApiError(404, "there is no such model here", "model", "model_not_found")
         if body.n > min(self.options.max_samples, self.options.batch.max_rows):
             raise ApiError(400, f"n is {body.n}, more than this server answers at once", "n")
 
-    def _check_length(self, texts: Sequence[str | list[int]], param: str) -> None:
+    def check_length(self, texts: Sequence[str | list[int]], param: str) -> None:
         """Raise `ApiError` for a prompt that cannot fit, before a tokenizer reads it."""
         for name, kind, most in (
             ("characters", str, self.options.characters_per_token * self._context),
@@ -246,7 +237,7 @@ class Answering:
                 cause = f"the prompt has {count} {name}, more than {most}: make it shorter"
                 raise ApiError(400, cause, param, "prompt_too_long")
 
-    async def _in_processing(
+    async def in_processing(
         self, client: str, work: Callable[[Engine], Work], is_large: bool
     ) -> Work:
         def processed() -> Work:
@@ -274,21 +265,9 @@ class Answering:
             references[REFERENCES] = [[text]]
             tokenizer = engine.target.processor.tokenizer
             num_predicted = len(tokenizer.encode(text, add_special_tokens=False))
-        return self._request(engine, inputs, body, client, **references), num_predicted
+        return self.request(engine, inputs, body, client, **references), num_predicted
 
-    def _text_request(
-        self, prompt: str | list[int], body: CompletionRequest, client: str, engine: Engine
-    ) -> Request:
-        if isinstance(prompt, str):
-            ids = engine.target.processor.tokenizer(prompt, return_tensors="pt")["input_ids"]
-        else:
-            ids = torch.tensor([prompt])
-        if ids.numel() == 0:
-            raise ApiError(400, "the prompt is empty", "prompt")
-        inputs = Inputs({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
-        return self._request(engine, inputs, body, client)
-
-    def _request(
+    def request(
         self,
         engine: Engine,
         inputs: Inputs,
@@ -297,13 +276,21 @@ class Answering:
         **extras: Any,
     ) -> Request:
         length = int(inputs.target["input_ids"].shape[1])
+        max_new_tokens = self._max_new_tokens(length, body.length)
+        if STEERING & body.model_fields_set:
+            extras |= steering_options(body, engine, max_new_tokens)
+        form = body.form
+        if isinstance(body, ChatRequest) and body.tools and (tools := demanded_tools(body)):
+            form = self._calls.demanded(tools)
         return engine.request(
             inputs,
             None if self.prompt_cache is None else client,
-            max_new_tokens=self._max_new_tokens(length, body.length),
+            max_new_tokens=max_new_tokens,
             seed=body.seed,
             stop=body.stop or None,
+            form=form,
             **body.sampling(self._samples),
+            **body.logprob_options,
             **extras,
         )
 
@@ -313,7 +300,7 @@ class Answering:
             limit = min(limit, max(self.max_positions - prompt, 1))
         return limit if asked is None else min(asked, limit)
 
-    def _submit(
+    def submit(
         self,
         request: Request,
         body: GenerationRequest,
@@ -322,9 +309,21 @@ class Answering:
         predicted: int = 0,
     ) -> Answer:
         stream = AsyncAnswer(self.scheduler, request, samples=body.n, client=client, began=began)
-        rows = [Row(self.engine.text_decoder, body.stop) for _ in range(body.n)]
+        row_text: Callable[[], RowText | CallText]
+        row_text = partial(RowText, self.engine.text_decoder, body.stop)
+        if isinstance(body, ChatRequest) and body.calls_tools:
+            row_text = self._calls.text_of(request, body)
+        rows = [Row(row_text()) for _ in range(body.n)]
+        if body.logprob_options:
+            kind = ChatLogprobs if isinstance(body, ChatRequest) else CompletionLogprobs
+            for row in rows:
+                row.logprobs = kind(self.engine.token_texts, self.engine.text_decoder)
         length = int(request.inputs["attention_mask"].sum())
         return Answer(stream, rows, length, predicted)
+
+    @cached_property
+    def _calls(self) -> CallReader:
+        return CallReader(self.engine)
 
 
 def _with_own_processors(engine: Engine) -> Engine:

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
 import logging
-import re
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from importlib.resources import files
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import Response
 
 from draftlens.core.version import __version__
 from draftlens.engine import Engine
-from draftlens.models.known_pairs import EMBEDDED
 from draftlens.serve.answering import Answer, Answering
+from draftlens.serve.completions import complete as complete_prompts
 from draftlens.serve.description import body_of, description
 from draftlens.serve.errors import ApiError, api_error
 from draftlens.serve.guard import Guard, ServerState
 from draftlens.serve.metrics import Metrics
 from draftlens.serve.options import ServeOptions
+from draftlens.serve.pages import add_pages
 from draftlens.serve.protocol import (
     ChatRequest,
     CompletionRequest,
@@ -36,7 +32,11 @@ from draftlens.serve.protocol import (
     parse,
 )
 from draftlens.serve.responses import ChatForm, CompletionForm, Responder
+from draftlens.serve.responses_api import ItemForm, ItemResponder, ResponsesRequest
+from draftlens.serve.responses_api import respond as respond_in_items
+from draftlens.serve.several import answerings_of
 from draftlens.serve.sharing import Claim
+from draftlens.serve.tracing import add_tracing
 from draftlens.serve.warm_up import warm_up
 
 Body = TypeVar("Body", bound=GenerationRequest)
@@ -53,21 +53,30 @@ HUNG_UP = 499
 _log = logging.getLogger("draftlens.serve")
 
 
-def create_app(engine: Engine, options: ServeOptions | None = None) -> FastAPI:
-    """A server's application for an engine. It answers once its start-up has run a request."""
+def create_app(
+    engine: Engine, options: ServeOptions | None = None, further: Sequence[Engine] = ()
+) -> FastAPI:
+    """A server's application for an engine, and for further ones that clients choose by the names
+    of their targets. It answers once its start-up has run a request of each.
+
+    Raises:
+        ConfigError: two models have one name.
+    """
     options = options or ServeOptions()
-    answering = Answering(engine, options)
+    answerings = answerings_of([engine, *further], options)
+    first, *_ = answerings.values()
     state = ServerState()
-    metrics = Metrics(answering.scheduler, answering.prompt_cache)
+    metrics = Metrics(list(answerings.values()))
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        warming = asyncio.create_task(warm_up(answering, state))
+        warming = asyncio.create_task(warm_up(answerings.values(), state))
         try:
             yield
         finally:
             warming.cancel()
-            await asyncio.to_thread(answering.close)
+            for each in answerings.values():
+                await asyncio.to_thread(each.close)
 
     # Its own pages would load scripts from the network.
     app = FastAPI(
@@ -75,97 +84,58 @@ def create_app(engine: Engine, options: ServeOptions | None = None) -> FastAPI:
     )
     app.openapi = partial(description, app)  # type: ignore[method-assign]
     app.state.server = state
-    app.state.answering = answering
+    app.state.answering = first
+    add_tracing(app, first.model)
     app.add_middleware(Guard, state=state, options=options, metrics=metrics)  # type: ignore[arg-type]
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(ApiError, _http_error)
-    _add_pages(app, engine, answering, state, metrics)
-    _add_answers(app, options, answering, metrics)
+    add_pages(app, answerings, state, metrics)
+    _add_answers(app, options, answerings, metrics)
     return app
 
 
-def _add_pages(
-    app: FastAPI, engine: Engine, answering: Answering, state: ServerState, metrics: Metrics
-) -> None:
-    created = int(time.time())
-    page = (files("draftlens.serve") / "page.html").read_text(encoding="utf-8")
-    page_headers = {"Content-Security-Policy": _policy_of(page), "Referrer-Policy": "no-referrer"}
-
-    @app.get("/", response_class=HTMLResponse)
-    async def index() -> HTMLResponse:
-        return HTMLResponse(page, headers=page_headers)
-
-    @app.get("/health")
-    async def health() -> Response:
-        if state.closing or not state.warm or not answering.scheduler.alive:
-            return ApiError(503, "the server does not answer now", code="not_ready").response()
-        return JSONResponse({"status": "ok"})
-
-    @app.get("/version")
-    async def version() -> dict[str, str]:
-        return {"version": __version__}
-
-    @app.get("/metrics")
-    async def scrape() -> Response:
-        return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-    @app.get("/v1/models")
-    async def models() -> dict[str, Any]:
-        return {"object": "list", "data": [card]}
-
-    @app.get("/v1/models/{name:path}")
-    async def model(name: str) -> dict[str, Any]:
-        if name != answering.model:
-            raise ApiError(404, "there is no such model here", "model", "model_not_found")
-        return card
-
-    card = {
-        "id": answering.model,
-        "object": "model",
-        "created": created,
-        "owned_by": "draftlens",
-        "max_model_len": answering.max_positions,
-        "draftlens": {
-            "draft": None if engine.draft is None else engine.draft.name,
-            "modalities": sorted(engine.target.backbone.modalities),
-            "embedded": engine.target.name == EMBEDDED,
-            "max_new_tokens": answering.options.max_new_tokens,
-        },
-    }
-
-
 def _add_answers(
-    app: FastAPI, options: ServeOptions, answering: Answering, metrics: Metrics
+    app: FastAPI, options: ServeOptions, answerings: Mapping[str, Answering], metrics: Metrics
 ) -> None:
+    first, *_ = answerings.values()
+
     @app.post("/v1/chat/completions", openapi_extra=body_of(ChatRequest))
     async def chat(request: Request) -> Response:
-        return await _answered(request, ChatRequest, answering.chat, ChatForm)
+        return await _answered(request, ChatRequest, Answering.chat, ChatForm)
 
     @app.post("/v1/completions", openapi_extra=body_of(CompletionRequest))
     async def complete(request: Request) -> Response:
-        return await _answered(request, CompletionRequest, answering.complete, CompletionForm)
+        return await _answered(request, CompletionRequest, complete_prompts, CompletionForm)
+
+    @app.post("/v1/responses", openapi_extra=body_of(ResponsesRequest))
+    async def respond(request: Request) -> Response:
+        kind = ResponsesRequest
+        return await _answered(request, kind, respond_in_items, ItemForm, ItemResponder)
 
     async def _answered(
         request: Request,
         kind: type[Body],
-        begin: Callable[[Body, str], Awaitable[list[Answer]]],
-        form: type[ChatForm],
+        begin: Callable[[Answering, Body, str], Awaitable[list[Answer]]],
+        form: type[Any],
+        responder: type[Any] = Responder,
     ) -> Response:
         """The response to a request, or that of an error."""
         client = request.state.client
-        claim = Claim(answering.bodies, client)
+        claim = Claim(first.bodies, client)
 
-        async def respond(content: bytearray) -> Response:
-            body = await _parsed(kind, content, options)
-            answers = await begin(body, client)
+        async def answer(content: bytearray) -> Response:
+            body = request.state.body = await _parsed(kind, content, options)
+            answering = answerings.get(body.model or "", first)
+            answers = await begin(answering, body, client)
             body.drop_prompt()
             claim.release()
-            responder = Responder(answers, body, form(answering.model), metrics, request)
-            return await responder.sent(options.keep_alive)
+            sending = responder(answers, body, form(answering.model), metrics, request)
+            sent: Response = await sending.sent(options.keep_alive)
+            return sent
 
         try:
             content = await _content_of(request, options, claim)
-            return await _unless_gone(request, respond(content))
+            return await _unless_gone(request, answer(content))
         except ClientDisconnect:
             return Response(status_code=HUNG_UP)
         except Exception as error:
@@ -240,17 +210,3 @@ async def _http_error(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 500)
     messages = {404: "there is no such path here", 405: "the method is not allowed here"}
     return ApiError(status, messages.get(status, "the request is not valid")).response()
-
-
-def _policy_of(page: str) -> str:
-    """The Content-Security-Policy of a page, which runs its own script and style only."""
-
-    def own(tag: str) -> str:
-        (content,) = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
-        return base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
-
-    return (
-        f"default-src 'none'; script-src 'sha256-{own('script')}'; "
-        f"style-src 'sha256-{own('style')}'; img-src data: blob:; media-src data: blob:; "
-        "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
-    )

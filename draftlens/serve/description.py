@@ -9,6 +9,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from draftlens.serve.protocol import ChatRequest, CompletionRequest, GenerationRequest
+from draftlens.serve.responses_api import ResponsesRequest
 
 REFERENCE = "#/components/schemas/{model}"
 
@@ -23,8 +24,7 @@ def body_of(kind: type[GenerationRequest]) -> dict[str, Any]:
 def description(app: FastAPI) -> dict[str, Any]:
     """All routes, and the forms of their bodies."""
     whole = get_openapi(title=app.title, version=app.version, routes=app.routes)
-    _, forms = models_json_schema(
-        [(ChatRequest, "validation"), (CompletionRequest, "validation")], ref_template=REFERENCE
-    )
+    kinds = (ChatRequest, CompletionRequest, ResponsesRequest)
+    _, forms = models_json_schema([(kind, "validation") for kind in kinds], ref_template=REFERENCE)
     whole.setdefault("components", {}).setdefault("schemas", {}).update(forms["$defs"])
     return whole

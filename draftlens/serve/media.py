@@ -16,14 +16,16 @@ from urllib.parse import unquote, urlsplit
 from PIL.Image import Image
 
 from draftlens.core.errors import MediaError
+from draftlens.core.memory import trim_memory
 from draftlens.documents.reading.pdf import check_installed
 from draftlens.media.conversation import Conversation
 from draftlens.media.limits import is_data, is_url
 from draftlens.media.reader import MediaReader, MediaRequest, ReadRequest
 from draftlens.serve.errors import ApiError
+from draftlens.serve.messages import Message, Part, Text
 from draftlens.serve.options import ServeOptions
-from draftlens.serve.protocol import Message, Part, Text
-from draftlens.serve.sharing import Budget, Claim, Turns, trim_memory
+from draftlens.serve.sharing import Budget, Claim, Turns
+from draftlens.serve.templates import tool_fields
 
 SMALL = 2**20
 """Most characters of an address with a picture that does not count as large work."""
@@ -99,7 +101,10 @@ class MediaRules:
                     conversation.images += loaded
                     content += [{"type": "image"}] * len(loaded)
             role = "system" if message.role == "developer" else message.role
-            conversation.messages.append({"role": role, "content": content})
+            turn = {"role": role, "content": content}
+            if message.tool_calls or role == "tool":
+                turn |= tool_fields(message, f"messages.{number}")
+            conversation.messages.append(turn)
         self._check_padded(conversation.images)
         return conversation
 
@@ -203,7 +208,7 @@ def _discard(claim: Claim) -> None:
 def _parts(message: Message) -> Sequence[Part]:
     if isinstance(message.content, str):
         return [Text(type="text", text=message.content)]
-    return message.content
+    return message.content or ()
 
 
 def texts_of(messages: Sequence[Message]) -> list[str]:

@@ -1,30 +1,29 @@
-"""Figures for Prometheus, with the names of vLLM's for speculative decoding."""
+"""Figures for Prometheus, with vLLM's names for what gateways and its dashboards read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from draftlens.models.prompt_cache import PromptCache
-from draftlens.scheduling import Scheduler
+from draftlens.scheduling.jobs import Counters
 
 if TYPE_CHECKING:
-    from draftlens.serve.answering import Answer
+    from draftlens.serve.answering import Answer, Answering
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60, 120)
 _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
 
 
 class Metrics:
-    """The figures of one server: those of its scheduler, and those of its responses."""
+    """The figures of one server: those of its schedulers, and those of its responses."""
 
-    def __init__(self, scheduler: Scheduler, prompt_cache: PromptCache | None = None) -> None:
+    def __init__(self, answerings: Sequence[Answering]) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_SchedulerFigures(scheduler, prompt_cache))
+        self._registry.register(_SchedulerFigures(answerings))
         self._requests = Counter(
             "draftlens_http_requests", "Requests.", ["status"], registry=self._registry
         )
@@ -72,24 +71,29 @@ class Metrics:
 
 
 class _SchedulerFigures(Collector):
-    """Reads the counters of a scheduler whenever they are asked for."""
+    """Reads the counters of schedulers whenever they are asked for. Figures without the name of a
+    model are sums."""
 
-    def __init__(self, scheduler: Scheduler, prompt_cache: PromptCache | None) -> None:
-        self._scheduler = scheduler
-        self._prompt_cache = prompt_cache
+    def __init__(self, answerings: Sequence[Answering]) -> None:
+        self._schedulers = {each.model: each.scheduler for each in answerings}
+        self._prompt_caches = [each.prompt_cache for each in answerings]
 
     def collect(self) -> Iterator[Metric]:
-        scheduler = self._scheduler
-        counters = scheduler.counters
-        remembered = 0 if self._prompt_cache is None else self._prompt_cache.nbytes
+        schedulers = list(self._schedulers.values())
+        counters = Counters.total([each.counters for each in schedulers])
+        remembered = sum(cache.nbytes for cache in self._prompt_caches if cache is not None)
+        num_waiting = sum(each.num_waiting for each in schedulers)
+        num_rows = sum(each.num_rows for each in schedulers)
+        max_rows = sum(each.limits.max_rows for each in schedulers)
         for name, help_text, value in (
-            ("draftlens_requests_waiting", "Requests that wait.", scheduler.num_waiting),
-            ("draftlens_rows_running", "Rows that are answered.", scheduler.num_rows),
-            ("draftlens_rows_max", "Most rows at a time.", scheduler.limits.max_rows),
+            ("draftlens_requests_waiting", "Requests that wait.", num_waiting),
+            ("draftlens_rows_running", "Rows that are answered.", num_rows),
+            ("draftlens_rows_max", "Most rows at a time.", max_rows),
             ("draftlens_cache_bytes", "Keys and values.", counters.cache_bytes),
             ("draftlens_prompt_cache_bytes", "Remembered prompts and media.", remembered),
         ):
             yield GaugeMetricFamily(name, help_text, value)
+        yield from self._of_models()
         for name, help_text, number in (
             ("draftlens_prompt_tokens", "Tokens of prompts.", counters.prompt_tokens),
             (
@@ -131,3 +135,22 @@ class _SchedulerFigures(Collector):
         for position, count in sorted(counters.accepted_by_position.copy().items()):
             positions.add_metric([str(position)], count)
         yield positions
+
+    def _of_models(self) -> Iterator[Metric]:
+        """What gateways read, with vLLM's labels."""
+        waiting, running, share = (
+            GaugeMetricFamily(f"vllm:{name}", help_text, labels=["model_name", "engine"])
+            for name, help_text in (
+                ("num_requests_waiting", "Requests that wait."),
+                ("num_requests_running", "Requests that are answered."),
+                (
+                    "kv_cache_usage_perc",
+                    "Part of the memory for keys and values that running requests may need.",
+                ),
+            )
+        )
+        for model, scheduler in self._schedulers.items():
+            waiting.add_metric([model, "0"], scheduler.num_waiting)
+            running.add_metric([model, "0"], scheduler.num_jobs)
+            share.add_metric([model, "0"], scheduler.cache_share)
+        yield from (waiting, running, share)

@@ -56,7 +56,7 @@ class ServeOptions:
         max_bodies_bytes: size of all requests that are being read.
         max_items: values, keys and brackets in the JSON of a request.
         max_messages: messages of a request, and parts of all of them.
-        max_stop_length: characters of a stop text.
+        max_stops, max_stop_length: stop texts of a request, and characters of each.
         characters_per_token: most characters of a prompt for each token of the model's context.
         max_prediction: characters of a prediction.
         body_seconds: time in which the body of a request comes, in seconds, and one second more for
@@ -87,6 +87,7 @@ class ServeOptions:
     max_bodies_bytes: int = 256 * MIB
     max_items: int = 2**18
     max_messages: int = 1024
+    max_stops: int = 16
     max_stop_length: int = 64
     characters_per_token: int = 8
     max_prediction: int = 65_536

@@ -4,43 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator
 
+from draftlens.core.forms import Form
+from draftlens.core.logprobs import MOST_TOP
 from draftlens.core.text import shortened
 from draftlens.serve.errors import ApiError
+from draftlens.serve.messages import NEUTRAL, Message, Prediction, StreamOptions, ToolChoice, Tools
 from draftlens.serve.options import ServeOptions
+from draftlens.serve.response_format import FORMS, ResponseFormat, StructuredOutputs, one_form
+from draftlens.serve.steering import Steering
 
 Model = TypeVar("Model", bound="GenerationRequest")
-
-NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "response_format": ({"type": "text"},),
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "logit_bias": ({},),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
-    "modalities": (["text"],),
-    "audio": (),
-    "echo": (False,),
-    "suffix": ("",),
-    "best_of": (1,),
-    "use_beam_search": (False,),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "chat_template": (),
-    "continue_final_message": (False,),
-    "ignore_eos": (False,),
-    "min_tokens": (0,),
-}
-"""Fields that are known and not supported, and values of them that change nothing."""
-
 
 MOST_DIGITS = 40
 """Of a whole number; Python takes long for thousands of them."""
@@ -48,79 +25,16 @@ MOST_DIGITS = 40
 # Strict: texts and truth values are no numbers.
 Count = Annotated[int, Field(strict=True, ge=1, lt=2**31)]
 TokenId = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
+NumLogprobs = Annotated[int, Field(strict=True, ge=0, le=MOST_TOP)]
 TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
 Texts = Annotated[list[str], Field(fail_fast=True)]
 Real = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
 
-class Text(BaseModel):
-    type: Literal["text"]
-    text: str
+class GenerationRequest(Steering):
+    """What all kinds of requests have in common."""
 
-
-class Address(BaseModel):
-    url: str
-
-
-class Picture(BaseModel):
-    type: Literal["image_url"]
-    image_url: Address | str
-
-    @property
-    def url(self) -> str:
-        return self.image_url if isinstance(self.image_url, str) else self.image_url.url
-
-
-class Clip(BaseModel):
-    type: Literal["video_url"]
-    video_url: Address | str
-
-    @property
-    def url(self) -> str:
-        return self.video_url if isinstance(self.video_url, str) else self.video_url.url
-
-
-class FileData(BaseModel):
-    file_data: str
-    filename: str | None = None
-
-
-class Pdf(BaseModel):
-    """A PDF file, whose pages become pictures."""
-
-    type: Literal["file"]
-    file: FileData
-
-    @property
-    def url(self) -> str:
-        return self.file.file_data
-
-
-Part = Annotated[Text | Picture | Clip | Pdf, Field(discriminator="type")]
-
-
-class Message(BaseModel):
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[Part], Field(fail_fast=True)]
-
-
-class Prediction(BaseModel):
-    type: Literal["content"] = "content"
-    content: str | Annotated[list[Text], Field(fail_fast=True)]
-
-    @property
-    def text(self) -> str:
-        if isinstance(self.content, str):
-            return self.content
-        return "".join(part.text for part in self.content)
-
-
-class StreamOptions(BaseModel):
-    include_usage: bool = False
-
-
-class GenerationRequest(BaseModel):
-    """What both kinds of requests have in common."""
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]] = NEUTRAL
 
     model: str | None = None
     n: Count = 1
@@ -130,10 +44,16 @@ class GenerationRequest(BaseModel):
     top_k: int | None = Field(None, strict=True, ge=-1, lt=2**31)
     min_p: Real | None = Field(None, ge=0, le=1)
     repetition_penalty: Real | None = Field(None, ge=0.01, le=100)
-    stop: Texts = Field(default_factory=list, max_length=4)
+    stop: Texts = Field(default_factory=list)
     max_tokens: Count | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
     draftlens: bool = False
 
     @field_validator("n", "stream", "draftlens", mode="before")
@@ -160,12 +80,23 @@ class GenerationRequest(BaseModel):
     def length(self) -> int | None:
         return self.max_tokens
 
+    @property
+    def logprob_options(self) -> dict[str, Any]:
+        """Options of `generate`; empty if no log probabilities are asked for."""
+        return {}
+
     def drop_prompt(self) -> None:
         """Discard what only the processors need, while the answer is made."""
 
     @property
     def includes_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def form(self) -> Form | None:
+        """What the answers look like. Raises `ApiError` for several forms or one that is wrong."""
+        given = {name: value for name in FORMS if (value := getattr(self, name)) is not None}
+        return one_form(**given) if given else None
 
     def sampling(self, samples: bool) -> dict[str, Any]:
         """Options of `generate`; `samples` is what the model's generation config says. Values that
@@ -196,10 +127,34 @@ class ChatRequest(GenerationRequest):
     messages: Annotated[list[Message], Field(fail_fast=True)] = Field(min_length=1)
     max_completion_tokens: Count | None = None
     prediction: Prediction | None = None
+    logprobs: bool | None = Field(None, strict=True)
+    top_logprobs: NumLogprobs | None = None
+
+    @field_validator("top_logprobs")
+    @classmethod
+    def _with_logprobs(cls, value: int | None, info: Any) -> int | None:
+        if value and not info.data.get("logprobs"):
+            raise ValueError("needs logprobs: true")
+        return value
+
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = Field(None, strict=True)
+    add_generation_prompt: bool | None = Field(None, strict=True)
+    continue_final_message: bool | None = Field(None, strict=True)
 
     @property
     def length(self) -> int | None:
         return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def logprob_options(self) -> dict[str, Any]:
+        return {"logprobs": True, "top_logprobs": self.top_logprobs} if self.logprobs else {}
+
+    @property
+    def calls_tools(self) -> bool:
+        """Whether the answer may hold calls."""
+        return bool(self.tools) and self.tool_choice != "none"
 
     def drop_prompt(self) -> None:
         self.messages.clear()
@@ -207,6 +162,17 @@ class ChatRequest(GenerationRequest):
 
 class CompletionRequest(GenerationRequest):
     prompt: str | Texts | TokenIds
+    logprobs: NumLogprobs | None = None
+
+    @field_validator("logprobs", mode="before")
+    @classmethod
+    def _no_logprobs(cls, value: Any) -> Any:
+        return None if value is False else value
+
+    @property
+    def logprob_options(self) -> dict[str, Any]:
+        asked = self.logprobs is not None
+        return {"logprobs": True, "top_logprobs": self.logprobs} if asked else {}
 
     def drop_prompt(self) -> None:
         self.prompt = ""
@@ -250,8 +216,8 @@ def parse(kind: type[Model], body: Any, options: ServeOptions = ServeOptions()) 
     if not isinstance(body, dict):
         raise ApiError(400, "the body is a JSON object")
     _check_counts(body, options)
-    for name, values in NEUTRAL.items():
-        value = body.get(name)
+    for name, values in kind.neutral.items():
+        value = None if name in kind.model_fields else body.get(name)
         if value is not None and not any(_equal(value, neutral) for neutral in values):
             raise ApiError(400, f"{name} is not supported", name, "unsupported_parameter")
     for name in kind.model_fields:
@@ -291,13 +257,23 @@ def _is_encodable(value: Any) -> bool:
 def _check_counts(body: dict[str, Any], options: ServeOptions) -> None:
     """Bounds that hold before anything is validated."""
     stop = body.get("stop")
-    for text in [stop] if isinstance(stop, str) else stop if isinstance(stop, list) else []:
+    stops = [stop] if isinstance(stop, str) else stop if isinstance(stop, list) else []
+    if len(stops) > options.max_stops:
+        cause = f"{len(stops)} stop texts are more than {options.max_stops}"
+        raise ApiError(400, cause, "stop", "invalid_value")
+    for text in stops:
         if isinstance(text, str) and len(text) > options.max_stop_length:
             cause = f"a stop text has {len(text)} characters, more than {options.max_stop_length}"
             raise ApiError(400, cause, "stop", "invalid_value")
     messages = body.get("messages")
     if isinstance(messages, list):
-        contents = [each.get("content") for each in messages if isinstance(each, dict)]
+        contents = []
+        for number, each in enumerate(messages):
+            content = each.get("content") if isinstance(each, dict) else ""
+            if content is None and not each.get("tool_calls"):
+                param = f"messages.{number}.content"
+                raise ApiError(400, f"{param}: a message has content", param, "invalid_value")
+            contents.append(content)
         num_parts = sum(len(content) if isinstance(content, list) else 1 for content in contents)
         count = max(len(messages), num_parts)
         if count > options.max_messages:

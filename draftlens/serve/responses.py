@@ -13,10 +13,16 @@ from fastapi import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from draftlens.serve.answering import Answer
+from draftlens.serve.answering import Answer, Row
 from draftlens.serve.errors import api_error
 from draftlens.serve.metrics import Metrics
 from draftlens.serve.protocol import GenerationRequest, usage
+from draftlens.serve.tools import Call, with_calls
+
+DONE = "data: [DONE]\n\n"
+"""The last line of a stream."""
+
+Logprobs = dict[str, Any] | None
 
 
 class ChatForm:
@@ -34,8 +40,12 @@ class ChatForm:
         """The event before the first text of a choice, if there is one."""
         return self._event(index, {"role": "assistant", "content": ""})
 
-    def gained(self, index: int, text: str) -> dict[str, Any]:
-        return self._event(index, {"content": text})
+    def gained(self, index: int, text: str, logprobs: Logprobs = None) -> dict[str, Any]:
+        return self._event(index, {"content": text}, logprobs=logprobs)
+
+    def called(self, index: int, number: int, call: Call) -> dict[str, Any]:
+        """The event of a call, the whole of it."""
+        return self._event(index, {"tool_calls": [{"index": number, **call.given}]})
 
     def ended(self, index: int, reason: str) -> dict[str, Any]:
         return self._event(index, {}, reason)
@@ -43,22 +53,26 @@ class ChatForm:
     def event(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {**self._head, "choices": choices}
 
-    def whole(self, texts: Sequence[str], reasons: Sequence[str | None]) -> dict[str, Any]:
+    def whole(self, rows: Sequence[Row]) -> dict[str, Any]:
         choices = [
             {
                 "index": index,
-                "message": {"role": "assistant", "content": text, "refusal": None},
-                "logprobs": None,
-                "finish_reason": reason,
+                "message": _message(row),
+                "logprobs": row.new_logprobs(),
+                "finish_reason": row.finish_reason,
             }
-            for index, (text, reason) in enumerate(zip(texts, reasons, strict=True))
+            for index, row in enumerate(rows)
         ]
         return {**self._head, "object": "chat.completion", "choices": choices}
 
     def _event(
-        self, index: int, delta: dict[str, Any], reason: str | None = None
+        self,
+        index: int,
+        delta: dict[str, Any],
+        reason: str | None = None,
+        logprobs: Logprobs = None,
     ) -> dict[str, Any]:
-        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
         return self.event([choice])
 
 
@@ -72,31 +86,42 @@ class CompletionForm(ChatForm):
     def first(self, index: int) -> None:
         return None
 
-    def gained(self, index: int, text: str) -> dict[str, Any]:
-        return self._choice(index, text, None)
+    def gained(self, index: int, text: str, logprobs: Logprobs = None) -> dict[str, Any]:
+        return self._choice(index, text, None, logprobs)
 
     def ended(self, index: int, reason: str) -> dict[str, Any]:
         return self._choice(index, "", reason)
 
-    def whole(self, texts: Sequence[str], reasons: Sequence[str | None]) -> dict[str, Any]:
-        pairs = enumerate(zip(texts, reasons, strict=True))
-        choices = [self._choice(index, *pair)["choices"][0] for index, pair in pairs]
-        return self.event(choices)
+    def whole(self, rows: Sequence[Row]) -> dict[str, Any]:
+        wholes = [
+            self._choice(index, row.text.text, row.finish_reason, row.new_logprobs())
+            for index, row in enumerate(rows)
+        ]
+        return self.event([whole["choices"][0] for whole in wholes])
 
-    def _choice(self, index: int, text: str, reason: str | None) -> dict[str, Any]:
+    def _choice(
+        self, index: int, text: str, reason: str | None, logprobs: Logprobs = None
+    ) -> dict[str, Any]:
         return self.event(
-            [{"index": index, "text": text, "logprobs": None, "finish_reason": reason}]
+            [{"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}]
         )
+
+
+def _message(row: Row) -> dict[str, Any]:
+    message = {"role": "assistant", "content": row.text.text, "refusal": None}
+    return with_calls(message, row.text.calls) if row.text.calls else message
 
 
 class Responder:
     """The answers of one request, whose choices follow each other."""
 
+    done = DONE
+
     def __init__(
         self,
         answers: list[Answer],
         body: GenerationRequest,
-        form: ChatForm,
+        form: Any,
         metrics: Metrics,
         request: Request,
     ) -> None:
@@ -134,10 +159,8 @@ class Responder:
         for answer in self._answers:
             while not answer.stream.done:
                 await answer.next_round()
-        rows = [row for answer in self._answers for row in answer.rows]
-        whole = self._form.whole(
-            [row.text.text for row in rows], [row.finish_reason for row in rows]
-        )
+        whole: dict[str, Any]
+        whole = self._form.whole([row for answer in self._answers for row in answer.rows])
         self._record()
         whole["usage"] = self._usage()
         if self._body.draftlens:
@@ -168,19 +191,22 @@ class Responder:
                     yield ": waiting\n\n"
                     continue
                 for event in task.result():
-                    yield _line(self._with_usage(event))
+                    yield line_of(self._with_usage(event))
                 if all(answer.stream.done for answer in self._answers):
                     break
                 task = asyncio.create_task(self._next_events())
             self._record()
             for event in self._last_events():
-                yield _line(event)
+                yield line_of(event)
         except Exception as error:
-            yield _line(api_error(error).body())
+            yield self._failed(error)
         finally:
             task.cancel()
             self.close()
-        yield "data: [DONE]\n\n"
+        yield self.done
+
+    def _failed(self, error: Exception) -> str:
+        return line_of(api_error(error).body())
 
     def _events_of(
         self, answer: Answer, row: int, index: int, pieces: list[tuple[str, bool]]
@@ -189,8 +215,9 @@ class Responder:
         if index not in self._begun:
             self._begun.add(index)
             events.append(self._form.first(index))
-        if pieces:
-            event = self._form.gained(index, "".join(text for text, _ in pieces))
+        logprobs = answer.rows[row].new_logprobs()
+        if pieces or (logprobs and any(logprobs.values())):
+            event = self._form.gained(index, "".join(text for text, _ in pieces), logprobs)
             if self._body.draftlens:
                 event["draftlens"] = {
                     "pieces": pieces,
@@ -199,6 +226,10 @@ class Responder:
                     "speedup_estimate": answer.speedup,
                 }
             events.append(event)
+        text = answer.rows[row].text
+        calls = text.take_calls()
+        for number, call in enumerate(calls, len(text.calls) - len(calls)):
+            events.append(self._form.called(index, number, call))
         reason = answer.rows[row].finish_reason
         if reason is not None:
             events.append(self._form.ended(index, reason))
@@ -236,12 +267,14 @@ class Responder:
             self._log |= {
                 "prompt_tokens": answer.num_prompt,
                 "completion_tokens": answer.num_completion,
+                "finish_reasons": [row.finish_reason for row in answer.rows],
                 **answer.details(),
             }
 
 
-def _line(event: dict[str, Any]) -> str:
-    return f"data: {json.dumps(event, ensure_ascii=False, separators=(',', ':'))}\n\n"
+def line_of(event: dict[str, Any]) -> str:
+    name = f"event: {event['type']}\n" if "type" in event else ""
+    return f"{name}data: {json.dumps(event, ensure_ascii=False, separators=(',', ':'))}\n\n"
 
 
 class _EventStream(StreamingResponse):

@@ -16,8 +16,6 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from draftlens.engine import Engine
-from draftlens.serve.app import create_app
 from draftlens.serve.options import ServeOptions
 
 SEND_SECONDS = 60.0
@@ -143,8 +141,3 @@ def bind(host: str, port: int, send_seconds: float = SEND_SECONDS) -> socket.soc
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * send_seconds))
     return bound
-
-
-def run(engine: Engine, options: ServeOptions, bound: socket.socket) -> None:
-    """Serve an engine; returns after SIGTERM or Ctrl-C."""
-    DrainingServer(create_app(engine, options), options).run(sockets=[bound])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -162,9 +161,3 @@ class Claim:
     def release(self) -> None:
         self._budget.give(self._client, self.count)
         self.count = 0
-
-
-def trim_memory() -> None:
-    """Hand unused memory of the C library back to the system, where it can (glibc)."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)

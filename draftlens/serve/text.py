@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from draftlens.core.text import TextDecoder
 
@@ -14,7 +15,10 @@ class RowText:
     Attributes:
         text: the text so far, as far as it was handed out.
         stopped: whether a stop text came.
+        calls: of tools, which this class does not look for.
     """
+
+    calls: Sequence[Any] = ()
 
     def __init__(self, decode_ids: Callable[[list[int]], str], stops: Sequence[str] = ()) -> None:
         self.text = ""
@@ -37,6 +41,9 @@ class RowText:
         if rest:
             self._held.append((rest, False))
         return self._hand_out(final=True)
+
+    def take_calls(self) -> Sequence[Any]:
+        return self.calls
 
     def _hand_out(self, final: bool) -> list[tuple[str, bool]]:
         if self.stopped:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import logging
+from collections.abc import Iterable
 
 from PIL import Image
 
@@ -15,8 +16,15 @@ from draftlens.serve.protocol import ChatRequest, parse
 _log = logging.getLogger("draftlens.serve")
 
 
-async def warm_up(answering: Answering, state: ServerState) -> None:
-    """Answer a prompt about a small picture, or without one; then the server is ready."""
+async def warm_up(answerings: Iterable[Answering], state: ServerState) -> None:
+    """Let each model answer a prompt; then the server is ready."""
+    for answering in answerings:
+        await _answer_one(answering)
+    state.warm = True
+
+
+async def _answer_one(answering: Answering) -> None:
+    """Answer a prompt about a small picture, or without one."""
     for content in _contents(answering):
         try:
             body = {"messages": [{"role": "user", "content": content}], "max_tokens": 16}
@@ -27,7 +35,6 @@ async def warm_up(answering: Answering, state: ServerState) -> None:
             break
         except Exception:
             _log.warning("a first request failed", exc_info=True)
-    state.warm = True
 
 
 def _contents(answering: Answering) -> list[list[dict[str, object]]]:

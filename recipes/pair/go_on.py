@@ -6,7 +6,6 @@ the optimizer, small enough to copy. ``--export`` writes the model as ``from_pre
 """
 
 import argparse
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from recipes.pair.kept import (
     Weights,
     continued,
     keep,
+    last_line,
     load_heads,
     load_weights,
     read_state,
@@ -99,7 +99,7 @@ class FurtherTraining:
                 continue
             slow_down(model, stage.slow_turn)
             load_model(nn.ModuleDict({"trained": job.module}), checkpoint / "model.safetensors")
-            figures = _last_line(self.runs / f"{phase}-probe.jsonl")
+            figures = last_line(self.runs / f"{phase}-probe.jsonl")
             state = State(stage.phase.name, job.phase.first + step, shape.layers, figures)
             found = model, state, _heads(job)
         if found is not None:
@@ -209,14 +209,6 @@ def main() -> None:
 def _heads(job: Job[Any]) -> Weights | None:
     """The heads that a job trains beside its model, if it does."""
     return job.module.heads() if isinstance(job.module, FilmModel) else None
-
-
-def _last_line(file: Path) -> dict[str, float]:
-    """The last line of a probe's file, flat."""
-    if not file.exists():
-        return {}
-    row: dict[str, float] = json.loads(file.read_text().splitlines()[-1])
-    return row
 
 
 def _parse_options() -> argparse.Namespace:

@@ -111,3 +111,11 @@ def _save(weights: Weights, file: Path) -> None:
 
 def _load(file: Path) -> Weights:
     return {name: value.float() for name, value in load_file(file).items()}
+
+
+def last_line(file: Path) -> dict[str, Any]:
+    """The last line of a probe's file, flat; empty where there is no file."""
+    if not file.exists():
+        return {}
+    row: dict[str, Any] = json.loads(file.read_text().splitlines()[-1])
+    return row

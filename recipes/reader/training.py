@@ -1,16 +1,14 @@
 """The training of the reader, stage by stage, on one machine after another."""
 
-import json
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from safetensors.torch import load_model
 from torch import nn
 
 from recipes.pair.grow import deepen
-from recipes.pair.kept import State, continued, keep, load_weights, read_state
+from recipes.pair.kept import State, continued, keep, last_line, load_weights, read_state
 from recipes.pair.loop import Job, newest_checkpoint, train
 from recipes.reader.data import Batch, batches
 from recipes.reader.evaluate import Probe
@@ -73,7 +71,7 @@ class ReaderTraining:
             if checkpoint is None:
                 continue
             load_model(nn.ModuleDict({"trained": trained}), checkpoint / "model.safetensors")
-            figures = _last_line(self.runs / f"{name}-probe.jsonl")
+            figures = last_line(self.runs / f"{name}-probe.jsonl")
             state = State(stage.phase.name, job.phase.first + step, stage.shape.layers, figures)
             return trained, state
         if self.state is None:
@@ -149,11 +147,3 @@ class ReaderTraining:
 
     def _random(self, shape: Shape) -> Trained:
         return Trained(build_model(shape, self.tokenizer, WEIGHT_SEED))
-
-
-def _last_line(file: Path) -> dict[str, Any]:
-    """The last line of a probe's file."""
-    if not file.exists():
-        return {}
-    row: dict[str, Any] = json.loads(file.read_text().splitlines()[-1])
-    return row

@@ -106,3 +106,19 @@ def command(
 
     yield call
     logging.set_verbosity(verbosity)
+
+
+@pytest.fixture
+def wrong_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The choices at the last node of a tree are wrong."""
+    from draftlens.decoding import plan as acceptance
+
+    right = acceptance.match
+
+    def wrong(tree: Any, ranking: Any) -> Any:
+        ranking = ranking.clone()
+        if ranking.shape[1] > 1:
+            ranking[:, -1] = ranking[:, -1].roll(1, -1)
+        return right(tree, ranking)
+
+    monkeypatch.setattr(acceptance, "match", wrong)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers.generation.streamers import BaseStreamer
+from streamers import Recorder
 
 import draftlens
 from draftlens import ConfigError, MediaError
@@ -41,6 +41,36 @@ def test_answers_are_those_of_generate(engine: draftlens.Engine) -> None:
         bonus = stats.emitted - stats.first - stats.accepted
         assert stats.passes - len(result.tokens) <= bonus <= stats.passes
         assert 0 < stats.ttft <= stats.e2e
+
+
+def test_log_probabilities(engine: draftlens.Engine) -> None:
+    """Of calls that share a batch, each gets those that it asks for, with the texts of tokens."""
+    calls = [
+        {**call, "logprobs": True, "top_logprobs": count} for count, call in enumerate(CALLS[:3])
+    ]
+    alone = [engine.generate(**call) for call in calls]
+
+    async def streamed() -> list[draftlens.TokenLogprob]:
+        return [entry async for chunk in engine.astream(**calls[0]) for entry in chunk.logprobs]
+
+    async def together() -> tuple[list[Any], ...]:
+        results = asyncio.gather(*(engine.agenerate(**call) for call in [*calls, CALLS[3]]))
+        return await results, await streamed()
+
+    (*results, silent), chunks = asyncio.run(together())
+    assert silent.logprobs == []
+    for count, (result, expected) in enumerate(zip(results, alone, strict=True)):
+        assert result.tokens == expected.tokens
+        rows = zip(result.logprobs, expected.logprobs, result.texts, strict=True)
+        for entries, others, text in rows:
+            special = engine.target.processor.tokenizer.all_special_ids
+            said = "".join(entry.text for entry in entries if entry.token not in special)
+            assert said == text
+            ours = [(e.token, e.text, len(e.top)) for e in entries]
+            assert ours == [(e.token, e.text, count) for e in others]
+            logprobs = [entry.logprob for entry in entries]
+            assert logprobs == pytest.approx([entry.logprob for entry in others], abs=1e-4)
+    assert [entry.text for entry in chunks] == [entry.text for entry in results[0].logprobs[0]]
 
 
 def test_chunks_add_up_and_the_loop_goes_on(engine: draftlens.Engine) -> None:
@@ -88,21 +118,6 @@ def test_a_cancelled_task_frees_its_row(engine: draftlens.Engine) -> None:
             await asyncio.sleep(0.01)
 
     asyncio.run(cancelled())
-
-
-class Recorder(BaseStreamer):
-    """Writes down what it is told."""
-
-    def __init__(self) -> None:
-        self.ids: list[int] = []
-        self.ends = 0
-
-    def put(self, value: torch.Tensor) -> None:
-        assert not self.ends
-        self.ids += value.flatten().tolist()
-
-    def end(self) -> None:
-        self.ends += 1
 
 
 def test_streamers_are_told_what_generate_tells_them(engine: draftlens.Engine) -> None:

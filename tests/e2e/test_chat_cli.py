@@ -31,6 +31,7 @@ def give(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
 
 
+@pytest.mark.usefixtures("steady_costs")  # what is remembered depends on the passes
 def test_each_line_is_a_turn(
     command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, engine: draftlens.Engine
 ) -> None:

@@ -194,31 +194,21 @@ def test_verify_prints_several_clips_as_one_json(run) -> None:
 
 
 def test_verify_asks_about_an_image_what_ask_does(run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from draftlens.cli import verify
+    from draftlens.cli import loading
 
     prompts = []
-    read = verify.read_media
+    read = loading.read_media
     monkeypatch.setattr(
-        verify, "read_media", lambda *args, **media: prompts.append(args[2]) or read(*args, **media)
+        loading,
+        "read_media",
+        lambda *args, **media: prompts.append(args[2]) or read(*args, **media),
     )
     for words in ([PICTURE, "--images"], [CLIP], [CLIP, "--prompt", "What?"]):
         run("verify", *words, "--max-new-tokens", "2", "--device", "cpu")
     assert prompts == ["Describe the image.", "Describe the video.", "What?"]
 
 
-def test_verify_exits_with_1_on_a_difference_and_shows_where(
-    run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from draftlens.decoding import plan as acceptance
-
-    def wrong(tree, ranking):
-        ranking = ranking.clone()
-        if ranking.shape[1] > 1:
-            ranking[:, -1] = ranking[:, -1].roll(1, -1)
-        return right(tree, ranking)
-
-    right = acceptance.match
-    monkeypatch.setattr(acceptance, "match", wrong)
+def test_verify_exits_with_1_on_a_difference_and_shows_where(run, wrong_choices: None) -> None:
     status, out, _ = run("verify", CLIP, "--device", "cpu")
     assert status == 1
     assert "identical: no; first difference at token" in " ".join(out.split())

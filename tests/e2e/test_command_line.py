@@ -62,7 +62,7 @@ def test_methods_lists_the_defaults(command: Callable[..., Any]) -> None:
     assert status == 0
     specvlm = next(row for row in json.loads(out)["methods"] if row["name"] == "specvlm")
     assert specvlm["options"]["prune_ratio"] == 0.9
-    assert specvlm["options"]["pruner"] == "specvlm"
+    assert specvlm["options"]["pruner"] == "attention-sampled"
     assert "prune_ratio=0.9" in command("methods")[1]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from language_models import language_model
 from PIL import Image
 from transformers import GenerationConfig
@@ -106,6 +107,38 @@ def test_a_batch_of_prompts(engine: draftlens.Engine) -> None:
     )
     clips = engine.generate(prompts[1:], video=[[RED, RED], None], max_new_tokens=NEW)
     assert clips.tokens[1] == result.tokens[2]
+
+
+@pytest.mark.parametrize("how", ["chat", "a draft in a thread or process", "another draft"])
+def test_log_probabilities(engine: draftlens.Engine, how: str) -> None:
+    """Of a second turn, which a prompt cache has read in part, and of drafts that run ahead."""
+    options: dict[str, Any] = {"max_new_tokens": NEW, "logprobs": True, "top_logprobs": 2}
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "What is there?"}]
+    if how == "chat":
+        chat = engine.chat()
+        messages.append({"role": "assistant", "content": chat.ask("What is there?").text})
+        messages.append({"role": "user", "content": "And next to it?"})
+        result = chat.ask("And next to it?", **options)
+        assert result.stats.cached_tokens > 0
+    else:
+        method = "parallelvlm" if how.startswith("a draft") else "specvlm"
+        result = engine.generate(messages=messages, method=method, **options)
+    given = engine.read(messages=messages)
+    output = engine.target.backbone.model.generate(
+        **given.target,
+        do_sample=False,
+        max_new_tokens=NEW,
+        output_logits=True,
+        return_dict_in_generate=True,
+    )
+    log_p = torch.cat(output.logits).log_softmax(-1)
+    assert result.tokens == [output.sequences[0, given.target["input_ids"].shape[1] :].tolist()]
+    (entries,) = result.logprobs
+    own = log_p.gather(1, torch.tensor(result.tokens[0])[:, None])[:, 0]
+    assert [entry.logprob for entry in entries] == pytest.approx(own.tolist(), abs=1e-4)
+    assert all(len(entry.top) == 2 and entry.top[0].token == entry.token for entry in entries)
+    ends = engine.target.processor.tokenizer.all_special_ids
+    assert "".join(e.text for e in entries if e.token not in ends) == result.text
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_failures_have_a_sentence_and_an_exit_status(
     assert code == 1
     assert f"failed: cannot read {secret}: it needs a password" in errors
     assert f"failed: cannot read {source}, page 9: the file has 3 pages" in errors
-    assert "1 pages parsed, 0 left out, 2 failed" in printed
+    assert "1 page parsed, 0 left out, 2 failed" in printed
     assert (out / "a.pdf.pages" / "page-0003.md").exists()
     assert parse(command, secret, "-o", out)[0] == 2
     assert parse(command, secret, "-o", out, "--password", "x")[0] == 0
@@ -162,7 +162,7 @@ def test_what_was_parsed_before_an_interruption_stays(
     monkeypatch.setattr(PageParser, "parse", parse_pages)
     code, printed, _ = parse(command, source, "-o", out, "--resume")
     assert code == 0
-    assert "1 pages parsed, 2 left out, 0 failed" in printed
+    assert "1 page parsed, 2 left out, 0 failed" in printed
 
 
 def test_without_a_target_the_text_of_a_document_is_printed(
@@ -196,7 +196,7 @@ def test_names_that_are_not_utf_8_are_parsed(
     out = tmp_path / "out"
     code, printed, err = parse(command, folder, "-o", out, "--method", "plain", "--pages", "1")
     assert code == 1, err
-    assert "1 pages parsed, 0 left out, 1 failed" in printed
+    assert "1 page parsed, 0 left out, 1 failed" in printed
     pages = [json.loads(path.read_bytes()) for path in out.rglob("*/*.json")]
     errors = {Path(page["file"]).name: page["error"] for page in pages}
     assert errors.keys() == {name, f"bad {name}"}
@@ -256,7 +256,7 @@ def test_a_name_of_another_document_is_refused_and_the_others_go_on(
     code, printed, errors = command("parse", "a.pdf", "b.pdf", *reading)
     assert code == 1
     assert "a.pdf belongs to" in errors
-    assert "1 pages parsed, 0 left out, 1 failed" in printed
+    assert "1 page parsed, 0 left out, 1 failed" in printed
     assert Path("../out/a.pdf.md").read_text() == "document-1\n"
     assert Path("../out/b.pdf.md").read_text() == "document-3\n"
     assert command("parse", "a.pdf", *reading)[0] == 2

@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 import draftlens
@@ -20,14 +18,6 @@ from recipes.reader.layout import make_crop, make_page
 from recipes.reader.page import Page, render
 from recipes.reader.recipe import EMBEDDED
 from recipes.reader.tokenizer import QUESTION
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

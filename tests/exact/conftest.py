@@ -6,8 +6,11 @@ import os
 
 from hypothesis import HealthCheck, Phase, settings
 
-EXAMPLES = 300
+EXAMPLES = 160
 """Examples of `make test`, all tests of `test_fuzz.py` together."""
+
+EXAMPLES_OF_FAULTS = 300
+"""Those of `make mutants`."""
 
 _SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
 
@@ -22,6 +25,7 @@ settings.register_profile(
 settings.register_profile(
     "first failure",  # the same, but the first case that fails is not made smaller
     settings.get_profile("fixed"),
+    max_examples=EXAMPLES_OF_FAULTS,
     phases=(Phase.generate,),
 )
 settings.register_profile(

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from families import FAMILIES, SPECIAL, Family, tokenizer
+from forming import FormText, StockForm, form_of_text
 from hypothesis import event
 from language_models import language_part
 from made_families import MADE
@@ -32,6 +33,7 @@ from draftlens.streaming import Stream
 
 BY_NAME = {family.name: family for family in (*FAMILIES, *ROTARY, *MADE)}
 FRAMES = 4
+EOS = tokenizer().eos_token_id
 
 
 @dataclass(frozen=True)
@@ -129,28 +131,34 @@ def answer(
     return Stream(*models, request, Clock(Stats())).run()
 
 
+@dataclass(frozen=True)
+class Batch:
+    """Conversations of one family after `count` questions each: the arguments of `inputs_of`."""
+
+    family: Family
+    talks: tuple[Conversation, ...]
+    replies: tuple[tuple[str, ...], ...]
+    count: int
+
+
 @functools.lru_cache(maxsize=128)
-def asked(
-    family: Family,
-    talks: tuple[Conversation, ...],
-    replies: tuple[tuple[str, ...], ...],
-    count: int,
-) -> dict[str, Any]:
+def inputs_of_batch(batch: Batch) -> dict[str, Any]:
     """`inputs_of`, once for all methods that are asked the same."""
-    return inputs_of(family, talks, replies, count)
+    return inputs_of(batch.family, batch.talks, batch.replies, batch.count)
 
 
 @functools.lru_cache(maxsize=128)
-def expected_of(
-    family: Family,
-    talks: tuple[Conversation, ...],
-    replies: tuple[tuple[str, ...], ...],
-    count: int,
-    new: int,
+def stock_of_batch(
+    batch: Batch, new: int, form: FormText | None = None
 ) -> tuple[list[list[int]], Sequence[torch.Tensor]]:
     """`scored_by_stock` of the same."""
-    given = asked(family, talks, replies, count)
-    return scored_by_stock(target(family), given, max_new_tokens=new)
+    given = inputs_of_batch(batch)
+    options: dict[str, Any] = {"max_new_tokens": new}
+    if form is not None:
+        grammar, length = form_of_text(form).grammar, given["input_ids"].shape[1]
+        options["logits_processor"] = [StockForm(grammar, length, [EOS])]
+        options["eos_token_id"] = EOS
+    return scored_by_stock(target(batch.family), given, **options)
 
 
 def scored_by_stock(
@@ -210,6 +218,7 @@ class TurnsCase:
         namespaces: of the turns, in turn.
         repeats: whether every turn is asked twice.
         edits: answers that are cut in half, one by one, before the last question is asked again.
+        forms: of the turns' answers, in turn.
     """
 
     family: str
@@ -221,6 +230,7 @@ class TurnsCase:
     namespaces: tuple[str | None, ...] = ("",)
     repeats: bool = False
     edits: tuple[int, ...] = ()
+    forms: tuple[FormText | None, ...] = (None,)
 
 
 def check_turns(case: TurnsCase) -> int:
@@ -238,9 +248,10 @@ def check_turns(case: TurnsCase) -> int:
             for said in replies:
                 number = case.edits[place - len(questions)] % len(said)
                 said[number] = said[number][: len(said[number]) // 2]
-        said_before = tuple(map(tuple, replies))
-        given = asked(family, case.talks, said_before, count)
+        batch = Batch(family, case.talks, tuple(map(tuple, replies)), count)
+        given = inputs_of_batch(batch)
         namespace = case.namespaces[count % len(case.namespaces)]
+        form = case.forms[count % len(case.forms)]
         if is_refused(case.family, lengths_of(given), new, drafts):
             with pytest.raises(InputError, match="rotary positions"):
                 answer(models, given, dict(case.method), namespace, max_new_tokens=new)
@@ -249,10 +260,13 @@ def check_turns(case: TurnsCase) -> int:
             for said, row in zip(replies, tokens, strict=True):
                 said.append(reply(row))
             continue
+        options: dict[str, Any] = {"max_new_tokens": new}
+        if form is not None:
+            options |= {"form": form_of_text(form), "tokenizer": tokenizer(), "eos_token_id": EOS}
+            event("a turn has a form")
         for _ in range(1 + case.repeats):
-            result = answer(models, given, dict(case.method), namespace, max_new_tokens=new)
-            stock = expected_of(family, case.talks, said_before, count, new)
-            row = first_difference(result.tokens, *stock)
+            result = answer(models, given, dict(case.method), namespace, **options)
+            row = first_difference(result.tokens, *stock_of_batch(batch, new, form))
             assert row is None, f"row {row} of turn {count} differs"
             assert result.lossless
             assert cache.nbytes <= case.max_bytes

@@ -22,6 +22,8 @@ import torch
 from compiling import attach_static
 from conversations import answer_of_stock
 from families import FAMILIES, PLANS, SPECIAL, VOCAB, inputs, tokenizer
+from forcing import check_row, stock_logits
+from forming import FormText, StockForm, form_of_text, processor_of
 from hypothesis import event
 from hypothesis import strategies as st
 from language_models import language_part
@@ -36,7 +38,8 @@ from transformers import StoppingCriteria, StopStringCriteria
 
 import draftlens
 from draftlens.core.errors import DraftlensError, InputError
-from draftlens.core.result import Result
+from draftlens.core.logprobs import record_logprobs
+from draftlens.core.result import Result, TokenLogprob
 from draftlens.core.sampling import row_seeds
 from draftlens.core.sequence import Batch, Sequence
 from draftlens.core.stats import Clock, Stats
@@ -62,6 +65,8 @@ ALL = tuple(family.name for family in FAMILIES)
 MADE_NAMES = tuple(family.name for family in MADE)
 STATIC = 7
 """Of so many scripts one lets the models run static passes (`compiling`)."""
+LOGGED = 3
+"""Of so many scripts one asks for log probabilities."""
 NEVER = VOCAB
 """An end-of-sequence id that no model says; with it stock `generate` pads rows that have ended."""
 
@@ -155,6 +160,7 @@ class Options:
         criterion: a name of `CRITERIA`.
         nones: options that are given as None.
         temperature, top_k, top_p: of sampling; greedy if there is no temperature.
+        form: what the answers look like; they end with the tokenizer's end of a sequence, too.
     """
 
     new: int
@@ -171,9 +177,11 @@ class Options:
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
+    form: FormText | None = None
 
-    def of_generate(self, prompts: Prompts) -> dict[str, Any]:
-        """Keyword arguments of `generate`, with criteria of their own."""
+    def of_generate(self, prompts: Prompts, form: str = "stock") -> dict[str, Any]:
+        """Keyword arguments of `generate`, with criteria of their own. The form is an `option` of
+        the library, its `processor`, or that of the tests for `stock`."""
         options: dict[str, Any] = dict.fromkeys(self.nones)
         if self.as_length:
             options["max_length"] = prompts.length + self.new
@@ -184,6 +192,13 @@ class Options:
                 options[name] = getattr(self, name)
         options["do_sample"] = self.temperature is not None
         ends = [NEVER if place == NO_PLACE else prompts.token(place) for place in self.eos]
+        if self.form is not None:
+            ends = [end for end in ends if end != NEVER] + [tokenizer().eos_token_id]
+        if self.form is not None and form == "option":
+            options |= {"form": form_of_text(self.form), "tokenizer": tokenizer()}
+        elif self.form is not None:
+            stock = StockForm(form_of_text(self.form).grammar, prompts.length, ends)
+            options["logits_processor"] = [stock if form == "stock" else processor_of(self.form)]
         if ends:
             options["eos_token_id"] = ends[0] if len(ends) == 1 else ends
         if self.suppressed:
@@ -246,7 +261,8 @@ class Case:
         entry: `generate`, `stream` or `custom_generate`.
         seeds: of the rows, if tokens are drawn.
         script: seed of who moves when, with a draft in a worker of its own. One in `STATIC` lets
-            forwards run as the static passes that are compiled elsewhere.
+            forwards run as the static passes that are compiled elsewhere, and one in `LOGGED` asks
+            for log probabilities.
         references: a name of `REFERENCES`, or None for none. Other methods than those that draft
             from texts get none.
         prefill: how the target reads the prompts, as pairs; None for the method's own way.
@@ -275,6 +291,12 @@ class Case:
             script=0,
             references=None,
         )
+
+    @property
+    def top_logprobs(self) -> int | None:
+        """How many of the likeliest tokens are asked for; None if no log probabilities are."""
+        asks = self.entry != "custom_generate" and self.script % LOGGED == 1
+        return self.script % 5 if asks else None
 
     @property
     def answering(self) -> Mapping[str, Any]:
@@ -318,7 +340,8 @@ class Case:
 
     def _run(self) -> Result:
         given = self.prompts.inputs
-        options = self.options.of_generate(self.prompts)
+        form = "processor" if self.entry == "custom_generate" else "option"
+        options = self.options.of_generate(self.prompts, form)
         draft_inputs = self.draft_inputs
         call: dict[str, Any] = {
             "method": self.method_options,
@@ -340,16 +363,21 @@ class Case:
             assert custom.last is not None
             self._check_tensor(ids, custom.last)
             return custom.last
+        if self.top_logprobs is not None:
+            options |= {"logprobs": True, "top_logprobs": self.top_logprobs}
         call = {**call, "draft": self.draft_model, "draft_inputs": draft_inputs, **options}
         if self.entry == "generate":
             return draftlens.generate(self.prompts.target, given, **call)
         stream = draftlens.stream(self.prompts.target, given, **call)
         watch_depth(stream.session)
         rows: list[list[int]] = [[] for _ in self.prompts.rows]
+        logprobs: list[list[TokenLogprob]] = [[] for _ in self.prompts.rows]
         for chunk in stream:
             rows[chunk.row] += chunk.tokens
+            logprobs[chunk.row] += chunk.logprobs
             check_caches(stream.session)
         assert rows == stream.result.tokens
+        assert stream.result.logprobs == ([] if self.top_logprobs is None else logprobs)
         return stream.result
 
     def _check_tensor(self, ids: torch.Tensor, result: Result) -> None:
@@ -591,6 +619,7 @@ def check_greedy(case: Case) -> None:
         return
     stock = expected_of(case)
     result = case.run()
+    check_logprobs(case, result)
     if is_near_tie(result.tokens, stock):
         event("near tie")
         return
@@ -607,6 +636,26 @@ def check_greedy(case: Case) -> None:
         event("draft tokens from texts are accepted")
     if certain and bool(stock.gaps[:, :length].min() > NEAR_TIE):
         check_passes(case, result)
+
+
+def check_logprobs(case: Case, result: Result) -> None:
+    """Log probabilities are those of stock `generate`, for any tokens that were said."""
+    if case.top_logprobs is None or not is_exact(case.prefill):
+        assert bool(result.logprobs) is (case.top_logprobs is not None)
+        return
+    check_entries(case.prompts, result.tokens, result.logprobs, case.top_logprobs)
+
+
+def check_entries(
+    prompts: Prompts,
+    tokens: list[list[int]],
+    logprobs: list[list[TokenLogprob]],
+    top: int,
+) -> None:
+    event("log probabilities")
+    logits = stock_logits(prompts.target, replace(prompts, side="left").inputs, tokens)
+    for entries, row, scores in zip(logprobs, tokens, logits, strict=True):
+        check_row(entries, row, scores, top)
 
 
 def must_refuse(case: Case) -> bool:
@@ -647,7 +696,9 @@ def check_counters(case: Case, result: Result) -> None:
     in_step = case.options.criterion is not None or case.options.stop is not None
     assert 0 <= without_bonus <= (stats.passes if in_step else num_rows)
     if num_rows == 1 and len(result.tokens[0]) == case.options.new and not in_step:
-        at_end = bool(case.options.eos)  # which may be the last token by chance
+        at_end = bool(
+            case.options.eos or case.options.form
+        )  # which may be the last token by chance
         assert without_bonus <= at_end  # no draft token was deeper than the answer is long
     plain_forwards = max(map(len, result.tokens)) - 1
     assert stats.target_forwards <= plain_forwards
@@ -757,6 +808,7 @@ def check_sampled(case: Case) -> None:
     if must_refuse(case):
         return
     result = case.run()
+    check_logprobs(case, result)
     method = resolve(case.answering)
     check_counters(case, result)
     check_approximations(case, result)
@@ -842,6 +894,18 @@ class Visit:
     seeds: tuple[int, ...]
     joins: int
     leaves: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def top_logprobs(self) -> int | None:
+        """How many of the likeliest tokens are asked for; None if no log probabilities are."""
+        return self.joins % 6 if self.joins % 2 else None
+
+    @property
+    def logprob_options(self) -> dict[str, Any]:
+        """Options of the library for log probabilities."""
+        if self.top_logprobs is None:
+            return {}
+        return {"logprobs": True, "top_logprobs": self.top_logprobs}
 
     def answer(self, prefill: Pairs | None) -> list[list[int]]:
         """The answer to the request alone."""
@@ -984,6 +1048,7 @@ def check_jobs(case: Visits) -> None:
         for number, visit in enumerate(case.visits)
     ]
     rows: list[list[list[int]]] = [[[] for _ in visit.prompts.rows] for visit in case.visits]
+    logprobs: list[list[list[TokenLogprob]]] = [[[] for _ in each] for each in rows]
     scheduler = Scheduler(models)
     try:
         with sized_parts(case.part):
@@ -995,15 +1060,21 @@ def check_jobs(case: Visits) -> None:
                 assert (update.error is not None) is refused[number], update.error
                 for chunk in update.chunks:
                     rows[number][chunk.row] += chunk.tokens
+                    logprobs[number][chunk.row] += chunk.logprobs
                 if update.done or refused[number]:
                     waiting.remove(number)
     finally:
         scheduler.close()
-    for visit, tokens, was_refused in zip(case.visits, rows, refused, strict=True):
+    answers = zip(case.visits, rows, logprobs, refused, strict=True)
+    for visit, tokens, entries, was_refused in answers:
         if was_refused:
             event("a job is refused")
+            continue
+        assert tokens == visit.answer(None) or visit.is_near_tie(tokens, None)
+        if visit.top_logprobs is not None:
+            check_entries(visit.prompts, tokens, entries, visit.top_logprobs)
         else:
-            assert tokens == visit.answer(None) or visit.is_near_tie(tokens, None)
+            assert not any(entries)
 
 
 def request_of(case: Visits, visit: Visit, method: Any) -> Request:
@@ -1012,7 +1083,10 @@ def request_of(case: Visits, visit: Visit, method: Any) -> Request:
         visit.prompts.inputs,
         method=method,
         seed=[row_seeds(seed, 1)[0] for seed in visit.seeds],
-        options=visit.options.of_generate(visit.prompts),
+        options={
+            **visit.options.of_generate(visit.prompts, "option"),
+            **visit.logprob_options,
+        },
         extras={NAMESPACE: "" if case.caches else None},
     )
 
@@ -1036,6 +1110,10 @@ def check_visit(
     assert tokens == whole
     for sequence, row in zip(rows, whole, strict=True):
         assert len(sequence.tokens) <= len(row)
+    if visit.top_logprobs is not None and is_exact(prefill):
+        said = [sequence.tokens for sequence in rows]
+        records = [s.logprobs.tokens for s in rows if s.logprobs is not None]
+        check_entries(visit.prompts, said, records, visit.top_logprobs)
 
 
 def session_of(plan: Plan, models: Models) -> Session:
@@ -1065,7 +1143,8 @@ def act(
         if session.running:
             event("a request joins running rows")
         given = visit.prompts.inputs
-        prepared = session.target.prepare(given, **visit.options.of_generate(visit.prompts))
+        options = visit.options.of_generate(visit.prompts, "processor")
+        prepared = session.target.prepare(given, **options)
         seeds = [row_seeds(seed, 1)[0] for seed in visit.seeds]
         extras: dict[str, Any] = {}
         if case.references is not None and takes_references(thawed(case.method)):
@@ -1078,7 +1157,10 @@ def act(
         extras["views"] = draft_inputs.pop("views", None)
         extras = read_extras(plan, extras, ExtraSource(len(seeds), tokenizer()))
         extras[NAMESPACE] = "" if case.caches else None
-        sequences.append(session.add(prepared, seeds, draft_inputs, extras))
+        rows = session.add(prepared, seeds, draft_inputs, extras)
+        if visit.logprob_options:
+            record_logprobs(rows, visit.logprob_options)
+        sequences.append(rows)
 
 
 # --- strategies
@@ -1096,6 +1178,8 @@ NULLABLE = (
 )
 PRUNER_OPTIONS: Mapping[str, st.SearchStrategy[Any]] = {
     "specvlm": st.tuples(st.just("attention_mass"), st.sampled_from((0.0, 0.2, 0.4, 1.0))),
+    "attention-sampled": st.tuples(st.just("share"), st.sampled_from((0.0, 0.5, 1.0))),
+    "uv-sampled": st.tuples(st.just("share"), st.sampled_from((0.0, 0.5, 1.0))),
     "random": st.tuples(st.just("seed"), st.integers(0, 9)),
     "window": st.tuples(st.just("window"), st.sampled_from(("front", "middle", "end"))),
     "dycoke": st.tuples(st.just("group"), st.integers(1, 5)),
@@ -1244,6 +1328,7 @@ def blocks(draw: st.DrawFn) -> Pairs:
         ("passing", draw(st.sampled_from((0, 1, 3, "n/4", "n/1")))),
         ("blocks", draw(st.integers(1, 7))),
         ("query_tokens", draw(st.sampled_from((None, 1, 3)))),
+        ("select", draw(st.sampled_from(("query", "sampled")))),
         ("zigzag", draw(st.booleans())),
     )
 

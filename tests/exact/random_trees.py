@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from draftlens.core.tree import EAGLE_PATHS, EMPTY, Topology, chain, from_paths
+from draftlens.core.tree import EAGLE_PATHS, EMPTY, ROOT, Topology, chain, from_paths
 from draftlens.drafting.adaptive.controller import RoundState, TreeController
 
 TREES = (
@@ -20,6 +20,14 @@ TREES = (
     from_paths([[0], [1], [0, 0], [1, 0], [0, 0, 0], [0, 0, 1]]),
     from_paths(EAGLE_PATHS),
 )
+
+
+def random_tree(rng: random.Random, least: int = 0, most: int = 20) -> Topology:
+    """A tree of this many nodes, in the order of their levels."""
+    parents: list[int] = []
+    for node in range(rng.randint(least, most)):
+        parents.append(rng.randint(parents[-1] if parents else ROOT, node - 1))
+    return Topology(tuple(parents))
 
 
 def choose_at_random(monkeypatch: pytest.MonkeyPatch, rng: random.Random) -> None:

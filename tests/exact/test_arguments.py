@@ -68,6 +68,7 @@ WRONG: Mapping[str, tuple[Any, ...]] = {
     "exponential_decay_length_penalty": (5, "ab", (2,), ("a", 1.0), (1.5, 1.0), (2, 1, 0)),
     "remove_invalid_values": NO_SWITCH,
     "renormalize_logits": NO_SWITCH,
+    "form": (5, "x", [], b"{}", object()),
     "prefix_allowed_tokens_fn": (5, "x", [], object()),
     "logits_processor": (5, "x", [5], print, object()),
     "stopping_criteria": (5, "x", [5], print, object()),
@@ -82,6 +83,8 @@ WRONG: Mapping[str, tuple[Any, ...]] = {
     "num_return_sequences": (0, -1, 2, HUGE, *NO_WHOLE),
     "use_cache": NO_SWITCH,
     "allow_long_prompt": NO_SWITCH,
+    "logprobs": ("yes", "scores", "", 2, -1, 0.5, nan, [], {}, object()),
+    "top_logprobs": (-1, 21, *NO_WHOLE),
     "generation_config": (5, "x", {}, {"max_new_tokens": 3}, [], object()),
     "output_scores": (True, 1),
     "output_logits": (True, 1),
@@ -694,17 +697,18 @@ def test_a_folder_of_folders(tmp_path: Path) -> None:
     refused(lambda: draftlens.load("embedded", draft=str(tmp_path)), "draft", "no config.json")
 
 
+@pytest.mark.parametrize("option", ["quantization", "draft_quantization"])
 @pytest.mark.parametrize(
     ("word", "package"),
     [("4bit", "bitsandbytes"), ("8bit", "bitsandbytes"), ("int8", "torchao"), ("int4", "torchao")],
 )
 def test_quantization_names_what_to_install(
-    word: str, package: str, monkeypatch: pytest.MonkeyPatch
+    word: str, package: str, option: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, package, None)
 
     def load() -> None:
-        draftlens.load("embedded", quantization=word, compile=False)
+        draftlens.load("embedded", compile=False, **{option: word})
 
     refused(load, word, f"pip install {package}")
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from families import FAMILIES, Family, inputs, tokenizer
 from stock import LONG, METHODS, NEW, Divisible, NoEcho, draft, reference, staggered, stock, target
-from transformers.generation.streamers import BaseStreamer
+from streamers import Recorder
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 import draftlens
@@ -85,24 +85,6 @@ def test_criteria_without_an_eos(family: Family, method: str) -> None:
     criteria = [Divisible(given["input_ids"].shape[1])]
     result = compare(family, given, method, stopping_criteria=criteria, max_new_tokens=LONG)
     assert len(set(map(len, result.tokens))) == 1
-
-
-class Recorder(BaseStreamer):
-    """Writes down what it is told."""
-
-    def __init__(self) -> None:
-        self.ids: list[int] = []
-        self.puts = self.ends = 0
-
-    def put(self, value: torch.Tensor) -> None:
-        """Prompt first, then tokens."""
-        assert not self.ends
-        self.puts += 1
-        self.ids += value.flatten().tolist()
-
-    def end(self) -> None:
-        """Nothing comes after."""
-        self.ends += 1
 
 
 @pytest.mark.pairwise("callers")

@@ -93,12 +93,20 @@ def read(backbone: Backbone, family: int, prefill: Any) -> tuple[PrefillOutput, 
     ("family", "prefill"),
     [
         (3, GATHERED),
+        (3, {**GATHERED, "select": "query"}),
         (5, {**SHARDED, "zigzag": False}),
         (4, {**SHARDED, "query_tokens": 2, "anchor": 1, "blocks": 3}),
         (5, RING_SHARDED),
         (3, RING),
     ],
-    ids=["spava", "no zigzag, sharded", "a text, sharded", "ring deepstack, sharded", "ring"],
+    ids=[
+        "spava",
+        "by query",
+        "no zigzag, sharded",
+        "a text, sharded",
+        "ring deepstack, sharded",
+        "ring",
+    ],
 )
 def test_everything_that_a_prefill_leaves(pool: Pool, family: int, prefill: Any, size: int) -> None:
     """Logits, keys, values and readings are those of one process, whatever their number and

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from families import FAMILIES, Family, inputs
+from sessions import session_of
 from stock import LONG, METHODS, NEW, draft, noisy, reference, staggered, stock, target
 from torch import Tensor
 
@@ -57,13 +58,6 @@ SAMPLED: Mapping[str, Any] = {
 SEEDS = (11, 12, 13)
 
 
-def session_of(family: Family, name: str) -> Session:
-    """A session without requests."""
-    models = Models(Backbone.of(target(family)), Backbone.of(draft(family)))
-    plan = from_dict(ENDING[name]).plan(models)
-    return Session(models.target, plan, Clock(Stats()))
-
-
 def add(session: Session, family: Family, row: int, options: Mapping[str, Any]) -> Row:
     """Let one row of the family's richest input join."""
     given = inputs(family, family.richest, (row,))
@@ -73,7 +67,7 @@ def add(session: Session, family: Family, row: int, options: Mapping[str, Any]) 
 
 def alone(family: Family, row: int, name: str, options: Mapping[str, Any]) -> list[int]:
     """The tokens of a row in a session of its own."""
-    session = session_of(family, name)
+    session = session_of(family, ENDING[name])
     sequence = add(session, family, row, options)
     for _ in decode(session):
         pass
@@ -107,7 +101,7 @@ def finish(session: Session) -> None:
 @pytest.mark.parametrize("options", [GREEDY, SAMPLED], ids=["greedy", "coupled"])
 def test_rows_that_join(family: Family, name: str, options: Mapping[str, Any]) -> None:
     """Each at another moment, after rows that have run for some rounds."""
-    session = session_of(family, name)
+    session = session_of(family, ENDING[name])
     rows = [add(session, family, 1, options)]
     rounds(session, 2)
     rows.append(add(session, family, 0, options))
@@ -128,7 +122,7 @@ def test_rows_that_join(family: Family, name: str, options: Mapping[str, Any]) -
 def test_rows_that_leave(family: Family, name: str) -> None:
     """The first, a middle and the last row, after different numbers of rounds; others go on, and a
     row takes a place that became free."""
-    session = session_of(family, name)
+    session = session_of(family, ENDING[name])
     rows = [add(session, family, row, GREEDY) for row in (0, 1, 2)]
     rounds(session, 2)
     session.remove(rows[0])
@@ -171,7 +165,7 @@ def stock_of_sixteen(family: Family) -> list[list[int]]:
 @pytest.mark.parametrize("family", FAMILIES[::3], ids=str)
 def test_sixteen_rows_that_end_one_after_the_other(family: Family, name: str) -> None:
     """By their lengths or by an end-of-sequence token; the batch shrinks from round to round."""
-    session = session_of(family, name)
+    session = session_of(family, ENDING[name])
     rows = []
     for given, options in sixteen(family):
         prepared = session.target.prepare(given, do_sample=False, **options)
@@ -204,7 +198,7 @@ def test_rejection_sampling_in_a_batch_that_shrinks(family: Family, method: str)
 
 @every_family
 def test_a_row_that_leaves_before_its_draft_has_read_it(family: Family) -> None:
-    session = session_of(family, "chain")
+    session = session_of(family, ENDING["chain"])
     rows = [add(session, family, row, GREEDY) for row in (0, 1)]
     session.start()
     session.remove(rows[0])
@@ -217,7 +211,7 @@ def test_a_row_that_leaves_before_its_draft_has_read_it(family: Family) -> None:
 def test_a_row_that_ends_before_its_draft_has_read_it(name: str) -> None:
     """Prompts are read twice before a round, as by a scheduler with many requests."""
     family = FAMILIES[0]
-    session = session_of(family, name)
+    session = session_of(family, ENDING[name])
     rows = []
     for row, new in ((0, 1), (1, 9), (2, 1), (0, 5)):
         rows.append(add(session, family, row, {**GREEDY, "max_new_tokens": new}))
@@ -231,7 +225,7 @@ def test_a_row_that_ends_before_its_draft_has_read_it(name: str) -> None:
 def test_a_consumer_that_removes_every_row_that_has_ended() -> None:
     """One after the other, although the next round would drop them."""
     family = FAMILIES[0]
-    session = session_of(family, "chain")
+    session = session_of(family, ENDING["chain"])
     rows = [add(session, family, row, {**GREEDY, "max_new_tokens": 9}) for row in (0, 1, 2)]
     late = add(session, family, 2, GREEDY)
     for _ in decode(session):
@@ -246,7 +240,7 @@ def test_a_consumer_that_removes_every_row_that_has_ended() -> None:
 
 @every_family
 def test_a_batch_that_becomes_empty_and_fills_again(family: Family) -> None:
-    session = session_of(family, "tree")
+    session = session_of(family, ENDING["tree"])
     first = add(session, family, 2, GREEDY)
     rounds(session, 2)
     session.remove(first)
@@ -260,7 +254,7 @@ def test_a_batch_that_becomes_empty_and_fills_again(family: Family) -> None:
 @pytest.mark.parametrize("name", ["chain", "tree"])
 def test_chunks_are_numbered_by_arrival(family: Family, name: str) -> None:
     """Whatever slots the rows have."""
-    session = session_of(family, name)
+    session = session_of(family, ENDING[name])
     rows = [add(session, family, row, GREEDY) for row in (0, 1)]
     heard: dict[int, list[int]] = {0: [], 1: [], 2: []}
     for number, chunk in enumerate(decode(session)):
@@ -451,7 +445,7 @@ def test_a_long_row_joins_a_short_one(amount: float) -> None:
 def test_rows_are_removed_once() -> None:
     """Also one that waits, which is then never read."""
     family = FAMILIES[0]
-    session = session_of(family, "chain")
+    session = session_of(family, ENDING["chain"])
     row, waiting = add(session, family, 0, GREEDY), add(session, family, 1, GREEDY)
     session.remove(waiting)
     with pytest.raises(InputError, match="only a sequence of the session"):
@@ -471,7 +465,7 @@ def test_seeds_of_any_size() -> None:
     given = inputs(family, "text", (0,))
     answers = []
     for seed in (5, 5 + 2**63, 5 + 2**70, 5 - 2**63):
-        session = session_of(family, "chain")
+        session = session_of(family, ENDING["chain"])
         prepared = session.target.prepare(given, **SAMPLED)
         [row] = session.add(prepared, [seed], given)
         finish(session)

@@ -50,10 +50,21 @@ def test_the_reference_depends_on_the_pictures(family: Family, kind: str) -> Non
 @every_kind
 def test_plain_decoding(family: Family, kind: str) -> None:
     """The loop with an empty tree is stock decoding."""
-    result = draftlens.generate(target(family), inputs(family, kind), max_new_tokens=NEW)
+    result = draftlens.generate(
+        target(family), inputs(family, kind), method=draftlens.PlainDecoding(), max_new_tokens=NEW
+    )
     assert result.tokens == reference(family, kind)
     assert result.stats.mean_acceptance_length == 1
     assert not any(map(any, result.from_draft))
+
+
+@pytest.mark.pairwise("kinds")
+@every_kind
+def test_the_default_without_a_draft(family: Family, kind: str) -> None:
+    """It copies from the context where that pays by the clock, so only the tokens are certain."""
+    result = draftlens.generate(target(family), inputs(family, kind), max_new_tokens=NEW)
+    assert result.tokens == reference(family, kind)
+    assert result.lossless
 
 
 @pytest.mark.pairwise("kinds")

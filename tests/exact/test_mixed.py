@@ -155,10 +155,12 @@ def _looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LookAllowance, "is_left", True)
 
 
-@pytest.mark.usefixtures("_looks")
-def test_the_draft_goes_on_with_what_it_has_missed(choices: list[bool]) -> None:
+def test_the_draft_goes_on_with_what_it_has_missed(
+    choices: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After each round the texts have the whole answer, and the draft's cache with its pending
     tokens has it, too."""
+    monkeypatch.setattr(LookAllowance, "is_left", True)  # in place of that of `choices`
     family = BY_NAME["qwen2_5_vl"]
     expected = reference(family, family.richest, LONG)
     stream = draftlens.stream(

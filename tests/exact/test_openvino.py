@@ -18,6 +18,7 @@ import torch
 from batches import batch_of, sequences
 from document_models import READERS, Reader
 from families import FAMILIES, Family, inputs
+from pass_engines import check_process_drafts_by, copied
 from stock import METHODS, NEW, draft, noisy, reference, stock, target
 from stock_families import STOCK_FAMILIES, WINDOW, WINDOWED, model_of, prompts
 from test_windows import MIXED
@@ -25,7 +26,6 @@ from test_windows import MIXED
 import draftlens
 from draftlens.core import tree as trees
 from draftlens.core.errors import ConfigError
-from draftlens.methods.parallelvlm.draft_process import DraftProcess
 from draftlens.methods.parallelvlm.draft_side import Worker
 from draftlens.methods.parallelvlm.messages import Arrive, DraftTokens, Open
 from draftlens.models.adapter import Backbone
@@ -66,7 +66,7 @@ signal.raise_signal(signal.SIGINT)
 def test_every_family_answers_by_openvino(family: Family) -> None:
     """A ragged batch of the richest inputs; a chain and a tree. The shared models may have hooks of
     other tests, which no engine would call."""
-    model = _copy(target(family))
+    model = copied(target(family))
     for method in ("chain5", "eagle"):
         result = draftlens.generate(
             model,
@@ -90,7 +90,7 @@ def test_other_layers_answer_by_openvino(label: str, monkeypatch: pytest.MonkeyP
     small = Backbone.of(noisy(model))
     given = prompts(family, (19, 5), bool(family.tokens))
     expected = stock(model, given, max_new_tokens=NEW)
-    backbone = Backbone.of(_copy(model))
+    backbone = Backbone.of(copied(model))
     attach([backbone], "openvino")
     assert isinstance(backbone.passes, OpenVinoPasses)
     monkeypatch.setattr(Backbone, "_hidden", _no_modules(backbone))
@@ -140,7 +140,7 @@ def test_masks_of_the_wrong_layers_never_run(
     """The tokens of the check cross a window of two, however long the window of the model is."""
     monkeypatch.setattr(split_pass, "FULL", split_pass.SLIDING)
     monkeypatch.setattr(split_pass, "SLIDING", "full_attention")
-    backbone = Backbone.of(_copy(target(MIXED)))
+    backbone = Backbone.of(copied(target(MIXED)))
     attach([backbone], "openvino")
     assert backbone.passes is EAGER
     assert "its logits differ from those of the model" in caplog.text
@@ -149,7 +149,7 @@ def test_masks_of_the_wrong_layers_never_run(
 @pytest.mark.parametrize("label", ["MuseGlimmer", "Cohere2Text"])
 def test_what_is_computed_around_the_graph(label: str) -> None:
     """An answer with placeholders of media, which Muse reads as other ids; a scale of logits."""
-    model = _copy(model_of(BY_LABEL[label]))
+    model = copied(model_of(BY_LABEL[label]))
     ids = torch.tensor([[7, 9, 201, 202, 11]])
     logits = []
     for compile in (False, "openvino"):
@@ -169,7 +169,7 @@ def test_what_is_computed_around_the_graph(label: str) -> None:
 @pytest.mark.parametrize("method", ["chain5", "eagle"])
 def test_a_draft_with_8_bit_weights_changes_no_token(family: Family, method: str) -> None:
     """A ragged batch; the draft's passes are those of OpenVINO with 8-bit weights."""
-    models = [Backbone.of(_copy(target(family))), Backbone.of(_copy(draft(family)))]
+    models = [Backbone.of(copied(target(family))), Backbone.of(copied(draft(family)))]
     attach(models, "openvino", "int8")
     assert [model.passes.label for model in models] == ["openvino", "openvino int8"]
     request = Request(
@@ -184,31 +184,13 @@ def test_a_draft_with_8_bit_weights_changes_no_token(family: Family, method: str
 def test_a_process_drafts_by_the_same_engine(
     quantization: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The messages of the target name it, and the tokens stay those of stock `generate`."""
-    monkeypatch.setattr("draftlens.methods.parallelvlm.drafters.usable_cores", lambda: 2)
-    opened: list[Open] = []
-    send = DraftProcess.send
-
-    def spy(process: DraftProcess, message: Any) -> None:
-        opened.extend([message] if isinstance(message, Open) else [])
-        send(process, message)
-
-    monkeypatch.setattr(DraftProcess, "send", spy)
-    family = FAMILIES[0]
-    model, small = Backbone.of(_copy(target(family))), Backbone.of(_copy(draft(family)))
-    attach([model, small], "openvino", quantization)
-    method = {"method": "speculative", "schedule": "parallel", "num_speculative_tokens": 3}
-    given = inputs(family, family.richest)
-    request = Request(given, method=method, options={"max_new_tokens": NEW})
-    result = Stream(model, small, request).run()
-    assert result.tokens == reference(family, family.richest)
-    assert result.stats.worker_lost is None
-    assert [message.engine for message in opened] == [OpenVinoEngine(quantization or "")]
+    engine = OpenVinoEngine(quantization or "")
+    check_process_drafts_by("openvino", quantization, engine, monkeypatch)
 
 
 def test_a_worker_drafts_by_the_engine_that_is_named() -> None:
     family = FAMILIES[0]
-    small = Backbone.of(_copy(draft(family)))
+    small = Backbone.of(copied(draft(family)))
     given: Any = inputs(family, family.richest, (0,))
     tokens = []
     for engine in (BY_MODULES, OpenVinoEngine(), OpenVinoEngine("int8"), BY_MODULES):
@@ -228,7 +210,7 @@ def test_a_worker_drafts_by_the_engine_that_is_named() -> None:
 
 def test_8_bit_weights_are_those_of_the_products() -> None:
     """Each matrix of a product is int8 with a scale for each output; other weights are float32."""
-    backbone = Backbone.of(_copy(target(FAMILIES[0])))
+    backbone = Backbone.of(copied(target(FAMILIES[0])))
     graph = openvino.traced_graph(backbone, ())
     openvino.round_products(graph, 8)
     constants = [node for node in graph.get_ops() if node.get_type_name() == "Constant"]
@@ -246,11 +228,11 @@ def private_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_second_start_reads_the_graph(private_cache: Path) -> None:
     """It holds no weights, and fits other weights of the same structure."""
-    first = _copy(target(FAMILIES[0]))
+    first = copied(target(FAMILIES[0]))
     assert not _passes(first).is_stored
     (graph,) = private_cache.glob("*/*.bin")
     assert graph.stat().st_size < 1000
-    other = _copy(first)
+    other = copied(first)
     with torch.no_grad():
         for parameter in other.parameters():
             parameter.mul_(0.9)
@@ -259,26 +241,26 @@ def test_a_second_start_reads_the_graph(private_cache: Path) -> None:
 
 def test_files_that_others_may_write_or_that_are_damaged_are_not_read(private_cache: Path) -> None:
     """The model is traced again, and the file is replaced."""
-    model = _copy(target(FAMILIES[0]))
+    model = copied(target(FAMILIES[0]))
     _passes(model)
     (path,) = private_cache.glob("*/*.xml")
     path.chmod(0o666)
-    assert not _passes(_copy(model)).is_stored
+    assert not _passes(copied(model)).is_stored
     assert path.stat().st_mode & 0o777 == 0o600
     path.write_text("<net")
-    assert not _passes(_copy(model)).is_stored
-    assert _passes(_copy(model)).is_stored
+    assert not _passes(copied(model)).is_stored
+    assert _passes(copied(model)).is_stored
 
 
 def test_a_stored_graph_that_differs_is_traced_again(private_cache: Path) -> None:
     """Logits of a graph on disk are compared with those of the modules at each start."""
-    model = _copy(target(FAMILIES[0]))
+    model = copied(target(FAMILIES[0]))
     _passes(model)
     (path,) = private_cache.glob("*/*.xml")
     text = path.read_text()
     path.write_text(text.replace('type="Cos"', 'type="Sin"'))
     os.chmod(path, 0o600)
-    assert not _passes(_copy(model)).is_stored
+    assert not _passes(copied(model)).is_stored
     assert 'type="Cos"' in path.read_text()
 
 
@@ -288,7 +270,7 @@ def _passes(model: Any) -> OpenVinoPasses:
 
 def test_a_pass_writes_the_slots_that_the_modules_write() -> None:
     """Rows of 3 and 2 tokens and a tree mask: equal logits, keys and values."""
-    model = _copy(target(FAMILIES[0]))
+    model = copied(target(FAMILIES[0]))
     expected = _forward(Backbone.of(model))
     backbone = Backbone.of(model)
     attach([backbone], "openvino")
@@ -321,7 +303,7 @@ def test_prompts_are_read_as_by_the_modules(
     monkeypatch.setattr(split_pass, "PART", size)
     monkeypatch.setattr(split_pass, "LEAST_PART", 1)
     monkeypatch.setattr(split_pass, "FEW_SLOTS", WINDOW)
-    backbone = Backbone.of(_copy(target(family)))
+    backbone = Backbone.of(copied(target(family)))
     prompt = backbone.encode(backbone.prepare(inputs(family, family.richest), max_new_tokens=1))
     assert len(set(prompt.lengths)) > 1
     turn = backbone.text_prompt(torch.arange(1, 22).reshape(3, 7))
@@ -366,7 +348,7 @@ def test_what_reads_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _parts_read(family: Family, method: Any) -> list[bool]:
     """Of each prompt that the passes were given, whether they read it; the answer is stock's."""
-    backbone = Backbone.of(_copy(target(family)))
+    backbone = Backbone.of(copied(target(family)))
     attach([backbone], "openvino")
     read, found = backbone.passes.read, []
 
@@ -387,7 +369,7 @@ def _parts_read(family: Family, method: Any) -> list[bool]:
 def test_changed_weights_are_noticed() -> None:
     """The engine has a copy of the weights; an answer after a change is that of the new ones."""
     family = FAMILIES[0]
-    model = _copy(target(family))
+    model = copied(target(family))
     arguments: dict[str, Any] = {"method": "plain", "max_new_tokens": NEW}
     draftlens.generate(model, inputs(family, "text"), compile="openvino", **arguments)
     with torch.no_grad():
@@ -400,7 +382,7 @@ def test_changed_weights_are_noticed() -> None:
 
 def test_what_differs_from_the_modules_never_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a change of the weights the engine fails its check: the modules answer."""
-    model = _copy(target(FAMILIES[0]))
+    model = copied(target(FAMILIES[0]))
     backbone = Backbone.of(model)
     attach([backbone], "openvino")
     with torch.no_grad():
@@ -414,7 +396,7 @@ def test_what_differs_from_the_modules_never_runs(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(openvino.SplitPass, "forward", wrong)
     monkeypatch.setattr(openvino.GraphFile, "of", lambda *_: None)
     backbone.passes.begin()
-    expected = _forward(Backbone.of(_copy(model)))
+    expected = _forward(Backbone.of(copied(model)))
     for _ in range(2):
         for ours, theirs in zip(_forward(backbone), expected, strict=True):
             assert torch.equal(ours, theirs)
@@ -422,7 +404,7 @@ def test_what_differs_from_the_modules_never_runs(monkeypatch: pytest.MonkeyPatc
 
 def test_a_model_is_not_kept_alive() -> None:
     """Its passes end with it."""
-    model = _copy(target(FAMILIES[0]))
+    model = copied(target(FAMILIES[0]))
     attach([Backbone.of(model)], "openvino")
     alive = weakref.ref(model)
     del model
@@ -442,7 +424,7 @@ def test_what_openvino_does_not_run_stays_with_the_modules(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A bfloat16 model: one warning that says why."""
-    model = _copy(target(FAMILIES[0])).to(torch.bfloat16)
+    model = copied(target(FAMILIES[0])).to(torch.bfloat16)
     backbone = Backbone.of(model)
     with caplog.at_level(logging.WARNING, "draftlens"):
         attach([backbone], "openvino")
@@ -454,13 +436,6 @@ def test_an_unknown_engine_is_refused() -> None:
     """The sentence names the values."""
     with pytest.raises(ConfigError, match="openvino"):
         attach([Backbone.of(target(FAMILIES[0]))], "tensorrt")  # type: ignore[arg-type]
-
-
-def _copy(model: Any) -> Any:
-    copied = type(model)(model.config)
-    copied.load_state_dict(model.state_dict())
-    copied.generation_config = model.generation_config
-    return copied.eval()
 
 
 def test_loops_over_experts_are_not_traced(caplog: pytest.LogCaptureFixture) -> None:
@@ -482,7 +457,7 @@ def test_texts_and_pictures_share_a_function() -> None:
     """Positions of texts are those of M-RoPE with the same number on all axes, so that the weights
     are packed once."""
     family = next(each for each in FAMILIES if each.name == "qwen2_5_vl")
-    backbone = Backbone.of(_copy(target(family)))
+    backbone = Backbone.of(copied(target(family)))
     attach([backbone], "openvino")
     passes = backbone.passes
     assert isinstance(passes, OpenVinoPasses)

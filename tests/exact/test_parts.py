@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 from families import FAMILIES, Family, inputs
 from fuzzing import check_caches
-from stock import LONG, METHODS, draft, reference, target
+from sessions import add_row, session_of
+from stock import LONG, METHODS, reference
 
 from draftlens.core.sequence import Sequence
-from draftlens.core.stats import Clock, Stats
-from draftlens.decoding import Session, step
+from draftlens.decoding import step
 from draftlens.decoding.admission import PartSize
-from draftlens.methods.base import Models, from_dict
-from draftlens.models.adapter import Backbone
 
 DRAFTING: Mapping[str, Any] = {
     "plain": {"method": "plain"},
@@ -43,17 +41,6 @@ def in_parts(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return set_size
 
 
-def session_of(family: Family, name: str) -> Session:
-    models = Models(Backbone.of(target(family)), Backbone.of(draft(family)))
-    return Session(models.target, from_dict(DRAFTING[name]).plan(models), Clock(Stats()))
-
-
-def add(session: Session, family: Family, row: int, new: int = LONG) -> Sequence:
-    given = inputs(family, family.richest, (row,))
-    prepared = session.target.prepare(given, max_new_tokens=new, do_sample=False)
-    return session.add(prepared, [0], given)[0]
-
-
 def check_tokens(family: Family, row: int, sequence: Sequence) -> None:
     answer = reference(family, family.richest, LONG)[row]
     assert sequence.tokens == answer[: len(sequence.tokens)]
@@ -65,12 +52,12 @@ def test_rows_go_on_and_leave_between_the_parts(
     family: Family, name: str, in_parts: Callable[[int], None]
 ) -> None:
     """The others move in the batch that the long row joins."""
-    session = session_of(family, name)
+    session = session_of(family, DRAFTING[name])
     in_parts(1000)
-    early = [add(session, family, row) for row in (2, 1, 2)]
+    early = [add_row(session, family, row) for row in (2, 1, 2)]
     step(session)
     in_parts(-(-length_of(family, 0) // 4))
-    long = add(session, family, 0)
+    long = add_row(session, family, 0)
     for part in range(4):
         before = [len(row.tokens) for row in early]
         step(session)
@@ -93,11 +80,11 @@ def test_rows_go_on_and_leave_between_the_parts(
 def test_the_rest_is_read_at_once_where_no_row_runs(
     family: Family, name: str, in_parts: Callable[[int], None]
 ) -> None:
-    session = session_of(family, name)
+    session = session_of(family, DRAFTING[name])
     in_parts(5)
-    early = add(session, family, 1, new=3)
+    early = add_row(session, family, 1, new=3)
     step(session)
-    long, last = add(session, family, 0), add(session, family, 2)
+    long, last = add_row(session, family, 0), add_row(session, family, 2)
     while not early.finished:
         step(session)
         assert not long.tokens

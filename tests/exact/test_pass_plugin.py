@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from families import FAMILIES, Family, inputs
+from pass_engines import check_process_drafts_by, copied
+from plugins import installed
 from stock import METHODS, NEW, draft, reference, target
 from typer.testing import CliRunner
 
@@ -17,41 +17,25 @@ import draftlens
 from draftlens.cli.app import app
 from draftlens.cli.options import with_values
 from draftlens.core.errors import ConfigError
-from draftlens.methods.parallelvlm.draft_process import DraftProcess
-from draftlens.methods.parallelvlm.messages import Open
 from draftlens.models.adapter import Backbone
 from draftlens.models.forward_backend import EAGER
 from draftlens.passes import PASSES, attach, attach_engine, engine_of
 from draftlens.request import Request
 from draftlens.streaming import Stream
 
-PLUGIN = str(Path(__file__).resolve().parents[1] / "plugin")
 BY_NAME = {family.name: family for family in FAMILIES}
 
 
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The package lies in a folder of the import path, with the metadata of an installed one."""
-    monkeypatch.syspath_prepend(PLUGIN)
-    PASSES.refresh()
-    yield
-    monkeypatch.undo()
-    for name in [name for name in sys.modules if name.partition(".")[0] == "acme_passes"]:
-        del sys.modules[name]
-    PASSES.refresh()
+    with installed(monkeypatch, "acme_passes", PASSES):
+        yield
 
 
 @pytest.fixture
 def _has_onnx() -> None:
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
-
-
-def copied(model: Any) -> Any:
-    """The shared models may have hooks of other tests, which no engine would call."""
-    copy = type(model)(model.config)
-    copy.load_state_dict(model.state_dict())
-    return copy.eval()
 
 
 @pytest.mark.usefixtures("_has_onnx")
@@ -84,25 +68,7 @@ def test_its_passes_have_the_tokens_of_stock_generate(family: Family, method: st
 
 @pytest.mark.usefixtures("_has_onnx")
 def test_a_process_drafts_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("draftlens.methods.parallelvlm.drafters.usable_cores", lambda: 2)
-    opened: list[Open] = []
-    send = DraftProcess.send
-
-    def spy(process: DraftProcess, message: Any) -> None:
-        opened.extend([message] if isinstance(message, Open) else [])
-        send(process, message)
-
-    monkeypatch.setattr(DraftProcess, "send", spy)
-    family = FAMILIES[0]
-    models = [Backbone.of(copied(target(family))), Backbone.of(copied(draft(family)))]
-    attach(models, "onnx")
-    method = {"method": "speculative", "schedule": "parallel", "num_speculative_tokens": 3}
-    given = inputs(family, family.richest)
-    request = Request(given, method=method, options={"max_new_tokens": NEW})
-    result = Stream(*models, request).run()
-    assert result.tokens == reference(family, family.richest)
-    assert result.stats.worker_lost is None
-    assert [message.engine for message in opened] == [PASSES["onnx"]()]
+    check_process_drafts_by("onnx", None, PASSES["onnx"](), monkeypatch)
 
 
 def test_it_is_named_where_engines_are(monkeypatch: pytest.MonkeyPatch) -> None:

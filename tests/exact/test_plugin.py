@@ -4,12 +4,11 @@ points."""
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from families import FAMILIES, Family, inputs
+from plugins import installed
 from stock import LONG, METHODS, NEW, draft, reference, staggered, stock, target
 from typer.testing import CliRunner
 
@@ -24,23 +23,14 @@ from draftlens.passes import PASSES
 from draftlens.pruning import PRUNERS
 
 REGISTRIES = (NAMES, PASSES, PRUNERS, VIEWS, WEIGHTS)
-PLUGIN = str(Path(__file__).resolve().parents[1] / "plugin")
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
 
 
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The package lies in a folder of the import path, with the metadata of an installed one."""
-    monkeypatch.syspath_prepend(PLUGIN)
-    for registry in REGISTRIES:
-        registry.refresh()
-    yield
-    monkeypatch.undo()
-    for name in [name for name in sys.modules if name.partition(".")[0] == "acme_drafts"]:
-        del sys.modules[name]
-    for registry in REGISTRIES:
-        registry.refresh()
+    with installed(monkeypatch, "acme_drafts", *REGISTRIES):
+        yield
 
 
 @every_family

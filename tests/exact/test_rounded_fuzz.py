@@ -84,6 +84,8 @@ def rounded(quantization: str) -> Iterator[None]:
             **({"NEAR_TIE": -1.0} if is_exact else {}),
         }.items():
             stack.enter_context(patch.object(fuzzing, name, value))
+        # Log probabilities are compared with those of stock `generate`, which is not rounded.
+        stack.enter_context(patch.object(fuzzing.Visit, "top_logprobs", None))
         stack.enter_context(patch.object(Backbone, "__init__", _with_passes))
         yield
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from random_trees import random_tree
 from scipy import stats
 from tables import (
     DRAFTS,
@@ -56,13 +57,6 @@ TREE = from_paths([[0], [1], [2], [3], [0, 0], [0, 1], [0, 2], [1, 0], [1, 1]])
 
 
 # --- greedy and coupled: the walk ----------------------------------------------------------------
-
-
-def random_tree(rng: random.Random, most: int = 20) -> Topology:
-    parents: list[int] = []
-    for node in range(rng.randint(0, most)):
-        parents.append(rng.randint(parents[-1] if parents else ROOT, node - 1))
-    return Topology(tuple(parents))
 
 
 def slow_walk(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -12,7 +13,10 @@ from stock import NEW, draft, reference, target
 
 import draftlens
 from draftlens.core.prefill_readings import ATTENTION
+from draftlens.inputs import Inputs
+from draftlens.media import conversation as media
 from draftlens.models.adapter import Backbone
+from draftlens.models.prompt_subset import gather
 from draftlens.prefill.base import PrefillReading, make_prefill
 from draftlens.prefill.spava.config import SpavaPrefill
 
@@ -144,11 +148,12 @@ def test_what_is_too_short_is_exact(family: Family) -> None:
     "prefill",
     [
         *({**ABLATION, "select": select} for select in ("random", "uniform")),
+        {**BLOCKS, "select": "query"},
         {**BLOCKS, "passing": 0},
         {**BLOCKS, "anchor": 0},
         {"name": "star", "blocks": 4},
     ],
-    ids=["random", "uniform", "none", "no anchor", "star"],
+    ids=["random", "uniform", "query", "none", "no anchor", "star"],
 )
 def test_the_ablations_differ(family: Family, prefill: Any) -> None:
     """Each computes something of its own."""
@@ -178,3 +183,105 @@ def test_readings_of_the_query_are_those_of_its_softmax(family: Family) -> None:
     assert full.attention is not None
     assert blocks.attention is not None
     assert torch.allclose(full.attention, blocks.attention, atol=1e-4)
+
+
+IN_CHAT = {"name": "spava", "blocks": 4}
+QUESTIONS = ("What happens in this clip?", "Which shapes are there?")
+CLIP = "draftlens/embedded/clips/drift.mp4"
+
+
+@cache
+def engine() -> draftlens.Engine:
+    made = draftlens.load("embedded", device="cpu", calibrate=False, compile=False)
+    made.attach(draftlens.PromptCache("1GB"))
+    return made
+
+
+def turns(method: Any, namespace: str, questions: Sequence[str]) -> list[draftlens.Result]:
+    chat = engine().chat(video=CLIP, num_frames=16, namespace=namespace)
+    options: dict[str, Any] = {"method": method, "prefill": IN_CHAT, "max_new_tokens": NEW}
+    return [chat.ask(question, **options) for question in questions]
+
+
+def conversation(answer: str) -> Inputs:
+    """The second question after an answer to the first one."""
+    answered = {"role": "assistant", "content": [{"type": "text", "text": answer}]}
+    messages = [*media.ask(QUESTIONS[0], video=CLIP), answered, *media.ask(QUESTIONS[1])]
+    return engine().process([media.read(messages, 16)])
+
+
+@pytest.mark.parametrize(
+    "method",
+    [{"num_speculative_tokens": 5}, {"tree": "eagle"}, "specvlm", "auto"],
+    ids=["chain", "eagle", "specvlm", "auto"],
+)
+def test_later_turns_read_what_is_new_exactly(method: Any) -> None:
+    expected = turns("plain", f"plain for {method}", QUESTIONS)
+    found = turns(method, f"{method}", QUESTIONS)
+    assert [each.tokens for each in found] == [each.tokens for each in expected]
+    for first, second in (expected, found):
+        assert first.stats.cached_tokens == 0
+        assert second.stats.cached_tokens >= 16 * 16
+        assert first.approximate == second.approximate != ()
+
+
+def test_a_later_turn_goes_on_from_the_keys_of_the_blocks() -> None:
+    """The slow twin: a cache that reads the first prompt in blocks and all that follows at once."""
+    first, second = turns("plain", "twin", QUESTIONS)
+    backbone = engine().target.backbone
+    asked = engine().process([media.read(media.ask(QUESTIONS[0], video=CLIP), 16)])
+    begin, whole = (
+        backbone.encode(backbone.prepare(inputs.target, max_new_tokens=1))
+        for inputs in (asked, conversation(first.text))
+    )
+    with torch.inference_mode():
+        start, length = begin.lengths[0], whole.lengths[0]
+        assert torch.equal(whole.embeds[:, :start], begin.embeds)
+        cache = backbone.new_cache(whole, NEW)
+        prefill = SpavaPrefill(blocks=4)
+        prefill.run(backbone, PrefillReading(begin, cache))
+        rest = gather(whole, [torch.arange(start, length)])
+        logits = backbone.read_on(rest, cache)
+        tokens = []
+        for step in range(NEW):
+            tokens.append(int(logits[0, -1].argmax()))
+            if tokens[-1] == engine().target.processor.tokenizer.eos_token_id:
+                break
+            positions = whole.positions(torch.tensor([[step]]))
+            logits = backbone.forward(torch.tensor([tokens[-1:]]), positions, cache, None)
+            cache.advance(1)
+    assert second.tokens == [tokens]
+
+
+def test_another_question_about_a_clip_reads_it_again() -> None:
+    """Its keys depend on the question."""
+    (expected,) = turns("plain", "alone", QUESTIONS[1:])
+    turns("plain", "both", QUESTIONS[:1])
+    (found,) = turns("plain", "both", QUESTIONS[1:])
+    assert found.stats.cached_tokens == 0
+    assert found.tokens == expected.tokens
+    (again,) = turns("plain", "both", QUESTIONS[1:])
+    assert again.stats.cached_tokens > 16 * 16
+    assert again.tokens == expected.tokens
+
+
+def test_a_prompt_of_which_a_part_was_dropped_is_read_again() -> None:
+    first, expected = turns("plain", "whole", QUESTIONS)
+    chat = engine().chat(video=CLIP, num_frames=16, namespace="part")
+    options: dict[str, Any] = {"method": "plain", "prefill": IN_CHAT, "max_new_tokens": NEW}
+    assert chat.ask(QUESTIONS[0], **options).tokens == first.tokens
+    memory = engine().target.backbone.prompt_cache
+    assert memory is not None
+    for (_, namespace), tree in memory._trees.items():
+        if namespace.startswith("part"):
+            for _ in range(2):  # the answer, and the prompt or a part of it
+                tree.remove(next(tree.leaves()))
+    model = engine().target.backbone.model
+    dropped = {name for name in memory.namespaces(model) if name.startswith("part")}
+    second = chat.ask(QUESTIONS[1], **options)
+    assert second.stats.cached_tokens == 0
+    assert expected.stats.cached_tokens > 0
+    # It is stored as a prompt of its own, not as one that goes on from what was dropped.
+    assert dropped.isdisjoint(memory.namespaces(model))
+    anew = engine().answer(conversation(first.text), namespace="anew", **options).run()
+    assert second.tokens == anew.tokens

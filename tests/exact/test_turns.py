@@ -23,6 +23,7 @@ from conversations import (
     models_of,
 )
 from families import FAMILIES, Family
+from forming import FormText, forms
 from fuzzing import CAPPED, MADE_NAMES
 from hypothesis import given as drawn
 from hypothesis import strategies as st
@@ -333,6 +334,14 @@ def made_cases(draw: st.DrawFn) -> TurnsCase:
 @drawn(cases())
 def test_random_conversations(case: TurnsCase) -> None:
     check_turns(case)
+
+
+@pytest.mark.slow
+@share(0.05)
+@drawn(cases(), st.lists(st.one_of(st.none(), forms, forms), min_size=1, max_size=3))
+def test_random_conversations_of_forms(case: TurnsCase, chosen: list[FormText | None]) -> None:
+    """Some answers have a form, and later prompts, with a form or without, begin with them."""
+    check_turns(replace(case, forms=tuple(chosen)))
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ import torch
 from conversations import BY_NAME, Conversation, Turn, TurnsCase, check_turns
 from families import FAMILIES, Family, inputs
 from random_trees import choose_at_random
+from sessions import add_row, session_of
 from stock import LONG, METHODS, NEW, Noise, draft, noisy, reference, stock, target
 from stock_families import WINDOW, WINDOWED, StockFamily, model_of, prompts, unlike
 from test_parts import in_parts  # noqa: F401 - a fixture
@@ -24,10 +25,8 @@ import draftlens
 from draftlens.core import tree as trees
 from draftlens.core.prefill_readings import ATTENTION
 from draftlens.core.sampling import row_seeds
-from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import ROOT, Topology
-from draftlens.decoding import Session, decode
-from draftlens.methods.base import Models, from_dict
+from draftlens.decoding import decode
 from draftlens.models.adapter import Backbone
 from draftlens.models.layer_kinds import misfit
 from draftlens.models.prompt_subset import gather
@@ -293,26 +292,15 @@ def test_ends_within_accepted_tokens(family: Family) -> None:
     assert len({len(row) for row in expected}) > 1
 
 
-def session_of(family: Family, method: Any) -> Session:
-    models = Models(Backbone.of(target(family)), Backbone.of(draft(family)))
-    return Session(models.target, from_dict(method).plan(models), Clock(Stats()))
-
-
-def add(session: Session, family: Family, row: int) -> Any:
-    given = inputs(family, family.richest, (row,))
-    prepared = session.target.prepare(given, max_new_tokens=LONG, do_sample=False)
-    return session.add(prepared, [0], given)[0]
-
-
 @pytest.mark.pairwise("methods")
 @both
 @pytest.mark.parametrize("name", ["chain3", "eagle", "specvlm", "tabed", "lookup"])
 def test_rows_that_join_and_leave(family: Family, name: str) -> None:
     session = session_of(family, EVERY[name])
-    first = add(session, family, 0)
+    first = add_row(session, family, 0)
     chunks = decode(session)
     list(islice(chunks, 4))
-    others = [add(session, family, row) for row in (1, 2)]
+    others = [add_row(session, family, row) for row in (1, 2)]
     list(islice(chunks, 5))
     session.remove(first)
     for _ in chunks:
@@ -333,10 +321,10 @@ def test_prompts_in_parts(
     """Rows go on between the parts of the prompts of others."""
     in_parts(size)
     session = session_of(family, EVERY["specvlm"])
-    rows = [add(session, family, 1)]
+    rows = [add_row(session, family, 1)]
     chunks = decode(session)
     next(chunks)
-    rows.append(add(session, family, 0))
+    rows.append(add_row(session, family, 0))
     for _ in chunks:
         pass
     expected = reference(family, family.richest, LONG)

@@ -39,6 +39,8 @@ TABLES = _only("tests/exact/test_rules.py", "greedy_is_token_identical")
 REJECTION = ("tests/unit/core/test_verify.py",)
 SAMPLING = ("tests/unit/core/test_sampling.py",)
 BATCH = ("tests/unit/core/test_sequence.py",)
+LOGPROBS = ("tests/unit/core/test_logprobs.py",)
+SERVED_LOGPROBS = ("tests/unit/serve/test_logprobs.py",)
 IN_STEP = _only("tests/exact/test_endings.py", "rows_in_step")
 STOPPING = ("tests/unit/core/test_sequence.py",)
 GROWTH = ("tests/unit/drafting/test_model_drafter_growth.py",)
@@ -73,6 +75,7 @@ EQUAL_VIEWS = _only("tests/unit/methods/tabed/test_ensemble.py", "row_without_pi
 MIXED_TABLES = _only("tests/exact/test_tabed.py", "rejection_keeps or equal_tables")
 PREFIXES = ("tests/unit/methods/lookup/test_candidates.py",)
 MATCHING = ("tests/unit/methods/lookup/test_candidates.py",)
+FORMS = ("tests/unit/core/test_forms.py",)
 MATCH_RATES = ("tests/unit/methods/lookup/test_acceptance.py",)
 LOOKUP = ("tests/unit/methods/lookup/test_lookup.py",)
 TABLE_CELLS = ("tests/unit/documents/reading/test_tables.py",)
@@ -87,13 +90,21 @@ BOUNDED = ("tests/unit/models/test_windowed_cache.py",)
 GROUPED = ("tests/unit/models/attention/test_gqa.py",)
 READ_BY_OPENVINO = ("tests/exact/test_openvino.py", "-k", "prompts")
 OTHER_LAYERS = _only("tests/exact/test_openvino.py", "other_layers")
+ROUNDED_UNITS = "tests/unit/passes/test_quantization.py"
 OTHER_LOGITS = _only("tests/exact/test_openvino.py", "around_the_graph")
 MIXED = ("tests/exact/test_mixed.py",)
 PASS_ENGINES = ("tests/unit/passes/test_base.py",)
 COMPILED_PRODUCTS = _only("tests/unit/passes/inductor/test_compiler.py", "onednn")
 PLAIN_FAMILIES = ("tests/exact/test_plain_families.py",)
+CALLS = ("tests/unit/serve/test_tools.py",)
+SESSIONS = ("tests/unit/serve/test_sessions.py",)
+STEERED = _only(
+    "tests/e2e/serve/test_steering.py",
+    "ends and words or continued or greedy and words and (bad_words or stop_token_ids)",
+)
 WITHOUT_DRAFTS = _only("tests/e2e/test_without_drafts.py", "server")
 BLOCKS = ("tests/unit/prefill/spava/test_blocks.py",)
+PRUNING = _only("tests/unit/pruning/test_pruning.py", "order_sample")
 BLOCK_ROWS = ("tests/unit/prefill/spava/test_rows.py",)
 MERGE = ("tests/unit/prefill/spava/test_lse_merge.py",)
 SPREAD = ("tests/unit/prefill/spava/test_sharded_attention.py",)
@@ -698,6 +709,20 @@ FAULTS = (
         _only("tests/unit/models/attention/test_similarities.py", "attention_of_one_layer"),
     ),
     Fault(
+        "order sampling keeps the least likely",
+        "draftlens/pruning/base.py",
+        "ratios.argsort(dim=-1, descending=True, stable=True)",
+        "ratios.argsort(dim=-1, stable=True)",
+        PRUNING,
+    ),
+    Fault(
+        "order sampling: chances fall below zero",
+        "draftlens/pruning/base.py",
+        "excess + (-excess).relu().amax()",
+        "excess",
+        PRUNING,
+    ),
+    Fault(
         "similarity: padding counts as text",
         "draftlens/models/attention/similarities.py",
         "is_visual = visual[row, :length]",
@@ -1186,6 +1211,13 @@ FAULTS = (
         "draftlens/prefill/spava/passing_keys.py",
         "pooled.topk(count)",
         "pooled.topk(count, largest=False)",
+        BLOCKS,
+    ),
+    Fault(
+        "all heads pass on the same spread keys",
+        "draftlens/prefill/spava/passing_keys.py",
+        "[places, heads, torch.full_like(heads, block)]",
+        "[places, torch.zeros_like(heads), torch.zeros_like(heads)]",
         BLOCKS,
     ),
     Fault(
@@ -2112,9 +2144,44 @@ FAULTS = (
     Fault(
         "auto: a prompt is read where nothing may be tried",
         "draftlens/drafting/adaptive/controller.py",
-        "return self._depth > 0 or probing <= self._allowance()",
-        "return True",
+        "may_try = self._depth > 0 or probing <= self._allowance()",
+        "may_try = True",
         ("tests/unit/drafting/adaptive/test_controller.py",),
+    ),
+    Fault(
+        "auto: short answers read the prompts of a draft that is known to gain nothing",
+        "draftlens/drafting/adaptive/controller.py",
+        "return seconds <= self._allowance() and self._reading < tokens * self._hoped_gain()",
+        "return self._reading < tokens * self._hoped_gain()",
+        ("tests/unit/drafting/adaptive/test_controller.py",),
+    ),
+    Fault(
+        "auto: a prompt that was read in vain is not paid for",
+        "draftlens/drafting/adaptive/controller.py",
+        "self._saved -= explored / costs.check(0, at)",
+        "pass",
+        ("tests/unit/drafting/adaptive/test_controller.py",),
+    ),
+    Fault(
+        "auto: a bad start ends drafting",
+        "draftlens/drafting/adaptive/controller.py",
+        "allowance = self._allowance() - further - self._reserve()",
+        "allowance = self._allowance() - further",
+        ("tests/unit/drafting/adaptive/test_controller.py",),
+    ),
+    Fault(
+        "spava: a prompt of which a part was dropped is taken for whole",
+        "draftlens/prefill/spava/one_process.py",
+        "if is_begun and stored.shared(model, HeldTokens(name, self.digests)) >= length:",
+        "if is_begun:",
+        ("tests/exact/test_spava.py", "-k", "dropped"),
+    ),
+    Fault(
+        "spava: questions about a clip share its keys",
+        "draftlens/prefill/spava/one_process.py",
+        "digest = blake2b(self.digests[:length].tobytes(), digest_size=DIGEST_BYTES).hexdigest()",
+        "digest = length = 9",
+        ("tests/exact/test_spava.py", "-k", "another_question"),
     ),
     Fault(
         "compile auto: an engine that does not suit a model runs it",
@@ -2290,6 +2357,139 @@ FAULTS = (
         "if FEATURES_OF.get() is None or ENCODED not in",
         "if ENCODED not in",
         _only("tests/exact/test_turns.py", "share_no_features"),
+    ),
+    Fault(
+        "serve: the model's end of answers is kept where it is to be ignored",
+        "draftlens/serve/steering.py",
+        "kept = [] if body.ignore_eos else ends",
+        "kept = ends",
+        STEERED,
+    ),
+    Fault(
+        "serve: an own stop token takes the place of the model's",
+        "draftlens/serve/steering.py",
+        "kept = [] if body.ignore_eos else ends",
+        "kept = []",
+        STEERED,
+    ),
+    Fault(
+        "serve: a word is excluded at the beginning of a text only",
+        "draftlens/serve/steering.py",
+        'for text in (word, f" {word.lstrip()}")',
+        "for text in (word,)",
+        STEERED,
+    ),
+    Fault(
+        "serve: a continued message gets a new one after it",
+        "draftlens/serve/templates.py",
+        'return {"continue_final_message": True, "add_generation_prompt": False}',
+        'return {"add_generation_prompt": True}',
+        STEERED,
+    ),
+    Fault(
+        "serve: any number of stop texts",
+        "draftlens/serve/protocol.py",
+        "if len(stops) > options.max_stops:",
+        "if False:",
+        ("tests/unit/serve/test_protocol.py",),
+    ),
+    Fault(
+        "sessions: a conversation is known by its system message alone",
+        "draftlens/serve/sessions.py",
+        "end = first.index(True) + 1 if True in first else len(turns)",
+        "end = 1",
+        SESSIONS,
+    ),
+    Fault(
+        "sessions: each turn is a session of its own",
+        "draftlens/serve/sessions.py",
+        "end = first.index(True) + 1 if True in first else len(turns)",
+        "end = len(turns)",
+        SESSIONS,
+    ),
+    Fault(
+        "metrics: rows that run are no part of the cache",
+        "draftlens/scheduling/scheduler.py",
+        "return self._bytes(self.num_rows, longest) / self._max_cache",
+        "return self._bytes(self._num_waiting, longest) / self._max_cache",
+        _only("tests/e2e/serve/test_gateways.py", "gauges"),
+    ),
+    Fault(
+        "models: every request is answered by the first model",
+        "draftlens/serve/app.py",
+        'answering = answerings.get(body.model or "", first)',
+        "answering = first",
+        _only("tests/e2e/serve/test_several_models.py", "both_at_once"),
+    ),
+    Fault(
+        "models: each model takes the whole memory",
+        "draftlens/serve/several.py",
+        "replace(batch, max_cache_bytes=most, cache_share=batch.cache_share / count)",
+        "replace(batch)",
+        _only("tests/e2e/serve/test_several_models.py", "share_memory"),
+    ),
+    Fault(
+        "tracing: a span begins a trace of its own",
+        "draftlens/serve/tracing.py",
+        "caller = None if has_span else propagate.extract(dict(Headers(scope=scope)))",
+        "caller = propagate.extract({})",
+        _only("tests/e2e/serve/test_gateways.py", "span_of_each"),
+    ),
+    Fault(
+        "tools: a call that is cut off counts",
+        "draftlens/serve/tools.py",
+        "calls = [] if self._is_closed and not self._is_open else _calls_of(value)",
+        "calls = _calls_of(value)",
+        CALLS,
+    ),
+    Fault(
+        "tools: what cannot be read is lost",
+        "draftlens/serve/tools.py",
+        "        if not calls:\n            return text\n",
+        "        if not calls:\n            return ''\n",
+        CALLS,
+    ),
+    Fault(
+        "tools: marks of calls are skipped as other special tokens",
+        "draftlens/serve/tools.py",
+        "if token.special and token.content not in form.tokens",
+        "if token.special",
+        CALLS,
+    ),
+    Fault(
+        "tools: the template gets tools in the order of the fields here",
+        "draftlens/serve/messages.py",
+        "tool._given = value",
+        "tool._given = tool.model_dump()",
+        CALLS,
+    ),
+    Fault(
+        "tools: a model whose template leaves them out gets them",
+        "draftlens/serve/tools.py",
+        'return str(_SAMPLE["function"]["name"]) in text',
+        "return True",
+        CALLS,
+    ),
+    Fault(
+        "tools: the arguments of earlier calls are texts",
+        "draftlens/serve/templates.py",
+        'given["function"]["arguments"] = _arguments(call.function.arguments, place)',
+        "_arguments(call.function.arguments, place)",
+        CALLS,
+    ),
+    Fault(
+        "responses: calls of one turn are messages of their own",
+        "draftlens/serve/responses_api.py",
+        """if last and last["role"] == "assistant" and "tool_calls" in message:""",
+        "if False:",
+        _only("tests/e2e/serve/test_calls.py", "items_of_an_earlier"),
+    ),
+    Fault(
+        "responses: an answer that is cut off is complete",
+        "draftlens/serve/responses_api.py",
+        'if self._answers[0].rows[0].finish_reason == "length":',
+        "if False:",
+        _only("tests/e2e/serve/test_responses_api.py", "picture_and_turns or events_of"),
     ),
     Fault(
         "guard: the path is that of the whole address, with the name of the server in it",
@@ -2822,5 +3022,194 @@ FAULTS = (
         ".double(), -1).float().cpu()",
         '.double(), -1).float().to("cpu", non_blocking=True)',
         _only("tests/device/test_matrix.py", "sampling and parallel and rejection"),
+    ),
+    Fault(
+        "form: the end is allowed in the middle",
+        "draftlens/core/forms.py",
+        "allowed[[token for token in self._eos if token < size]] = can_end",
+        "allowed[[token for token in self._eos if token < size]] |= can_end",
+        FORMS,
+    ),
+    Fault(
+        "form: a shorter answer leaves the matcher where it was",
+        "draftlens/core/forms.py",
+        "shared = next(differing, min(shared, len(answer)))",
+        "shared = next(differing, shared)",
+        FORMS,
+    ),
+    Fault(
+        "form: the matcher goes back a token too few",
+        "draftlens/core/forms.py",
+        "self._matcher.rollback(len(self._answer) - shared)",
+        "self._matcher.rollback(len(self._answer) - shared - 1)",
+        FORMS,
+    ),
+    Fault(
+        "form: the prompt counts as answer",
+        "draftlens/core/forms.py",
+        "ids[:, self._prompt_length :].tolist()",
+        "ids[:, self._prompt_length - 1 :].tolist()",
+        FORMS,
+    ),
+    Fault(
+        "form: an answer of another form may not go on",
+        "draftlens/core/forms.py",
+        "return torch.ones(size, dtype=torch.bool)",
+        "return torch.zeros(size, dtype=torch.bool)",
+        FORMS,
+    ),
+    Fault(
+        "form: the end is not forced",
+        "draftlens/core/forms.py",
+        "tokens.append(self._eos[0])",
+        "pass",
+        FORMS,
+    ),
+    Fault(
+        "form: layouts are free",
+        "draftlens/core/forms.py",
+        "(ANY_LAYOUT if any_layout else LAYOUT)",
+        "ANY_LAYOUT",
+        FORMS,
+    ),
+    Fault(
+        "form: forced tokens come after matches",
+        "draftlens/methods/lookup/candidates.py",
+        "distinct([forced_candidate(forced[:length]), *candidates], most)",
+        "distinct([*candidates, forced_candidate(forced[:length])], most)",
+        MATCHING,
+    ),
+    Fault(
+        "form: what follows a model's draft tokens is forced before them",
+        "draftlens/methods/lookup/drafter.py",
+        "[*history.tokens, *further]",
+        "[*history.tokens]",
+        _only("tests/exact/test_forms.py", "follow_those"),
+    ),
+    Fault(
+        "form: a request of the server has none",
+        "draftlens/serve/protocol.py",
+        "return one_form(**given) if given else None",
+        "return None",
+        _only("tests/e2e/serve/test_response_format.py", "refusals"),
+    ),
+    Fault(
+        "logprobs: those after the token",
+        "draftlens/core/logprobs.py",
+        "indices = [0, *(node + 1 for node in verdict.paths[row])]",
+        "indices = [*(node + 1 for node in verdict.paths[row]), 0]",
+        LOGPROBS,
+    ),
+    Fault(
+        "logprobs: nodes are taken for places in the pass",
+        "draftlens/core/logprobs.py",
+        "(node + 1 for node in verdict.paths[row])",
+        "(node for node in verdict.paths[row])",
+        _only("tests/exact/test_logprobs.py", "ragged and onevision"),
+    ),
+    Fault(
+        "logprobs: always those of the processed scores",
+        "draftlens/core/logprobs.py",
+        "((False, logits), (True, scores))",
+        "((False, scores), (True, scores))",
+        _only("tests/exact/test_logprobs.py", "drawn and onevision"),
+    ),
+    Fault(
+        "logprobs: rows get as many likely tokens as another row",
+        "draftlens/core/logprobs.py",
+        "each.top[: record.top]",
+        "each.top[:top]",
+        LOGPROBS,
+    ),
+    Fault(
+        "logprobs: those of tokens behind the end are handed on",
+        "draftlens/decoding/session.py",
+        "verdict.logprobs[row][: emission.count]",
+        "verdict.logprobs[row]",
+        _only("tests/exact/test_logprobs.py", "end_within and onevision"),
+    ),
+    Fault(
+        "logprobs: measured where none are asked for",
+        "draftlens/decoding/plan.py",
+        "records = any(row.logprobs is not None for row in rows)",
+        "records = True",
+        _only("tests/exact/test_logprobs.py", "only_the_choices"),
+    ),
+    Fault(
+        "logprobs: texts of tokens lose their spaces",
+        "draftlens/core/logprobs.py",
+        "skip_special_tokens=False)[len(once) :]",
+        "skip_special_tokens=False)[len(once) :].strip()",
+        LOGPROBS,
+    ),
+    Fault(
+        "logprobs: bytes of a part of a character are those of the replacement",
+        "draftlens/core/logprobs.py",
+        "self._raw(token) if is_part else text.encode()",
+        "text.encode()",
+        LOGPROBS,
+    ),
+    Fault(
+        "logprobs: the server has those of a stop text",
+        "draftlens/serve/logprobs.py",
+        "if text.stopped or not ended:",
+        "if not ended:",
+        SERVED_LOGPROBS,
+    ),
+    Fault(
+        "logprobs: the server hands them out before their text",
+        "draftlens/serve/logprobs.py",
+        "start < len(text.text)",
+        "start <= len(text.text)",
+        SERVED_LOGPROBS,
+    ),
+    Fault(
+        "4 bits: a group has no zero of its own",
+        "draftlens/models/rounded_weights.py",
+        "        low = parts.amin(2, keepdim=True).clamp_max(0)\n",
+        "        low = -parts.abs().amax(2, keepdim=True)\n",
+        _only(ROUNDED_UNITS, "zero_in_each_group"),
+    ),
+    Fault(
+        "4 bits: a part of a matrix has the zeros of another part",
+        "draftlens/models/rounded_weights.py",
+        "None if self.zeros is None else self.zeros[rows]",
+        "None if self.zeros is None else self.zeros[: len(self.zeros[rows])]",
+        _only(ROUNDED_UNITS, "zero_in_each_group"),
+    ),
+    Fault(
+        "4 bits: values of attention have them, too",
+        "draftlens/models/rounded_weights.py",
+        "role == VALUES or 2 * layer.out_features < layer.in_features",
+        "2 * layer.out_features < layer.in_features",
+        _only(ROUNDED_UNITS, "sensitive"),
+    ),
+    Fault(
+        "4 bits: no third of the layers between has 8",
+        "draftlens/models/rounded_weights.py",
+        "middle[2::3], ",
+        "",
+        _only(ROUNDED_UNITS, "sensitive"),
+    ),
+    Fault(
+        "4 bits: a graph rounds all matrices alike",
+        "draftlens/passes/openvino.py",
+        "used.get(matrix.get_friendly_name(), bits)",
+        "bits",
+        _only(ROUNDED_UNITS, "however"),
+    ),
+    Fault(
+        "4 bits: a graph copies the constants of layers",
+        "draftlens/passes/openvino.py",
+        "op.Constant(packed, shared_memory=is_kept)",
+        "op.Constant(packed, shared_memory=False)",
+        _only(ROUNDED_UNITS, "stand_once"),
+    ),
+    Fault(
+        "rounded targets: unused memory is kept",
+        "draftlens/passes/quantization.py",
+        "    passes = made_passes(backbone, engine)\n    trim_memory()\n",
+        "    passes = made_passes(backbone, engine)\n",
+        _only(ROUNDED_UNITS, "handed_back"),
     ),
 )

@@ -195,7 +195,8 @@ def _test(fault: Fault, folder: Path) -> None:
     sys.dont_write_bytecode = True
     # Libraries that are loaded already are also plugins of pytest, which it cannot rewrite.
     warnings = "ignore::pytest.PytestAssertRewriteWarning"
-    status = pytest.main(["-x", "-p", "no:cacheprovider", "-W", warnings, *fault.tests])
+    options = ["-x", "--all-combinations", "-p", "no:cacheprovider", "-W", warnings]
+    status = pytest.main([*options, *fault.tests])
     sys.exit(OFFSET + int(status))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations, product
 
-from covering import covering
+from covering import covering, halved
 
 
 def test_any_two_values_meet_in_far_fewer_rows() -> None:
@@ -36,3 +36,18 @@ def test_tests_that_have_parameters_in_common_share_their_pairs() -> None:
     )
     assert left == pairs
     assert len(chosen) == 48 == len(rows) / 2
+
+
+def test_half_of_the_families_meets_each_combination() -> None:
+    """Either the even ones or the odd ones, so that all of them run in a test of two methods."""
+    names = ("", "family", "method")
+    rows = [dict(zip(names, row, strict=True)) for row in product("s", "abcdefgh", "uvwxyz")]
+    kept = [rows[number] for number in sorted(halved(rows, "family"))]
+    assert len(kept) == len(rows) / 2
+    halves = {
+        method: "".join(row["family"] for row in kept if row["method"] == method)
+        for method in "uvwxyz"
+    }
+    assert set(halves.values()) == {"aceg", "bdfh"}
+    few = [row for row in rows if row["family"] < "f"]
+    assert halved(few, "family") == set(range(len(few)))

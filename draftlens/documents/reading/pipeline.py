@@ -74,6 +74,7 @@ class StandardPipeline:
         layout: `"auto"` for the best that is installed, or a name or an object.
         alone: whether the texts are the answer rather than drafts. A page without a trusted text
             layer that no reader of pictures can read is then an error.
+        ocr: the reader of pictures of `"auto"`; None for the first one that is installed.
 
     Attributes:
         reads_pictures: whether `"auto"` may use a reader of pictures.
@@ -82,15 +83,18 @@ class StandardPipeline:
         ConfigError: a name is unknown, or something has to be installed first.
     """
 
-    def __init__(self, readers: Any = AUTO, layout: Any = AUTO, alone: bool = False) -> None:
+    def __init__(
+        self, readers: Any = AUTO, layout: Any = AUTO, alone: bool = False, ocr: Any = None
+    ) -> None:
         self._alone = alone
         self._automatic = isinstance(readers, str) and readers == AUTO
         self._readers: list[Reader] = []
+        self._ocr: Reader | None = None
         if self._automatic:
             self._readers = [make_reader(TEXT_LAYER)]
+            self._ocr = installed_ocr() if ocr is None else _installed_reader(ocr)
         elif not (isinstance(readers, str) and readers == NONE):
             self._readers = [_installed_reader(choice) for choice in _several(readers)]
-        self._ocr = installed_ocr() if self._automatic else None
         self.reads_pictures = True
         self._layout = _installed_layout(layout)
         self._distrusted: set[str] = set()
@@ -195,7 +199,8 @@ def _installed_reader(choice: Any) -> Reader:
     reader = make_reader(choice)
     needed = reader.missing()
     if needed:
-        raise ConfigError(f"reader {choice!r} needs {needed}")
+        name = choice["name"] if isinstance(choice, Mapping) else choice
+        raise ConfigError(f"reader {name!r} needs {needed}")
     return reader
 
 

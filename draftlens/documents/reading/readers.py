@@ -212,11 +212,9 @@ def words_of_tesseract(table: str, scale: float) -> Iterator[Piece]:
         text = (row.get("text") or "").strip()
         if row.get("level") != _WORD or not text:
             continue
-        left = float(row["left"])
-        top = float(row["top"])
-        box = Box(left, top, left + float(row["width"]), top + float(row["height"]))
-        key = (row["block_num"], row["par_num"], row["line_num"])
-        line = lines.setdefault(key, len(lines))
+        left, top, width, height = (float(row[n]) for n in ("left", "top", "width", "height"))
+        box = Box(left, top, left + width, top + height)
+        line = lines.setdefault((row["block_num"], row["par_num"], row["line_num"]), len(lines))
         score = max(float(row["conf"]), 0.0) / 100
         # A block of tesseract is a column; its paragraphs are what other readers call blocks.
         block = int(row["block_num"]) * 1000 + int(row["par_num"])

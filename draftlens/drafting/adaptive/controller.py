@@ -17,6 +17,7 @@ from draftlens.core.locks import ForkLock
 from draftlens.core.tree import EMPTY, Topology, chain, cut
 from draftlens.drafting.adaptive.costs import SURPRISE, Expectation, ForwardCosts
 from draftlens.drafting.adaptive.round_plan import (
+    EARLIER_WEIGHT,
     MAX_NODES,
     PLAIN,
     TREES,
@@ -36,7 +37,13 @@ USUAL_LENGTH = 64
 LATEST_SHARE = 0.3
 """Share of the latest answer in the expected length of the next one."""
 MAX_SAVINGS = 2.5
-"""Cap on the savings carried over, in plain rounds, because older text predicts little."""
+"""Cap on the savings carried over, in plain rounds, because older text predicts little. Where the
+draft has to read a prompt first, they may rise to the cost of that."""
+TRUST = 0.5
+"""Factor of the savings that are expected of a draft whose rates are not known yet."""
+TRIED_SHARE = 0.25
+"""Share of the seconds of a prompt's reading, where that is expected to pay, that the answer may
+lose besides, since the reading gains nothing if hardly anything is drafted afterwards."""
 FIRST_PROBE = 8
 """Tokens that a paused draft must lack before it reads them to compare them with its own, where
 drafting may pay; twice as many after each time."""
@@ -183,6 +190,8 @@ class TreeController:
         self._is_probe = False
         self._times_plain = False
         self._read_at = 0.0  # tokens at which reading the draft's prompt is considered again
+        self._reading = 0.0  # seconds that this takes
+        self._tried = 0.0  # seconds that may be lost since it was read
 
     @property
     def kept_depth(self) -> int:
@@ -192,9 +201,10 @@ class TreeController:
     def may_read(self, at: RoundState) -> bool:
         """Whether the draft reads its prompt now.
 
-        With known costs: true if drafting could still save more time in this answer than reading
-        the prompt costs, even at the optimistic acceptance rate, and if a tree or a probe may be
-        tried afterwards. It is asked again `PLAN_EVERY` tokens later.
+        With known costs: true if a tree or a probe may be tried afterwards and drafting is expected
+        to save more time in the rest of this answer than reading the prompt costs. The optimistic
+        acceptance rate counts until the rate is known, and later where the answer may lose the
+        time. It is asked again `PLAN_EVERY` tokens later.
         """
         with self.history.lock:
             costs = self.history.costs
@@ -206,15 +216,31 @@ class TreeController:
             if self.emitted < self._read_at:
                 return False
             self._read_at = self.emitted + PLAN_EVERY
-            expected = max(self._usual_length - self.emitted, self.emitted)
-            seconds = self.history.reading_seconds(at)
-            if seconds >= min(expected, at.remaining) * self._hoped_gain():
-                return False
             if self._rows_until_plan <= 0:
                 self._choose_plan()
-            self._limit_depth(0.0)
-            probing = self.history.costs.level(FIRST_PROBE + 1, at)
-            return self._depth > 0 or probing <= self._allowance()
+            tokens = min(max(self._usual_length - self.emitted, self.emitted), at.remaining)
+            self._reading = self.history.reading_seconds(at)
+            trust = 1.0 if self._is_known else TRUST
+            is_expected = self._reading < trust * tokens * self._expected_gain()
+            self._tried = TRIED_SHARE * self._reading if is_expected else 0.0
+            explored = 0.0 if is_expected or not self._is_known else self._reading
+            self._limit_depth(explored)
+            probing = explored + costs.level(FIRST_PROBE + 1, at)
+            may_try = self._depth > 0 or probing <= self._allowance()
+            if not may_try or not (is_expected or self._may_explore(tokens, explored)):
+                return False
+            self._saved -= explored / costs.check(0, at)
+            return True
+
+    def _may_explore(self, tokens: float, seconds: float) -> bool:
+        """Whether a prompt is read that is not expected to pay in so many tokens, if its reading
+        takes these seconds of what the answer may lose."""
+        return seconds <= self._allowance() and self._reading < tokens * self._hoped_gain()
+
+    @property
+    def _is_known(self) -> bool:
+        """Whether the rates are those of earlier answers."""
+        return self.rates.trials >= EARLIER_WEIGHT
 
     def expected(self, at: RoundState) -> Expectation:
         """The expected result of the next round, the draft's reading of what it lacks included."""
@@ -359,7 +385,7 @@ class TreeController:
         with self.history.lock:
             plain = self.history.costs.check(0, self._at)
             unused = self._saved + self._gained / plain + EXPLORED_SHARE * self.emitted
-            self.history.savings = min(max(unused, 0.0), MAX_SAVINGS)
+            self.history.savings = min(max(unused, 0.0), self._most_savings(plain))
             longer = self.emitted - self.history.usual_length
             self.history.usual_length += LATEST_SHARE * longer
 
@@ -393,12 +419,19 @@ class TreeController:
         self._probability = 1.0
         self._depth = self._best_depth
         if not self._pays:
-            allowance = self._allowance() - further
+            allowance = self._allowance() - further - self._reserve()
             # Half of it at a time, so that one bad round does not end all drafting.
             while self._depth > 1 and self._plan.loss(self._depth) > allowance / 2:
                 self._depth -= 1
             if self._plan.loss(self._depth) > allowance:
                 self._depth = 0
+
+    def _reserve(self) -> float:
+        """Seconds that are left to a probe, which shows after a bad start whether drafting pays for
+        the prompt that was read."""
+        if not self._tried or self._usual_length - self.emitted < 2 * FIRST_PROBE:
+            return 0.0
+        return self.history.costs.level(FIRST_PROBE + 1, self._at)
 
     def _may_probe(self, pending: int, seconds: float) -> bool:
         if pending <= self._probe_at or seconds > self._allowance():
@@ -408,6 +441,10 @@ class TreeController:
     def _is_hopeful(self) -> bool:
         """Whether a chain would pay at the upper bound of the rate of first choices."""
         return self._hoped_gain() > 0
+
+    def _expected_gain(self) -> float:
+        """Seconds by which a token of the best plan is cheaper than a plain one."""
+        return 1 / self._plan.rate(0) - 1 / self._plan.rate(self._best_depth)
 
     def _hoped_gain(self) -> float:
         """Seconds by which a token of a chain would be cheaper than a plain one at that bound, at
@@ -422,8 +459,12 @@ class TreeController:
     def _allowance(self) -> float:
         """Seconds that the answer may still lose."""
         plain = self.history.costs.check(0, self._at)
-        gained = min(self._saved + self._gained / plain, MAX_SAVINGS)
-        return plain * (gained + EXPLORED_SHARE * max(self._usual_length, self.emitted))
+        gained = min(self._saved + self._gained / plain, self._most_savings(plain))
+        explored = EXPLORED_SHARE * max(self._usual_length, self.emitted)
+        return plain * (gained + explored) + self._tried
+
+    def _most_savings(self, plain: float) -> float:
+        return max(MAX_SAVINGS, self._reading / plain)
 
 
 def best_for(costs: Costs, rate: float) -> tuple[Topology, float]:

@@ -151,7 +151,9 @@ def record_of(target: Backbone, draft: Backbone, settings: Hashable, kind: str) 
         by_settings = by_draft.setdefault(draft.model, {})
         chains_only = bool(target.chains_only or draft.chains_only)
         costs = Costs(_live_costs(target), _live_costs(draft, target), chains_only)
-        history = by_settings.setdefault((settings, kind), PairHistory(costs, _LOCK))
+        history = by_settings.get((settings, kind))
+        if history is None:
+            history = by_settings[settings, kind] = PairHistory(costs, _LOCK)
         history.costs = costs
         return history
 

@@ -193,7 +193,7 @@ class DocumentMatcher(Matcher):
         self._unmatched = 0  # tokens of the answer that the position does not explain
         self._unmatched_text = ""  # their text, in front of the candidates
 
-    def number_of(self, source: TokenSource) -> int:
+    def number_of(self, source: TokenSource | None) -> int:
         return self.queue.number_of(source)
 
     def candidates(self, most: int, length: int) -> list[Candidate]:

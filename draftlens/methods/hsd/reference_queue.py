@@ -153,7 +153,7 @@ class ReferenceQueue:
         order = [*self.regions[latest + 1 :], *self.regions[: max(latest, 0)]]
         return [region for region in order if not region.is_used]
 
-    def number_of(self, source: TokenSource) -> int:
+    def number_of(self, source: TokenSource | None) -> int:
         for number, region in enumerate(self.regions):
             if source in region.sources:
                 return number

@@ -96,7 +96,7 @@ def _prior(kind: Kind, agreement: int) -> float:
 
 
 # Tokens, besides the match, that a candidate of each kind counts for in the prior.
-PRIOR_AGREEMENTS = {Kind.MATCH: 0, Kind.RECOVERY: 2, Kind.HEAD: 1}
+PRIOR_AGREEMENTS = {Kind.MATCH: 0, Kind.RECOVERY: 2, Kind.HEAD: 1, Kind.FORCED: MAX_AGREEMENT}
 
 
 class DraftBudget:

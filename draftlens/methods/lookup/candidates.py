@@ -124,6 +124,7 @@ class Kind(Enum):
     MATCH = "match"  # the last tokens of the answer occur before it
     RECOVERY = "recovery"  # a place at which a reference may continue after a rejected draft token
     HEAD = "head"  # the beginning of a reference, or the end of the answer
+    FORCED = "forced"  # the form of the answer allows nothing else
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ class Candidate:
 
     tokens: tuple[int, ...]  # at least one
     agreement: int  # number of tokens before it that equal the last tokens of the answer
-    reference: TokenSource = field(repr=False)
+    reference: TokenSource | None = field(repr=False)  # None for forced tokens
     # index in `reference` at which it begins; negative if a separator of that length comes first
     end: int
     kind: Kind = Kind.MATCH
@@ -151,7 +152,7 @@ class Candidate:
             return Kind.HEAD, depth - self.boundary
         return self.kind, self.agreement + depth
 
-    def reference_at(self, depth: int) -> TokenSource:
+    def reference_at(self, depth: int) -> TokenSource | None:
         if self.head is None or depth < self.boundary:
             return self.reference
         return self.head.reference_at(depth - self.boundary)
@@ -164,6 +165,8 @@ class Candidate:
             if step is not None:
                 return step
             accepted = min(accepted, self.boundary)
+        if self.reference is None:
+            return None
         text = joined_text(pieces[: max(accepted, 0)])
         place = self.reference.place_after(self.end, self.tokens[: max(accepted, 0)], text)
         if accepted <= 0 or place <= 0:
@@ -221,7 +224,7 @@ class Matcher:
         self.answer.extend(tokens)
         self._candidates = []
 
-    def number_of(self, source: TokenSource) -> int:
+    def number_of(self, source: TokenSource | None) -> int:
         """Index of the caller's reference that a text is a variant of, or `NO_REFERENCE`."""
         numbers = (number for number, given in enumerate(self._given) if given is source)
         return next(numbers, NO_REFERENCE)
@@ -231,8 +234,13 @@ class Matcher:
         self._candidates = distinct(self._continuations(self._matches(), length), most)
         return list(self._candidates)
 
-    def candidate_after(self, tokens: Iterable[int], length: int) -> Candidate | None:
-        """The best match of the answer with further tokens that it does not have yet."""
+    def candidate_after(
+        self, tokens: Iterable[int], length: int, forced: Sequence[int] = ()
+    ) -> Candidate | None:
+        """The forced tokens, or else the best match of the answer, after further tokens that it
+        does not have yet."""
+        if forced:
+            return forced_candidate(forced[:length])
         tail = self.tail
         self.tail = tail.followed_by(tokens)
         try:
@@ -240,9 +248,14 @@ class Matcher:
         finally:
             self.tail = tail
 
-    def tree(self, most: int, length: int, max_nodes: int) -> tuple[PrefixTree, list[Candidate]]:
-        """The candidates merged into one tree, and the candidates that its `origins` index."""
+    def tree(
+        self, most: int, length: int, max_nodes: int, forced: Sequence[int] = ()
+    ) -> tuple[PrefixTree, list[Candidate]]:
+        """The candidates merged into one tree, the forced tokens first, and the candidates that its
+        `origins` index."""
         candidates = self.candidates(most, length)
+        if forced:
+            candidates = distinct([forced_candidate(forced[:length]), *candidates], most)
         return merge([candidate.tokens for candidate in candidates], max_nodes), candidates
 
     def _continuations(
@@ -278,6 +291,10 @@ class Matcher:
             step = candidate.advance(pieces, accepted)
             if step is not None:
                 step.source.set_cursor(step.place)
+
+
+def forced_candidate(tokens: Sequence[int]) -> Candidate:
+    return Candidate(tuple(tokens), 0, None, 0, Kind.FORCED)
 
 
 def distinct(candidates: Iterable[Candidate], most: int) -> list[Candidate]:

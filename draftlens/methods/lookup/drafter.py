@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from draftlens.core.forms import FormProcessor
 from draftlens.core.prefill_readings import NO_FEATURES
 from draftlens.core.references import NO_REFERENCES
 from draftlens.core.sequence import Batch, History, replace_by_last
@@ -138,7 +139,8 @@ class LookupDrafter:
                 self._extend(row, history)
             row.set_tree(NO_CANDIDATES, ())
             if not history.finished and length > 0:
-                row.set_tree(*row.matcher.tree(self.branches, length, self.max_nodes))
+                forced = forced_tokens(history)
+                row.set_tree(*row.matcher.tree(self.branches, length, self.max_nodes, forced))
         self._context = longest_context(batch)
         expected = self._select_nodes(batch)
         trees = [row.verified for row in self._rows]
@@ -213,7 +215,9 @@ class LookupDrafter:
             candidate = None
             if not history.finished and length > 0:
                 breaks = self.vocabulary.with_breaks(tokens)
-                candidate = row.matcher.candidate_after(breaks, length)
+                candidate = row.matcher.candidate_after(
+                    breaks, length, forced_tokens(history, tokens)
+                )
             runs.append(NOTHING_COPIED if candidate is None else self._run_of(row, candidate))
         return runs
 
@@ -229,6 +233,14 @@ class LookupDrafter:
 
     def remove(self, row: int) -> None:
         replace_by_last(self._rows, row)
+
+
+def forced_tokens(history: History, further: Sequence[int] = ()) -> list[int]:
+    """The tokens that the form of a row's answer demands after it and further tokens."""
+    for processor in history.sampling.processors:
+        if isinstance(processor, FormProcessor):
+            return processor.forced(history.row, [*history.tokens, *further])
+    return []
 
 
 def longest_context(batch: Batch) -> int:

@@ -11,7 +11,7 @@ from draftlens.core.options import Registry, make
 from draftlens.decoding.plan import Plan
 from draftlens.methods.base import METHODS, Models, draft_use, mixes_as, name_of, resolve_parts
 from draftlens.methods.mixed.drafter import MixedDrafter
-from draftlens.methods.parts import check_choice
+from draftlens.methods.parts import PARALLEL_DRAFTERS, SAMPLING_RULES, check_choice
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,18 @@ class Mixed:
     prefill: Any = "full"
 
     def __post_init__(self) -> None:
-        check_choice("sampling_rule", self.sampling_rule, ("coupled",))
-        check_choice("schedule", self.schedule, ("serial",))
+        check_choice("sampling_rule", self.sampling_rule, SAMPLING_RULES)
+        check_choice("schedule", self.schedule, ("serial", *PARALLEL_DRAFTERS))
+        if self.sampling_rule != "coupled":
+            raise ConfigError(
+                "method 'mixed' has sampling_rule 'coupled': measured times decide which drafter "
+                "proposes, and with 'rejection' they would decide which tokens are drawn"
+            )
+        if self.schedule != "serial":
+            raise ConfigError(
+                "method 'mixed' has schedule 'serial': it compares the costs of its drafters in "
+                "each round"
+            )
         resolve_parts(self)
         object.__setattr__(self, "model", make(METHODS, self.model, "plan"))
         object.__setattr__(self, "copying", make(METHODS, self.copying, "plan"))

@@ -161,16 +161,15 @@ class MixedDrafter:
         self._is_copied = self._copying_is_faster(copied.expected, batch, budget)
         if not self._is_copied:
             tree = self.model.propose(batch, budget)
-            return self._continued(tree, batch, budget) if tree.num_nodes else tree
+            if not tree.num_nodes:
+                return tree
+            with self._allowance.looking():
+                return self._with_copies(tree, batch, budget)
         self.model.pause()
         return copied.tree
 
-    def _continued(self, tree: DraftTree, batch: Batch, budget: int) -> DraftTree:
-        """The model's tree with copied tokens after its first choices, if they pay."""
-        with self._allowance.looking():
-            return self._with_copies(tree, batch, budget)
-
     def _with_copies(self, tree: DraftTree, batch: Batch, budget: int) -> DraftTree:
+        """The model's tree with copied tokens after its first choices, if they pay."""
         topology = tree.topologies[0]
         path = first_choices(topology)
         most = min(budget - topology.depth, self.max_nodes - len(topology))

@@ -20,7 +20,8 @@ class ParallelVLM(SpecVLM):
         schedule: `"parallel"`: in every round the draft writes while the target checks, then each
             waits for the other. `"serial"`: one after the other.
         sampling_rule, prune_ratio, pruner, draft, prefill: as for `SpecVLM`. The paper's
-            pruner is `"uv"`. `"rejection"` without γ takes a γ of 5.
+            pruner is `"uv"`; `"uv-sampled"` makes an order sample by its scores. `"rejection"`
+            without γ takes a γ of 5.
         tree: of `SpecVLM`, for the serial schedule.
 
     Raises:
@@ -32,10 +33,10 @@ class ParallelVLM(SpecVLM):
         >>> draftlens.ParallelVLM().schedule
         'parallel'
         >>> draftlens.ParallelVLM(num_speculative_tokens=3).pruner
-        UVPruner(layer=20, text='all', criterion='similarity', variation=True)
+        SampledUVPruner(layer=20, text='all', criterion='similarity', variation=True, share=0.5)
     """
 
     mixes_as: ClassVar[str] = ""
 
-    pruner: Any = "uv"
+    pruner: Any = "uv-sampled"
     schedule: str = "parallel"

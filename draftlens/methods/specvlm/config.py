@@ -40,8 +40,9 @@ class SpecVLM:
             `SpeculativeDecoding`. The paper's tree is `"eagle"`.
         prune_ratio: r, the share of visual tokens that the draft does not read.
         pruner: which tokens these are: a name of `pruning.PRUNERS`, a mapping of a name and options
-            such as ``{"name": "specvlm", "attention_mass": 0.2}``, or a pruner. `"uv"` is that of
-            ParallelVLM.
+            such as ``{"name": "specvlm", "attention_mass": 0.2}``, or a pruner. `"specvlm"` is that
+            of the paper, `"uv"` that of ParallelVLM; `"attention-sampled"` and `"uv-sampled"` make
+            order samples by the same scores.
         draft: `"model"` for a draft model, `"self"` for the target's own weights, which go on from
             its keys and values of the kept tokens, `"auto"` for the draft model if there is one.
 
@@ -66,7 +67,7 @@ class SpecVLM:
     tree: Tree = None
     sampling_rule: str = "coupled"
     prune_ratio: float = 0.9
-    pruner: Any = "specvlm"
+    pruner: Any = "attention-sampled"
     draft: str = "auto"
     schedule: str = "serial"
     prefill: Any = "full"

@@ -14,6 +14,7 @@ from draftlens.models.prompt import Prompt
 from draftlens.prefill.base import PrefillOutput, PrefillReading
 from draftlens.prefill.spava.kv_placement import check_decode, new_cache
 from draftlens.prefill.spava.one_process import check_directed, read_in_blocks
+from draftlens.prefill.spava.passing_keys import SELECTS
 from draftlens.prefill.spava.ring_chunks import Length, check_ring_length
 from draftlens.prefill.spava.rows import Division, PromptRow, prompt_rows
 from draftlens.prefill.spava.several import SeveralProcesses
@@ -27,7 +28,7 @@ class SpavaPrefill(SeveralProcesses):
 
     The context, which ends with the last visual token, is divided into an anchor and `blocks`
     blocks. A block attends to the anchor, to itself, and to the few keys that the blocks before it
-    pass on: those that the question scores highest, in every layer and for every head of the keys.
+    pass on, in every layer and for every head of the keys other ones.
     The query after the context attends to everything. The result depends on these options and the
     prompt alone, never on the number of processes.
 
@@ -43,6 +44,10 @@ class SpavaPrefill(SeveralProcesses):
         query_tokens: tokens at the end of a prompt without pictures and clips that are its query,
             such as a question about a long text and what the chat template adds to it; the text in
             front of them is the context. None: such prompts are read exactly.
+        select: how passing keys are chosen: `"query"`, those that the question scores highest, as
+            in the paper; `"sampled"`, an order sample by the question's attention
+            (`prefill.spava.passing_keys`), which is close to a random choice where attention says
+            little.
         zigzag: whether each process reads blocks from the front and from the back, so that all have
             equal work. It changes no token.
         decode: where keys and values are while the answer is decoded, with several processes:
@@ -62,12 +67,13 @@ class SpavaPrefill(SeveralProcesses):
         ('spava prefill: 8 blocks, anchor n/64, passing n/128',)
     """
 
-    removed: ClassVar[Mapping[str, str]] = dict.fromkeys(("select", "pool", "rounding"), ABLATIONS)
+    removed: ClassVar[Mapping[str, str]] = dict.fromkeys(("pool", "rounding"), ABLATIONS)
 
     anchor: Length = "n/64"
     passing: Length = "n/128"
     blocks: int = 16
     query_tokens: int | None = None
+    select: str = "sampled"
     zigzag: bool = True
     decode: str = "auto"
     hosts: int | None = None
@@ -80,6 +86,8 @@ class SpavaPrefill(SeveralProcesses):
         check_ring_length("anchor", self.anchor)
         check_ring_length("passing", self.passing)
         check_whole("blocks", self.blocks)
+        if not isinstance(self.select, str) or self.select not in SELECTS:
+            raise ConfigError(f"unknown select {shown(self.select)}; known: {', '.join(SELECTS)}")
         if not isinstance(self.zigzag, bool):
             raise ConfigError(f"zigzag must be true or false, not {self.zigzag!r}")
 
@@ -90,6 +98,8 @@ class SpavaPrefill(SeveralProcesses):
     def described(self) -> str:
         """The options that change tokens, in words for the user."""
         passing = f"passing {self.passing}" if self.passing else "nothing passed"
+        if self.passing and self.select == "query":
+            passing += ", query selection"
         words = f"{self.blocks} blocks, anchor {self.anchor}, {passing}"
         if self.query_tokens is None:
             return words
@@ -109,7 +119,7 @@ class SpavaPrefill(SeveralProcesses):
     def run(self, backbone: Backbone, reading: PrefillReading) -> PrefillOutput:
         """`Prefill.run`; raises `UnsupportedModelError` as `Prefill.check`."""
         rows = self.rows(reading.prompt)
-        return read_in_blocks(backbone, reading, rows, self.approximate, self.zigzag)
+        return read_in_blocks(backbone, reading, rows, self.approximate, self.zigzag, self.select)
 
 
 def check_whole(option: str, value: object) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+import torch
 from torch import Tensor
 from torch.nn.functional import max_pool1d
+
+from draftlens.pruning.base import order_sample
 
 Choose = Callable[[Tensor, Tensor, int, int, int], Tensor]
 """Chooses the passing keys of one block in one layer, as `keys_by_query`."""
@@ -37,3 +40,19 @@ def keys_by_query(
     scores = (key.float() @ mean[:, :, None])[..., 0]
     pooled = max_pool1d(scores[:, None], neighbours, 1, neighbours // 2)[:, 0]
     return pooled.topk(count).indices.sort(-1).values
+
+
+def sampled_keys(query: Tensor, key: Tensor, count: int, layer: int, block: int) -> Tensor:
+    """Half of the keys by `keys_by_query`, and half spread over the block, other ones for each head
+    and layer (`order_sample`)."""
+    num_heads, num_keys = key.shape[:2]
+    chances = key.new_ones(num_heads, num_keys)
+    chances.scatter_(1, keys_by_query(query, key, count // 2, layer, block), torch.inf)
+    heads = torch.arange(layer * num_heads, (layer + 1) * num_heads)
+    heads, places = torch.meshgrid(heads, torch.arange(num_keys), indexing="ij")
+    points = torch.stack([places, heads, torch.full_like(heads, block)], -1).to(key.device)
+    return order_sample(chances, points, count, start=0)
+
+
+SELECTS: Mapping[str, Choose] = {"query": keys_by_query, "sampled": sampled_keys}
+"""How passing keys are chosen, by name."""

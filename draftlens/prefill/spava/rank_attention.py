@@ -20,7 +20,7 @@ from draftlens.prefill.spava.flops import Attend, Work
 from draftlens.prefill.spava.hosts import Arriving, Hosts
 from draftlens.prefill.spava.lse_merge import Part, merge_parts, merge_running
 from draftlens.prefill.spava.one_process_attention import scaling_of, taken
-from draftlens.prefill.spava.passing_keys import keys_by_query
+from draftlens.prefill.spava.passing_keys import SELECTS
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ class ShardAttention:
     Args:
         shares: this rank's part of each row; None for rows that rank 0 reads alone.
         lengths: tokens of each row on this rank; padding follows them.
+        select: how passing keys are chosen (`prefill.spava.passing_keys.SELECTS`).
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class ShardAttention:
         shares: Sequence[Share | None],
         lengths: Sequence[int],
         hosts: Hosts,
+        select: str = "query",
     ) -> None:
         self.work = Work()
         self.num_layers = 0
@@ -64,6 +66,7 @@ class ShardAttention:
         self._shares = list(shares)
         self._lengths = list(lengths)
         self._hosts = hosts
+        self._choose = SELECTS[select]
 
     def __call__(
         self,
@@ -110,7 +113,7 @@ class ShardAttention:
                 count = blocks.passed(block)
                 if count:
                     block_keys = local.key[:, span]
-                    places = keys_by_query(
+                    places = self._choose(
                         local.selection_query, block_keys, count, self.num_layers, block
                     )
                     pieces.append(taken(block_keys, places).flatten())
@@ -241,6 +244,7 @@ class InShards:
     """Makes the `ShardAttention` of one rank, of its shares and given lengths."""
 
     shares: tuple[Share | None, ...]
+    select: str = "query"
 
     def make(self, lengths: Sequence[int], hosts: Hosts) -> ShardAttention:
-        return ShardAttention(self.shares, lengths, hosts)
+        return ShardAttention(self.shares, lengths, hosts, self.select)

@@ -125,7 +125,7 @@ def batch_table(figures: Figures) -> Table:
             gain = "" if row["gain"] is None else format_number(row["gain"]["median"], 2)
             speed = format_number(row["tokens_per_second"]["median"], 1)
             latency = format_number(row["seconds"]["median"], 3)
-            rows.append((name, size, latency, speed, gain, _identical(row)))
+            rows.append((name, size, latency, speed, gain, agreement(row)))
     note = (
         "Latency: seconds until all answers of a batch are there, reading included, median. "
         "Identical: answers equal to those that hf-generate gives to the same batch."
@@ -136,7 +136,8 @@ def batch_table(figures: Figures) -> Table:
     return Table("By batch size", columns, rows, note)
 
 
-def _identical(row: Figures) -> str:
+def agreement(row: Mapping[str, Any]) -> str:
+    """The cell that says whether all answers were those of stock `generate`."""
     if not row["compared"]:
         return ""
     is_all = row["identical"] == row["compared"]

@@ -1,7 +1,8 @@
 """Calibration of a pruner on a few clips, as in appendix A of SpecVLM: the value with the longest
 mean acceptance.
 
-What is chosen is λ of pruner `specvlm`, the layer L of pruner `uv`, or the pruner itself.
+What is chosen is λ of pruner `specvlm`, the share of pruner `attention-sampled`, the layer L of the
+pruners `uv` and `uv-sampled`, or the pruner itself.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from draftlens.methods.base import Method, has_option, to_dict, with_option
 from draftlens_lab.measure.statistics import central_interval, resamples
 
 MASSES = tuple(step / 10 for step in range(11))
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 LAYERS = (5, 10, 15, 20)
 
 
@@ -104,6 +106,8 @@ def subject_of(method: Method, num_layers: int, pruners: Sequence[str] = ()) -> 
     option = _option_of_pruner(method)
     if option == "pruner.attention_mass":
         return CalibratedOption(option, "attention_mass", "masses", MASSES)
+    if option == "pruner.share":
+        return CalibratedOption(option, "share", "shares", SHARES)
     layers = sorted({early_layer(layer, num_layers) for layer in LAYERS})
     return CalibratedOption(option, "layer", "layers", tuple(layers))
 
@@ -140,8 +144,8 @@ def calibrate(
 
 
 def _option_of_pruner(method: Method) -> str:
-    """The option that is calibrated: λ or L, whichever the method's pruner has."""
-    for option in ("pruner.attention_mass", "pruner.layer"):
+    """The option that is calibrated: λ, L or the share, the first that the method's pruner has."""
+    for option in ("pruner.attention_mass", "pruner.layer", "pruner.share"):
         if has_option(method, option):
             return option
     raise _nothing_to_choose()
@@ -149,6 +153,6 @@ def _option_of_pruner(method: Method) -> str:
 
 def _nothing_to_choose() -> ConfigError:
     return ConfigError(
-        "calibrate chooses the attention_mass of method specvlm with pruner specvlm, the layer of "
-        "pruner uv, or one of several --pruners"
+        "calibrate chooses the share of pruner attention-sampled, the attention_mass of pruner "
+        "specvlm, the layer of the pruners uv and uv-sampled, or one of several --pruners"
     )

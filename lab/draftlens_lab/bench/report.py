@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from draftlens_lab.bench.batches import batch_table
+from draftlens_lab.bench.batches import agreement, batch_table
 from draftlens_lab.bench.contestants import REFERENCE
 from draftlens_lab.bench.summary import PHASE_ROWS
 from draftlens_lab.measure.statistics import format_quartiles
@@ -134,7 +134,7 @@ def _speed_table(group: str, figures: Figures) -> Table:
     for name, row in figures["methods"].items():
         seconds = format_number(_median(row["e2e"]), 3)
         speedups = (format_quartiles(row["speedup_e2e"]), format_quartiles(row["speedup_decode"]))
-        rows.append((_marked(name, row), seconds, *speedups, _identical(row)))
+        rows.append((_marked(name, row), seconds, *speedups, agreement(row)))
     clips = "1 clip" if figures["clips"] == 1 else f"{figures['clips']} clips"
     note = (
         f"{clips}, {figures['prompt_tokens']['median']:.0f} prompt tokens (median). Seconds: "
@@ -159,21 +159,13 @@ def _lossy_table(group: str, figures: Figures) -> Table:
         kept = _percent(row["visual_kept"]) if row["lossy"] else "100%"
         speedups = (format_quartiles(row["speedup_e2e"]), format_quartiles(row["speedup_decode"]))
         acceptance = _percent(row["target_acceptance"], 1)
-        rows.append((_marked(name, row), acceptance, _identical(row), kept, *speedups))
+        rows.append((_marked(name, row), acceptance, agreement(row), kept, *speedups))
     note = (
         "A: share of an answer's tokens that the full target accepts, given the tokens before "
         "them; 100% for lossless methods by definition. Visual tokens read: by the target's "
         "layers while decoding, the mean over layers."
     )
     return Table(f"{group}: lossy methods", columns, rows, note)
-
-
-def _identical(row: Figures) -> str:
-    if not row["compared"]:
-        return ""
-    if row["identical"] == row["compared"]:
-        return "yes"
-    return f"{row['identical']} of {row['compared']}"
 
 
 def _detail_table(group: str, figures: Figures) -> Table:

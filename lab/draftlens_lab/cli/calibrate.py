@@ -13,24 +13,13 @@ from draftlens.core.names import AUTO, EMBEDDED
 
 
 def calibrate_command(
-    media: Annotated[
-        list[str], typer.Argument(help="Two to four video files, or images with --images.")
-    ],
-    images: Annotated[
-        bool,
-        typer.Option("--images", help="Read the files as images, each with a prompt of its own."),
-    ] = False,
+    media: list[str],
+    *,
+    images: bool = False,
     target: str = EMBEDDED,
     draft: str = AUTO,
     speculative_config: str | None = None,
-    pruners: Annotated[
-        str,
-        typer.Option(
-            help="Compare these pruners instead, such as `specvlm,uv,uniform`, each with its "
-            "default options.",
-            autocompletion=opt.complete_pruners,
-        ),
-    ] = "",
+    pruners: Annotated[str, typer.Option(autocompletion=opt.complete_pruners)] = "",
     frames: int = 8,
     prompt: str = "",
     max_new_tokens: int = 256,
@@ -38,14 +27,21 @@ def calibrate_command(
     limits: str | None = None,
     as_json: bool = False,
 ) -> None:
-    """Find the best attention_mass of method specvlm, the best layer of pruner uv, or the best
-    pruner.
+    """Find the best share of method specvlm's pruner, the best attention_mass of pruner specvlm,
+    the best layer of pruner uv, or the best pruner.
 
-    The attention_mass (λ) of pruner specvlm is the share of attention that the most attended of
-    the kept tokens hold; values from 0 to 1 are tried in steps of 0.1. The layer (L) of pruner uv
-    is the one after which the target's hidden states are compared; 5, 10, 15 and 20 are tried, as
-    far as the target is deep enough. All clips are answered with every value. The best value has
-    the longest mean acceptance length.
+    The share of pruner attention-sampled is that of the attention in a token's chance to be kept;
+    0, 0.25, 0.5, 0.75 and 1 are tried. The attention_mass (λ) of pruner specvlm is the share of
+    attention that the most attended of the kept tokens hold; values from 0 to 1 are tried in steps
+    of 0.1. The layer (L) of the pruners uv and uv-sampled is the one after which the target's
+    hidden states are compared; 5, 10, 15 and 20 are tried, as far as the target is deep enough. All
+    clips are answered with every value. The best value has the longest mean acceptance length.
+
+    Args:
+        media: Two to four video files, or images with --images.
+        images: Read the files as images, each with a prompt of its own.
+        pruners: Compare these pruners instead, such as `specvlm,uv,uniform`, each with its default
+            options.
     """
     bounds = opt.parse_limits(limits)
     opt.check_media(media, bounds)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from draftlens.cli.progress import progress_bars
-from draftlens.cli.show import console, print_json, table
+from draftlens.cli.show import console, print_json, say, table
 from draftlens.engine import Engine
 from draftlens.media.conversation import Conversation
 from draftlens.methods.base import Method, resolve, to_dict, with_option
@@ -100,7 +100,7 @@ def _show(subject: CalibratedOption, calibration: Calibration, method: Method) -
             f"no {subject.name} is best: the answers ended with their first token, so nothing was "
             "drafted"
         )
-    console.print(message, markup=False, soft_wrap=True)
+    say(message, on=console)
 
 
 def check_method(method: Any, pruners: Sequence[str]) -> Method:

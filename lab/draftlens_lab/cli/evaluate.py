@@ -14,29 +14,14 @@ from draftlens.core.names import AUTO, EMBEDDED
 
 
 def evaluate(
+    *,
     target: str = EMBEDDED,
     draft: str = AUTO,
-    clips: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help="Number of held-out clips, of held-out pictures, and of questions of each family.",
-        ),
-    ] = 100,
-    frames: Annotated[
-        str,
-        typer.Option(
-            help="Numbers of frames of a clip: the usual one, then those of long input, separated "
-            "by commas."
-        ),
-    ] = "8,64,256",
-    out: Annotated[Path, typer.Option(help="Folder for the report and the plots.")] = Path(
-        "runs/evaluate"
-    ),
-    plots: Annotated[
-        bool, typer.Option("--plots/--no-plots", help="Draw plots of the results.")
-    ] = True,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the held-out scenes.")] = 0,
+    clips: Annotated[int, typer.Option(min=1)] = 100,
+    frames: str = "8,64,256",
+    out: Path = Path("runs/evaluate"),
+    plots: Annotated[bool, typer.Option("--plots/--no-plots")] = True,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
     loading: Loading = PLAIN,
     as_json: bool = False,
 ) -> None:
@@ -44,6 +29,14 @@ def evaluate(
 
     The scenes are those of the procedural world. With a draft, the agreement between the draft and
     the target is measured too.
+
+    Args:
+        clips: Number of held-out clips, of held-out pictures, and of questions of each family.
+        frames: Numbers of frames of a clip: the usual one, then those of long input, separated by
+            commas.
+        out: Folder for the report and the plots.
+        plots: Draw plots of the results.
+        seed: Seed of the held-out scenes.
     """
     lengths = parse_frames(frames)
     _check_matplotlib()

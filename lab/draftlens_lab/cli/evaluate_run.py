@@ -18,7 +18,7 @@ from rich.progress import (
 from draftlens.cli.loading import load_models, make_folder
 from draftlens.cli.options import Loading
 from draftlens.cli.progress import SavingBar, progress_bars
-from draftlens.cli.show import error_console, print_json, show_files
+from draftlens.cli.show import print_json, say, show_files
 from draftlens.core.files import only_writer
 from draftlens_lab.cli.report_tables import show_tables
 from draftlens_lab.evaluate import (
@@ -82,5 +82,5 @@ def _run(evaluation: Evaluation, out: Path, quiet: bool) -> dict[str, Any]:
         message = "stopped"
         if (out / REPORT).exists():
             message += f"; what was finished is in {out / REPORT}"
-        error_console.print(f"\n{message}", markup=False, soft_wrap=True)
+        say(f"\n{message}")
         raise

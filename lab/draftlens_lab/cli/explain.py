@@ -14,9 +14,8 @@ from draftlens.core.names import AUTO, EMBEDDED
 
 
 def explain(
-    media: Annotated[
-        list[Path], typer.Argument(help="One video file, or image files with --images.")
-    ],
+    media: list[Path],
+    *,
     images: bool = False,
     target: str = EMBEDDED,
     draft: str = AUTO,
@@ -25,8 +24,6 @@ def explain(
         typer.Option(
             "--method",
             "-m",
-            help="Decoding method: `specvlm` or `parallelvlm`, which prune visual tokens, or "
-            "`tabed`, whose draft reads the prompt in several views. The default is `specvlm`.",
             rich_help_panel=opt.MODELS,
             autocompletion=opt.completes(lambda: ("specvlm", "parallelvlm", "tabed")),
         ),
@@ -35,14 +32,8 @@ def explain(
     frames: int = 8,
     prompt: str = "",
     max_new_tokens: int = 320,
-    out: Annotated[
-        Path,
-        typer.Option(help="Folder for the pictures (PNG) and the page (HTML)."),
-    ] = Path("explain"),
-    compare: Annotated[
-        bool,
-        typer.Option("--compare/--no-compare", help="Measure plain decoding for comparison."),
-    ] = True,
+    out: Path = Path("explain"),
+    compare: Annotated[bool, typer.Option("--compare/--no-compare")] = True,
     loading: Loading = PLAIN,
     limits: str | None = None,
     calibrate: bool = True,
@@ -56,6 +47,13 @@ def explain(
     page show, token by token, the weights of the views and which of them would have proposed the
     token. Another chart shows what target and draft did at each moment. With --draft none the
     target drafts for itself.
+
+    Args:
+        media: One video file, or image files with --images.
+        method: Decoding method: `specvlm` or `parallelvlm`, which prune visual tokens, or `tabed`,
+            whose draft reads the prompt in several views. The default is `specvlm`.
+        out: Folder for the pictures (PNG) and the page (HTML).
+        compare: Measure plain decoding for comparison.
     """
     bounds = opt.parse_limits(limits)
     opt.check_media(media, bounds)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from draftlens.cli.show import console, print_json, table
+from draftlens.cli.show import console, print_json, say, table
 from draftlens.core.errors import ConfigError, InputError
 from draftlens.methods.base import Method
 from draftlens_lab.explain import (
@@ -44,7 +44,7 @@ def _print_json(subject: Explanation, answer: Any, outputs: Outputs) -> None:
 
 def _show(subject: Explanation, answer: Any, outputs: Outputs) -> None:
     for line in subject.summary(answer):
-        console.print(line, markup=False, soft_wrap=True)
+        say(line, on=console)
     if subject.columns:
         table("", subject.columns, subject.rows(answer))
     picture = outputs.written(outputs.picture)
@@ -53,7 +53,7 @@ def _show(subject: Explanation, answer: Any, outputs: Outputs) -> None:
         lines.append(picture)
     lines += [outputs.written(outputs.chart) or NEEDS_MATPLOTLIB, str(outputs.page)]
     for line in lines:
-        console.print(line, markup=False, soft_wrap=True)
+        say(line, on=console)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ def train_draft_command(**options: Any) -> None:
     """
     from transformers.utils import logging as transformers_logging
 
-    from draftlens.cli.show import error_console, is_quiet
+    from draftlens.cli.show import error_console, is_quiet, say
     from draftlens_lab.train import DraftTraining
     from draftlens_lab.train import train_draft as train
     from draftlens_lab.train.report import LossLines
@@ -47,7 +47,7 @@ def train_draft_command(**options: Any) -> None:
         )
     except KeyboardInterrupt as interrupt:
         if str(interrupt):
-            error_console.print(f"\n{interrupt}", markup=False, soft_wrap=True)
+            say(f"\n{interrupt}")
         raise
     if not trained.main:
         return
@@ -91,22 +91,14 @@ def add_train_draft(app: typer.Typer) -> None:
 
 
 def show_plan(plan: TrainingPlan) -> None:
-    from draftlens.cli.show import console, table
+    from draftlens.cli.show import console, say, table
 
     parts = [f"{part} {count / 1e6:.2f}M" for part, count in plan.parameters.items()]
-    console.print(f"{plan.model}: {', '.join(parts)}", soft_wrap=True, markup=False)
+    say(f"{plan.model}: {', '.join(parts)}", on=console)
     device = f"{plan.processes} x {plan.device}" if plan.processes > 1 else plan.device
     console.print(f"{plan.precision} on {device}, {plan.media} media files", soft_wrap=True)
-    columns = [
-        "stage",
-        "trained",
-        "entries",
-        "tokens",
-        "answer tokens",
-        "batch",
-        "device batch",
-        "steps",
-    ]
+    columns = ["stage", "trained", "entries", "tokens", "answer tokens"]
+    columns += ["batch", "device batch", "steps"]
     table("to be trained", columns, [_plan_row(stage) for stage in plan.stages])
 
 
@@ -142,17 +134,13 @@ def _print_json(trained: Trained) -> None:
 
 def show_trained(trained: Trained) -> None:
     """Print what was trained and where the draft is."""
-    from draftlens.cli.show import console, table
+    from draftlens.cli.show import console, say, table
 
     columns = ["stage", "steps", "resumed from step", "first loss", "last loss"]
     table("trained", columns, [_trained_row(trained, stage) for stage in trained.plan.stages])
     plot = "" if trained.plotted else " (no loss.png: matplotlib is not installed)"
-    console.print(
-        f"{trained.folder} holds the draft, after {trained.seconds:.0f} s{plot}",
-        soft_wrap=True,
-        markup=False,
-    )
-    console.print(f'draftlens.load(target, draft="{trained.folder}")', soft_wrap=True, markup=False)
+    say(f"{trained.folder} holds the draft, after {trained.seconds:.0f} s{plot}", on=console)
+    say(f'draftlens.load(target, draft="{trained.folder}")', on=console)
 
 
 def _trained_row(trained: Trained, stage: StagePlan) -> list[str]:

@@ -3,12 +3,15 @@ evaluating models, and as tasks of lmms-eval."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from draftlens.cli.options import option
 
 
 class Split(StrEnum):
@@ -28,32 +31,27 @@ class Format(StrEnum):
 
 @dataclass(frozen=True)
 class SampleCounts:
-    """How many samples of each kind are written."""
+    """How many samples of each kind are written.
 
-    clips: Annotated[int, typer.Option(min=0, help="Number of clips with dialogues.")] = 20
-    pictures: Annotated[int, typer.Option(min=0, help="Number of pictures with dialogues.")] = 20
-    pairs: Annotated[
-        int,
-        typer.Option(
-            min=0, help="Number of dialogues about two pictures that differ in one detail."
-        ),
-    ] = 10
-    talks: Annotated[int, typer.Option(min=0, help="Number of dialogues without media.")] = 10
-    focus: Annotated[
-        int,
-        typer.Option(
-            min=0, help="Number of clips of 4 to 16 shots with questions about a part of them."
-        ),
-    ] = 0
-    needles: Annotated[
-        int, typer.Option(min=0, help="Number of such clips with a needle in one frame.")
-    ] = 0
-    chats: Annotated[
-        int, typer.Option(min=0, help="Number of such clips with chats of two turns.")
-    ] = 0
-    spots: Annotated[
-        int, typer.Option(min=0, help="Number of longer dialogues about two pictures.")
-    ] = 0
+    Args:
+        clips: Number of clips with dialogues.
+        pictures: Number of pictures with dialogues.
+        pairs: Number of dialogues about two pictures that differ in one detail.
+        talks: Number of dialogues without media.
+        focus: Number of clips of 4 to 16 shots with questions about a part of them.
+        needles: Number of such clips with a needle in one frame.
+        chats: Number of such clips with chats of two turns.
+        spots: Number of longer dialogues about two pictures.
+    """
+
+    clips: int = option(20, min=0)
+    pictures: int = option(20, min=0)
+    pairs: int = option(10, min=0)
+    talks: int = option(10, min=0)
+    focus: int = option(0, min=0)
+    needles: int = option(0, min=0)
+    chats: int = option(0, min=0)
+    spots: int = option(0, min=0)
 
     @property
     def by_kind(self) -> dict[str, int]:
@@ -72,46 +70,39 @@ class SampleCounts:
 
 @dataclass(frozen=True)
 class PartOptions:
-    """Which samples of the world are written, and how."""
+    """Which samples of the world are written, and how.
 
-    split: Annotated[Split, typer.Option(help="Splits to write.")] = Split.BOTH
-    held_out: Annotated[
-        float,
-        typer.Option(
-            min=0.0, help="Number of test samples per training sample, with --split both."
-        ),
-    ] = 0.1
-    start: Annotated[
-        int,
-        typer.Option(
-            min=0, help="Number of samples to skip, for example those of an earlier export."
-        ),
-    ] = 0
-    format: Annotated[
-        Format,
-        typer.Option(
-            help="Format to write: JSON in the layout of LLaVA, or a folder for "
-            "`datasets.load_dataset`."
-        ),
-    ] = Format.LLAVA
+    Args:
+        split: Splits to write.
+        held_out: Number of test samples per training sample, with --split both.
+        start: Number of samples to skip, for example those of an earlier export.
+        format: Format to write: JSON in the layout of LLaVA, or a folder for
+            `datasets.load_dataset`.
+    """
+
+    split: Split = Split.BOTH
+    held_out: float = option(0.1, min=0.0)
+    start: int = option(0, min=0)
+    format: Format = Format.LLAVA
 
 
 @dataclass(frozen=True)
 class SizeOptions:
-    """The size of clips and pictures."""
+    """The size of clips and pictures.
 
-    frames: Annotated[int, typer.Option(min=1, help="Number of frames of a clip.")] = 96
-    rate: Annotated[int, typer.Option(min=1, help="Frames per second of a clip.")] = 24
-    side: Annotated[
-        int,
-        typer.Option(
-            min=16, help="Width and height of frames and pictures in pixels, an even number."
-        ),
-    ] = 256
+    Args:
+        frames: Number of frames of a clip.
+        rate: Frames per second of a clip.
+        side: Width and height of frames and pictures in pixels, an even number.
+    """
+
+    frames: int = option(96, min=1)
+    rate: int = option(24, min=1)
+    side: int = option(256, min=16)
 
 
 def world_command(
-    out: Annotated[Path, typer.Argument(help="Folder to write to; it must be new or empty.")],
+    out: Path,
     *,
     counts: SampleCounts,
     parts: PartOptions,
@@ -122,11 +113,13 @@ def world_command(
 
     The scenes are those of the procedural world, in which the right answer to every question is
     known.
+
+    Args:
+        out: Folder to write to; it must be new or empty.
     """
     from rich.progress import TimeRemainingColumn
 
     from draftlens.cli.progress import count_bar
-    from draftlens.cli.show import console, print_json
     from draftlens_lab.world.export import export_datasets, export_llava, seeds_of
 
     export = export_llava if parts.format is Format.LLAVA else export_datasets
@@ -135,21 +128,14 @@ def world_command(
         entries = export(
             out, seeds, frames=size.frames, rate=size.rate, side=size.side, on_sample=on_sample
         )
-    if as_json:
-        print_json({"folder": str(out), **entries})
-        return
-    written = [f"{count} entries to {name}" for name, count in entries.items() if count]
-    console.print(f"{out}: {', '.join(written)}", markup=False, soft_wrap=True)
+    _show_written(out, entries, "entries", as_json)
 
 
 def lmms_task(
-    out: Annotated[Path, typer.Argument(help="Folder to write to; it must be new or empty.")],
+    out: Path,
     *,
-    samples: Annotated[
-        int,
-        typer.Option(min=1, help="Number of samples of each family of questions and captions."),
-    ] = 20,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the held-out scenes.")] = 0,
+    samples: Annotated[int, typer.Option(min=1)] = 20,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
     size: SizeOptions,
     as_json: bool = False,
 ) -> None:
@@ -157,19 +143,29 @@ def lmms_task(
 
     The scenes are those of the procedural world. The tasks need no network, and any model of
     lmms-eval can be scored on them: `lmms-eval --include_path OUT --tasks draftlens_world`.
+
+    Args:
+        out: Folder to write to; it must be new or empty.
+        samples: Number of samples of each family of questions and captions.
+        seed: Seed of the held-out scenes.
     """
     from rich.progress import TimeRemainingColumn
 
     from draftlens.cli.progress import count_bar
-    from draftlens.cli.show import console, print_json
     from draftlens_lab.lmms.tasks import write_tasks
     from draftlens_lab.world.entries import MediaFormat
 
     media = MediaFormat(size.frames, size.rate, size.side)
     with count_bar("writing samples", as_json, TimeRemainingColumn()) as on_sample:
         counts = write_tasks(out, samples, media, seed, on_sample)
+    _show_written(out, counts, "samples", as_json)
+
+
+def _show_written(out: Path, counts: Mapping[str, int], noun: str, as_json: bool) -> None:
+    from draftlens.cli.show import console, print_json, say
+
     if as_json:
         print_json({"folder": str(out), **counts})
         return
-    written = [f"{count} samples to {name}" for name, count in counts.items()]
-    console.print(f"{out}: {', '.join(written)}", markup=False, soft_wrap=True)
+    written = [f"{count} {noun} to {name}" for name, count in counts.items() if count]
+    say(f"{out}: {', '.join(written)}", on=console)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -69,8 +69,9 @@ class SelfSD(SpecVLM):
     """The target drafts for itself, as with `SpecVLM` and draft `"self"`.
 
     Args:
-        num_speculative_tokens, tree, sampling_rule, prune_ratio, pruner, schedule, prefill: as for
+        num_speculative_tokens, tree, sampling_rule, prune_ratio, schedule, prefill: as for
             `SpecVLM`.
+        pruner: as for `SpecVLM`, by default that of the paper.
         draft: `"self"`.
         kv: `"prefill"` reads the pruned prompt again (SpecVLM); `"sparse"` takes in each layer the
             keys and values with the most attention there (Sparse-to-Dense).
@@ -81,6 +82,7 @@ class SelfSD(SpecVLM):
 
     removed: ClassVar[Mapping[str, str]] = {}
 
+    pruner: Any = "specvlm"
     draft: str = "self"
     kv: str = "prefill"
 

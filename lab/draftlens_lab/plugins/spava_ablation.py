@@ -96,6 +96,8 @@ class SpavaAblation(AtOnce):
             words.append(f"pool {self.pool}")
         if self.rounding != 1:
             words.append(f"rounded to {self.rounding}")
+        if self.query_tokens is not None:
+            words.append(f"the last {self.query_tokens} tokens of texts as query")
         return (f"spava-ablation prefill: {', '.join(words)}",)
 
     def rows(self, prompt: Prompt) -> list[PromptRow]:

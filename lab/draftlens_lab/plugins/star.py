@@ -59,7 +59,10 @@ class StarPrefill(SeveralProcesses):
 
     @property
     def approximate(self) -> tuple[str, ...]:
-        return (f"star prefill: {self.blocks} blocks",)
+        words = f"star prefill: {self.blocks} blocks"
+        if self.query_tokens is not None:
+            words += f", the last {self.query_tokens} tokens of texts as query"
+        return (words,)
 
     def rows(self, prompt: Prompt) -> list[PromptRow]:
         """How each row of a prompt is divided."""

@@ -17,7 +17,6 @@ from PIL import Image
 
 import draftlens
 from draftlens.core.errors import ConfigError
-from draftlens.decoding import plan as acceptance
 from draftlens.drafting.adaptive.controller import TreeController
 from draftlens.methods.base import PlainDecoding
 from draftlens.methods.speculative import SpeculativeDecoding
@@ -357,15 +356,7 @@ def test_lossy_peers_run_beside_the_others(bench: Run, films: Path) -> None:
     assert "| half (lossy) |" in page
 
 
-def test_a_wrong_answer_is_found(bench: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(tree: Any, ranking: Any) -> Any:
-        ranking = ranking.clone()
-        if ranking.shape[1] > 1:
-            ranking[:, -1] = ranking[:, -1].roll(1, -1)
-        return right(tree, ranking)
-
-    right = acceptance.match
-    monkeypatch.setattr(acceptance, "match", wrong)
+def test_a_wrong_answer_is_found(bench: Run, wrong_choices: None) -> None:
     words = ["--methods", "plain", "--method-json", '{"chain": {"num_speculative_tokens": 5}}']
     status, out, _ = bench(*words, "--peers", "", "--json", "--no-plots")
     summary = json.loads(out)

@@ -20,6 +20,7 @@ CLIP, PICTURE = str(CLIPS / "shapes.mp4"), str(CLIPS / "shapes.png")
 SHORT = ["--frames", "2", "--max-new-tokens", "6", "--device", "cpu"]
 LONGER = ["--frames", "2", "--max-new-tokens", "48", "--device", "cpu"]
 MASSES = (0.0, 0.5, 1.0)
+BY_MASS = ["--speculative-config", '{"pruner": "specvlm"}']
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def run(command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callabl
 
 def test_json_is_what_the_engine_says(run: Any, engine: draftlens.Engine) -> None:
     """The masses' mean acceptance lengths over both clips, measured again by hand."""
-    config = '{"prune_ratio": 0.9, "tree": null, "num_speculative_tokens": 2}'
+    config = '{"prune_ratio": 0.9, "pruner": "specvlm", "tree": null, "num_speculative_tokens": 2}'
     clips = [CLIPS / "shapes.mp4", CLIPS / "drift.mp4"]
     status, out, _ = run(*map(str, clips), *LONGER, "--speculative-config", config, "--json")
     assert status == 0
@@ -54,7 +55,7 @@ def test_json_is_what_the_engine_says(run: Any, engine: draftlens.Engine) -> Non
 
 
 def test_the_table_shows_the_curve_and_marks_the_best(run: Any) -> None:
-    config = '{"tree": null, "num_speculative_tokens": 2}'
+    config = '{"pruner": "specvlm", "tree": null, "num_speculative_tokens": 2}'
     clip, *frames = str(CLIPS / "drift.mp4"), "--frames", "4"  # one where the masses differ
     status, out, _ = run(clip, *LONGER, *frames, "--speculative-config", config)
     assert status == 0
@@ -71,6 +72,14 @@ def test_the_table_shows_the_curve_and_marks_the_best(run: Any) -> None:
     for mass, length, bar, _ in rows:
         assert (mass not in best) or float(length) == longest
         assert len(bar) == pytest.approx(20 * float(length) / longest, abs=0.6)
+
+
+def test_the_share_of_the_default_pruner_is_calibrated(run: Any) -> None:
+    status, out, err = run(CLIP, *SHORT, "--json")
+    assert status == 0, err
+    report = json.loads(out)
+    assert report["shares"] == [0, 0.25, 0.5, 0.75, 1]
+    assert len(report["mean_acceptance_length"]) == 5
 
 
 def test_the_layer_of_uv_is_calibrated_and_layers_that_are_the_same_are_tried_once(
@@ -124,7 +133,8 @@ def test_images_are_prompts_of_their_own(run: Any, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(draftlens.Engine, "process", listen)
     monkeypatch.setattr(draftlens.Engine, "answer", count)
-    status, out, _ = run("--images", PICTURE, PICTURE, *SHORT, "--max-new-tokens", "12", "--json")
+    words = ["--max-new-tokens", "12", "--json"]
+    status, out, _ = run("--images", PICTURE, PICTURE, *BY_MASS, *SHORT, *words)
     assert status == 0
     assert json.loads(out)["attention_mass"] in MASSES
     assert counted == [mass for mass in MASSES for _ in range(2)]
@@ -134,7 +144,9 @@ def test_images_are_prompts_of_their_own(run: Any, monkeypatch: pytest.MonkeyPat
 
 def test_answers_of_one_token_accept_nothing_and_are_no_error(run: Any) -> None:
     """Nothing is drafted: all masses are equally good, so none is the best."""
-    status, out, err = run(CLIP, "--frames", "2", "--max-new-tokens", "1", "--device", "cpu")
+    status, out, err = run(
+        CLIP, *BY_MASS, "--frames", "2", "--max-new-tokens", "1", "--device", "cpu"
+    )
     assert status == 0, err
     assert "<" not in out
     assert out.splitlines()[-1] == (
@@ -146,11 +158,11 @@ def test_answers_of_one_token_accept_nothing_and_are_no_error(run: Any) -> None:
 def test_masses_that_do_equally_well_have_no_best(run: Any) -> None:
     """On this clip EAGLE's tree has six draft tokens with any mass."""
     clip = str(CLIPS / "drift.mp4")
-    status, out, _ = run(clip, *SHORT)
+    status, out, _ = run(clip, *BY_MASS, *SHORT)
     assert status == 0
     assert out.count("│ " + "#" * 20 + " │") == len(MASSES)
     assert out.splitlines()[-1] == "no attention_mass is best: all did equally well"
-    report = json.loads(run(clip, *SHORT, "--json")[1])
+    report = json.loads(run(clip, *BY_MASS, *SHORT, "--json")[1])
     assert report["attention_mass"] is None
     assert len(set(report["mean_acceptance_length"])) == 1
 
@@ -160,7 +172,7 @@ def test_masses_that_do_equally_well_have_no_best(run: Any) -> None:
     [
         (
             ["--speculative-config", '{"pruner": "uniform"}'],
-            "calibrate chooses the attention_mass of method specvlm",
+            "calibrate chooses the share of pruner attention-sampled",
         ),
         (
             ["--speculative-config", '{"method": "speculative"}'],

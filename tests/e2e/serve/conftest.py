@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import openai
 import pytest
@@ -9,6 +11,36 @@ import draftlens
 from draftlens.scheduling import SchedulerLimits
 from draftlens.serve.options import ServeOptions
 from tests.e2e.serve.running import CHATS, CLIPS, KEY, NEW, Running, serving
+
+TEMPLATE = """{% if tools %}<|im_start|>system
+Call as <tool_call>{"name": <name>, "arguments": <arguments>}</tool_call>.
+{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}<|im_end|>
+{% endif %}{% for message in messages %}<|im_start|>{{ message['role'] }}
+{% for part in message['content'] %}{% if part['type'] == 'image' %}<image>
+{% elif part['type'] == 'text' %}{{ part['text'] }}{% endif %}{% endfor %}{% for call in
+message['tool_calls'] or [] %}<tool_call>{{ call['function'] | tojson }}</tool_call>{% endfor %}
+<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _closed_clients() -> Iterator[None]:
+    """Close the clients that the tests of a file make: the collector would close their sockets with
+    a warning, at any time in any other test."""
+    made: list[openai.OpenAI] = []
+    create = openai.OpenAI.__init__
+
+    def noted(self: openai.OpenAI, *args: Any, **options: Any) -> None:
+        create(self, *args, **options)
+        made.append(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(openai.OpenAI, "__init__", noted)
+        yield
+    for client in made:
+        client.close()
 
 
 @pytest.fixture(scope="module")
@@ -58,3 +90,22 @@ def stock(engine: draftlens.Engine) -> Callable[..., str]:
         return known[name, new]
 
     return answer
+
+
+@pytest.fixture(scope="module")
+def calling(engine: draftlens.Engine) -> draftlens.Engine:
+    """The embedded pair with a chat template for tools."""
+    target = copy.copy(engine.target)
+    processor = copy.deepcopy(target.processor)
+    processor.chat_template = processor.tokenizer.chat_template = TEMPLATE
+    return draftlens.Engine(
+        target.backbone.model,
+        engine.draft.backbone.model,
+        processor=processor,  # type: ignore[union-attr]
+    )
+
+
+@pytest.fixture(scope="module")
+def tools_server(calling: draftlens.Engine) -> Iterator[Running]:
+    with serving(calling, ServeOptions(model="embedded")) as running:
+        yield running

@@ -7,7 +7,7 @@ import io
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -89,8 +89,9 @@ class Running:
         options: ServeOptions,
         send_seconds: float = SEND_SECONDS,
         head_seconds: float = HEAD_SECONDS,
+        further: Sequence[draftlens.Engine] = (),
     ) -> None:
-        self.app = create_app(engine, options)
+        self.app = create_app(engine, options, further)
         self.state = self.app.state.server
         self.scheduler = self.app.state.answering.scheduler
         self._socket = bind("127.0.0.1", 0, send_seconds)
@@ -130,8 +131,9 @@ def serving(
     options: ServeOptions,
     send_seconds: float = SEND_SECONDS,
     head_seconds: float = HEAD_SECONDS,
+    further: Sequence[draftlens.Engine] = (),
 ) -> Iterator[Running]:
-    running = Running(engine, options, send_seconds, head_seconds)
+    running = Running(engine, options, send_seconds, head_seconds, further)
     try:
         yield running
     finally:

@@ -21,7 +21,7 @@ import pytest
 import draftlens
 from draftlens.media.reader import MediaReader
 from draftlens.scheduling import SchedulerLimits
-from draftlens.serve import app
+from draftlens.serve import app, completions
 from draftlens.serve.options import ServeOptions
 from tests.e2e.serve.running import (
     CHATS,
@@ -78,9 +78,7 @@ def untouched(narrow: Running, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     monkeypatch.setattr(
         type(narrow.app.state.answering), "_chat_request", lambda *each: calls.append(each)
     )
-    monkeypatch.setattr(
-        type(narrow.app.state.answering), "_text_request", lambda *each: calls.append(each)
-    )
+    monkeypatch.setattr(completions, "_request", lambda *each: calls.append(each))
     yield
     assert not calls
 

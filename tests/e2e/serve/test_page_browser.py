@@ -20,6 +20,21 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not instal
 DESKTOP = {"width": 1280, "height": 800}
 PHONE = {"width": 360, "height": 640}
 LENGTH = 24
+THING = {
+    "type": "object",
+    "properties": {"shape": {"enum": ["circle", "square"]}, "colour": {"enum": ["red", "blue"]}},
+    "required": ["shape", "colour"],
+    "additionalProperties": False,
+}
+THINGS = {
+    "type": "object",
+    "properties": {
+        "things": {"type": "array", "items": THING, "minItems": 2, "maxItems": 2},
+        "dark": {"type": "boolean"},
+    },
+    "required": ["things", "dark"],
+    "additionalProperties": False,
+}
 MILLISECONDS = 30_000
 
 
@@ -121,8 +136,77 @@ def test_turns_are_kept(opened: Open, client: Any, stock: Callable[..., str]) ->
     assert len(page.bodies()[2]["messages"]) == 1
     chats = page.tab.get_by_role("navigation", name="Chats").get_by_role("listitem")
     assert chats.all_text_contents() == ["Describe the image.", "Describe the video."]
-    chats.nth(1).get_by_role("button").click()
+    chats.nth(1).get_by_role("button").first.click()
     assert page.tab.locator(".said").all_text_contents() == [first, second]
+
+
+def test_chats_are_kept_on_reload(opened: Open, stock: Callable[..., str]) -> None:
+    """With their media, and the next question continues them; a chat that was deleted is gone."""
+    page = opened()
+    first = page.ask("Describe the image.", ["shapes.png"])
+    page.tab.get_by_role("button", name="New chat").click()
+    page.ask("And now?", length=2)
+    chats = page.tab.get_by_role("navigation", name="Chats").get_by_role("listitem")
+    page.tab.reload()
+    chats.nth(1).wait_for()
+    assert chats.all_text_contents() == ["And now?", "Describe the image."]
+    chats.nth(1).get_by_role("button").first.click()
+    assert page.tab.locator(".said").all_text_contents() == [first] == [stock("picture")]
+    assert page.tab.locator(".asked img").count() == 1
+    page.ask("And then?", length=2)
+    assert page.bodies()[-1]["messages"][:1] == CHATS["picture"]
+    page.tab.get_by_role("button", name="Delete Describe the image.").click()
+    page.tab.reload()
+    chats.first.wait_for()
+    assert chats.all_text_contents() == ["And now?"]
+    assert not page.tab.locator(".said").count()
+
+
+def test_the_form_of_an_answer(opened: Open, client: Any) -> None:
+    """The answer is a table, whose text can be opened; without a form it never is."""
+    page = opened()
+    page.tab.get_by_text("Options").click()
+    page.tab.get_by_label("Form of the answer").fill("{")
+    page.tab.get_by_label("Prompt").fill("What is there?")
+    page.tab.get_by_role("button", name="Ask").click()
+    assert "The form is not JSON" in str(page.tab.get_by_role("alert").text_content())
+    page.tab.get_by_label("Form of the answer").fill(json.dumps(THINGS))
+    text = page.ask("What is there?", ["shapes.png"], length=200)
+    assert page.bodies()[0]["response_format"]["json_schema"]["schema"] == THINGS
+    value = json.loads(text)
+    table = page.tab.locator(".table > table")
+    rows = table.locator("table tr")
+    assert table.locator("th").all_text_contents() == ["things", "shape", "colour", "dark"]
+    shown = [rows.nth(number).locator("td").all_text_contents() for number in (1, 2)]
+    assert shown == [list(each.values()) for each in value["things"]]
+    assert not page.tab.locator(".said").is_visible()
+    page.tab.locator(".table").get_by_text("Text").click()
+    assert page.tab.locator(".said").is_visible()
+    page.tab.get_by_label("Form of the answer").fill("")
+    page.ask("And then?", length=2)
+    assert "response_format" not in page.bodies()[1]
+    assert page.tab.locator(".table > table").count() == 1
+
+
+def test_shades(opened: Open, stock: Callable[..., str]) -> None:
+    """The less likely a token is, the stronger its shade; its probabilities are its title."""
+    page = opened()
+    page.tab.get_by_text("Options").click()
+    page.tab.get_by_label("Shade unlikely tokens").check()
+    assert page.ask("Describe the video.", ["shapes.mp4"]) == stock("clip")
+    body = page.bodies()[0]
+    assert (body["logprobs"], body["top_logprobs"]) == (True, 3)
+    spans = page.tab.locator(".said span")
+    titles = [str(spans.nth(number).get_attribute("title")) for number in range(spans.count())]
+    assert all(title.count("\n") == 2 for title in titles)
+    doubts = spans.evaluate_all("all => all.map(each => each.style.getPropertyValue('--doubt'))")
+    for title, doubt in zip(titles, doubts, strict=True):
+        probability = float(title.splitlines()[0].rpartition(" ")[2].strip("%"))
+        assert abs(100 - probability - float(doubt.strip("%"))) <= 1
+    assert not page.tab.locator(".said mark").count()
+    page.tab.get_by_label("Shade unlikely tokens").uncheck()
+    page.ask("And then?", length=4)
+    assert "logprobs" not in page.bodies()[1]
 
 
 def test_stop(opened: Open, server: Running) -> None:

@@ -15,6 +15,7 @@ import httpx
 import openai
 import pytest
 
+from draftlens.models.known_pairs import path_of
 from tests.e2e.serve.running import ask, until
 
 START = 120.0
@@ -22,15 +23,18 @@ GRACE = 60.0
 
 
 @pytest.fixture
-def process(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """A server, and its address."""
+def process(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A server, and its address. A parameter has further words of the command."""
     words = ["serve", "--port", "0", "--no-calibrate", "--grace", str(GRACE), "--max-rows", "3"]
+    words += getattr(request, "param", ())
     said = tmp_path / "stderr"
     with said.open("w") as file:
         started = subprocess.Popen([sys.executable, "-m", "draftlens", *words], stderr=file)
     try:
-        until(lambda: started.poll() is not None or "answers at" in said.read_text(), START)
-        (url,) = re.findall(r"answers at (http://[\d.:]+)", said.read_text())
+        until(lambda: started.poll() is not None or " at http" in said.read_text(), START)
+        (url,) = re.findall(r"answers? at (http://[\d.:]+)", said.read_text())
         until(lambda: is_ready(url), START)
         yield started, url
     finally:
@@ -43,6 +47,19 @@ def is_ready(url: str) -> bool:
         return httpx.get(f"{url}/health").status_code == 200
     except httpx.TransportError:
         return False
+
+
+SMALL = path_of("embedded", "draft")
+
+
+@pytest.mark.parametrize("process", [["--also", SMALL, "--also", f"small={SMALL}"]], indirect=True)
+def test_further_models(process: tuple[subprocess.Popen[bytes], str]) -> None:
+    _, url = process
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+    assert [card.id for card in client.models.list()] == ["embedded", SMALL, "small"]
+    for name in (SMALL, "small"):
+        assert ask(client, "picture", model=name, max_tokens=5).model == name
+    assert ask(client, "picture", max_tokens=5).model == "embedded"
 
 
 def test_running_answers_end_after_sigterm(process: tuple[subprocess.Popen[bytes], str]) -> None:
@@ -79,3 +96,12 @@ def test_running_answers_end_after_sigterm(process: tuple[subprocess.Popen[bytes
     assert set(reasons) <= {"length", "stop"}
     assert started.wait(GRACE) in (0, -signal.SIGTERM)
     assert time.monotonic() - told < GRACE + 5
+
+
+def test_a_method_that_no_server_runs_is_refused_before_the_address_is_named() -> None:
+    words = ["serve", "--port", "0", "--no-calibrate", "--method", "parallelvlm"]
+    command = [sys.executable, "-m", "draftlens", *words]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=START)
+    assert ended.returncode == 2
+    assert "need the schedule 'serial'" in ended.stderr
+    assert "answers at" not in ended.stderr

@@ -35,20 +35,17 @@ from tests.e2e.serve.running import (
     ("change", "param"),
     [
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"presence_penalty": 0.5}, "presence_penalty"),
-        ({"logprobs": True}, "logprobs"),
+        ({"top_logprobs": 2}, "top_logprobs"),
         ({"n": 9}, "n"),
         ({"temperature": -1}, "temperature"),
-        ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),
+        ({"stop": ["a"] * 17}, "stop"),
         ({"stop": [""]}, "stop"),
         ({"max_tokens": 0}, "max_tokens"),
-        ({"ignore_eos": True}, "ignore_eos"),
-        ({"min_tokens": 5}, "min_tokens"),
-        ({"continue_final_message": True}, "continue_final_message"),
+        ({"skip_special_tokens": False}, "skip_special_tokens"),
         ({"temperature": 1e-38}, "temperature"),
         ({"messages": []}, "messages"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role"),
+        ({"messages": [{"role": "function", "content": "x"}]}, "messages.0.role"),
         ({"messages": said(image("http://example.com/a.png"))}, "messages.0.content.0"),
         ({"messages": said(image("http:\\\\example.com/a.png"))}, "messages.0.content.0"),
         ({"messages": said(text("x"), clip("file:///etc/passwd"))}, "messages.0.content.1"),
@@ -77,11 +74,14 @@ HALF = "\\ud83d"
         ("/v1/chat/completions", {"prediction": {"content": HALF}}, "prediction"),
         ("/v1/completions", {"prompt": HALF}, "prompt"),
         ("/v1/completions", {"prompt": ["a", HALF]}, "prompt"),
+        ("/v1/responses", {"input": HALF}, "input"),
+        ("/v1/responses", {"input": [{"role": "user", "content": HALF}]}, "input"),
     ],
 )
 def test_half_a_character(server: Running, path: str, change: dict[str, Any], param: str) -> None:
     """JSON may escape half of a surrogate pair, which no tokenizer takes."""
-    body = json.dumps({"messages": CHATS["words"], "prompt": "a", "max_tokens": 1, **change})
+    asked = "input" if path == "/v1/responses" else "prompt"
+    body = json.dumps({"messages": CHATS["words"], asked: "a", "max_tokens": 1, **change})
     content = body.replace("\\\\", "\\").encode()
     response = server.post(path, content=content, headers={"content-type": "application/json"})
     assert response.status_code == 400, response.text
@@ -143,7 +143,7 @@ def test_bodies_that_are_none(server: Running, locked: Running) -> None:
         "",
     ],
 )
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses"])
 def test_forms_are_refused_unread(server: Running, path: str, kind: str) -> None:
     """CVE-2026-40347, CVE-2026-42561 and CVE-2026-54283 concern readers of forms."""
     content = b'--x\r\nContent-Disposition: form-data; name="messages"\r\n\r\n[]\r\n--x--\r\n'

@@ -154,7 +154,7 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 def test_answers_are_those_of_single_calls(clips: list[str]) -> None:
     engine = draftlens.load(device="cpu", method={"num_speculative_tokens": 3})
-    sampling = {"do_sample": True, "max_new_tokens": 12}
+    sampling = {"do_sample": True, "max_new_tokens": 12, "logprobs": True}
     options = MapOptions(batch=3, num_frames=2, readers=1, seed=5)
     sources = [*clips, np.random.default_rng(0).integers(0, 256, (2, 64, 64, 3), np.uint8)]
     answers = {
@@ -163,12 +163,15 @@ def test_answers_are_those_of_single_calls(clips: list[str]) -> None:
     }
     assert answers.keys() == {0, 1, 2, 3}
     assert "not a video" in str(answers[1].error)
+    assert answers[1].logprobs == ()
     for index in (0, 2, 3):
         alone = engine.generate(
             "Describe the video.", video=sources[index], num_frames=2, seed=5, **sampling
         )
         assert answers[index].tokens == tuple(alone.tokens[0])
         assert answers[index].text == alone.text
+        ours = [(entry.token, entry.text) for entry in answers[index].logprobs]
+        assert ours == [(entry.token, entry.text) for entry in alone.logprobs[0]]
         assert answers[index].rows == 3
 
 

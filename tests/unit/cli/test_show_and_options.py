@@ -241,10 +241,10 @@ def test_a_short_answer_is_not_worth_preparing_passes(
 
     monkeypatch.setattr(answer, "engine_of", load)
     picture = str(Path(known_pairs.__file__).parents[1] / "embedded" / "clips" / "shapes.png")
-    question = answer.Question([picture], "image", "What is it?", 8, Limits())
+    question = ([picture], "image", "What is it?", 8, Limits())
     for engine, out in (("auto", None), ("openvino", None), ("auto", tmp_path / "answers.jsonl")):
         generation = {"max_new_tokens": tokens, "seed": None}
-        call = answer.Answering(question, {"compile": engine}, generation, {}, quiet=True)
+        call = answer.Answering(*question, {"compile": engine}, generation, {}, quiet=True)
         with pytest.raises(ConfigError, match="loaded"):
             call.run(FolderOptions(out=out))
     assert taken == [expected, "openvino", "auto"]

@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 from families import FAMILIES, inputs
-from stock import LONG, METHODS, draft, reference, target
+from sessions import session_of
+from stock import LONG, METHODS, reference
 
 from draftlens import InputError
 from draftlens.core.sequence import Batch
-from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import DraftTree
 from draftlens.decoding import Session, decode, step
 from draftlens.decoding.admission import PartSize
-from draftlens.methods.base import Models, from_dict
 from draftlens.models.adapter import Backbone
 
 FAMILY = FAMILIES[0]
@@ -30,11 +29,6 @@ PASSES: dict[str, dict[str, Any]] = {
     "lookup": {"method": "lookup", "window": 1},
     "hsd": {"method": "hsd"},
 }
-
-
-def session_of(method: dict[str, Any]) -> Session:
-    models = Models(Backbone.of(target(FAMILY)), Backbone.of(draft(FAMILY)))
-    return Session(models.target, from_dict(method).plan(models), Clock(Stats()))
 
 
 def add(session: Session, number: int) -> Any:
@@ -86,7 +80,7 @@ class Passes:
 
 @pytest.mark.parametrize("name", PASSES)
 def test_passes_hold_running_rows_only(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    session = session_of(PASSES[name])
+    session = session_of(FAMILY, PASSES[name])
     rows = [add(session, number) for number in range(len(LENGTHS))]
     passes = Passes(session, monkeypatch)
     for _ in decode(session):
@@ -101,7 +95,7 @@ def test_passes_hold_running_rows_only(name: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_nothing_moves_when_the_last_rows_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    session = session_of(PASSES["chain"])
+    session = session_of(FAMILY, PASSES["chain"])
     row = add(session, 2)
     monkeypatch.setattr(Session, "_drop", lambda *_: pytest.fail("a row was moved"))
     for _ in decode(session):
@@ -113,7 +107,7 @@ def test_nothing_moves_when_the_last_rows_end(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("name", ["plain", "chain", "auto", "lookup"])
 def test_a_scheduler_that_calls_steps(name: str) -> None:
     """Requests come between steps, also after all rows have ended; a step reads or decodes."""
-    session = session_of(PASSES[name])
+    session = session_of(FAMILY, PASSES[name])
     rows: list[Any] = []
     streamed: dict[int, list[int]] = {}
     for number in range(len(LENGTHS)):
@@ -138,7 +132,7 @@ def test_a_scheduler_that_calls_steps(name: str) -> None:
 def test_rows_leave_before_they_are_read(parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of two rows of a call, and then the call; `parts` of its prompt have been read."""
     monkeypatch.setattr(PartSize, "within", lambda *_: 4)
-    session = session_of(PASSES["chain"])
+    session = session_of(FAMILY, PASSES["chain"])
     first = add(session, 2)
     step(session)
     given = inputs(FAMILY, FAMILY.richest, (0, 1))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from batches import batch_of, sequences
+from random_trees import random_tree
 from torch import Tensor
 from transformers.generation import logits_process as hf
 
@@ -38,20 +39,16 @@ FORKED = from_paths([[0], [1], [0, 0], [0, 1], [1, 0], [0, 1, 0]])
 EAGLE = from_paths(EAGLE_PATHS)
 
 
-def random_tree(seed: int) -> Topology:
-    rng = random.Random(seed)
-    parents: list[int] = []
-    for node in range(rng.randint(1, 12)):
-        parents.append(rng.randint(parents[-1] if parents else ROOT, node - 1))
-    return Topology(tuple(parents))
-
-
 def line(topology: Topology, node: int) -> list[int]:
     return [] if node == ROOT else [node, *line(topology, topology.parents[node])]
 
 
 @pytest.mark.parametrize(
-    "topology", [chain(1), chain(4), FORKED, EAGLE, *map(random_tree, range(15))]
+    "topology",
+    [
+        *(chain(1), chain(4), FORKED, EAGLE),
+        *(random_tree(random.Random(seed), least=1, most=12) for seed in range(15)),
+    ],
 )
 def test_levels_equal_the_slow_twin(topology: Topology) -> None:
     above, held = (

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from jinja2 import TemplateError
 from PIL import Image
 
 from draftlens.core.errors import InputError, MediaError
@@ -147,6 +148,25 @@ def test_a_processors_refusal_is_one_sentence() -> None:
 
     with pytest.raises(InputError, match="Blind refused the input: unexpected argument"):
         process(Blind(), [Conversation([{"role": "user", "content": [{"type": "image"}]}], [RED])])
+
+
+def test_the_options_of_a_conversations_template() -> None:
+    class Asking(FakeProcessor):
+        def apply_chat_template(self, messages: Any, tokenize: bool, **options: Any) -> str:
+            self.template = options
+            if options.get("tools") == "none":
+                raise TemplateError("no tools at 0x7f")
+            return super().apply_chat_template(messages, True, tokenize)
+
+    processor = Asking()
+    message = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Hi"}]}
+    process(processor, [Conversation([message], [RED])])
+    assert processor.template == {"add_generation_prompt": True}
+    options = {"continue_final_message": True, "add_generation_prompt": False}
+    process(processor, [Conversation([message], [RED], template=options)])
+    assert processor.template == options
+    with pytest.raises(InputError, match="the chat template refuses the conversation: no tools"):
+        process(processor, [Conversation([message], template={"tools": "none"})])
 
 
 def test_what_would_not_be_shown_is_refused() -> None:

@@ -30,8 +30,12 @@ def test_the_three_ways_to_leave_media_out(instead: str, first: str, last: str) 
 
 
 def test_a_line_break_is_the_default_and_several_pictures_become_several() -> None:
-    chat = Conversation([user(PICTURE, PICTURE, text("Which?"))], images=["one", "two"])
+    options = {"continue_final_message": True}
+    chat = Conversation(
+        [user(PICTURE, PICTURE, text("Which?"))], images=["one", "two"], template=options
+    )
     assert one_text(without_media(chat)) == "\n\nWhich?"
+    assert without_media(chat).template == options
 
 
 def test_a_chat_without_media_stays_as_it_is() -> None:

@@ -33,7 +33,7 @@ from draftlens.drafting.draft_prompt import (
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.methods.base import METHODS, Method, Models, from_dict, resolve, to_dict, with_option
 from draftlens.methods.parts import TREES
-from draftlens.pruning.attention import SpecVLMPruner
+from draftlens.pruning.attention import SampledAttentionPruner, SpecVLMPruner
 
 RUNTIME = {"schedule": "serial", "prefill": {"name": "full"}}
 KEYS = {
@@ -71,7 +71,7 @@ KEYS = {
         "tree": "auto",
         "sampling_rule": "coupled",
         "prune_ratio": 0.9,
-        "pruner": {"name": "specvlm", "attention_mass": 0.4},
+        "pruner": {"name": "attention-sampled", "share": 0.5},
         "draft": "auto",
         **RUNTIME,
     },
@@ -91,11 +91,12 @@ KEYS = {
         "sampling_rule": "coupled",
         "prune_ratio": 0.9,
         "pruner": {
-            "name": "uv",
+            "name": "uv-sampled",
             "layer": 20,
             "text": "all",
             "criterion": "similarity",
             "variation": True,
+            "share": 0.5,
         },
         "draft": "auto",
         "schedule": "parallel",
@@ -321,7 +322,8 @@ def test_the_options_of_a_pruner() -> None:
         ({"pruner": {"name": "random", "seed": 5}}, RandomPruner(5)),
         ({"pruner": RandomPruner(5)}, RandomPruner(5)),
         ({"pruner": {"name": "specvlm", "attention_mass": 0.7}}, SpecVLMPruner(0.7)),
-        ({}, SpecVLMPruner(0.4)),
+        ({"pruner": "specvlm"}, SpecVLMPruner(0.4)),
+        ({}, SampledAttentionPruner(0.5)),
     ):
         method = SpecVLM(prune_ratio=0.3, **fields)  # type: ignore[arg-type]
         pruning = method.pruning
@@ -512,8 +514,11 @@ def test_rejection_without_a_length_has_one_that_does_not_depend_on_time(name: s
         ({"copying": {"name": "lookup", "num_speculative_tokens": 3}}, "copying takes no num"),
         ({"model": "magic"}, "unknown method 'magic'"),
         ({"copying": {"window": 2}}, "need its name"),
-        ({"sampling_rule": "rejection"}, "unknown sampling_rule 'rejection'; known: coupled"),
-        ({"schedule": "parallel"}, "unknown schedule 'parallel'; known: serial"),
+        (
+            {"sampling_rule": "rejection"},
+            "they would decide which tokens are drawn",
+        ),
+        ({"schedule": "parallel"}, "it compares the costs of its drafters in each round"),
     ],
 )
 def test_what_mixed_refuses(options: dict[str, Any], message: str) -> None:

@@ -138,6 +138,7 @@ def test_its_own_template_takes_strings() -> None:
     assert text == "[user] One two\n[assistant] "
     plain = [{"role": "user", "content": "Hello"}]
     assert processor.apply_chat_template(plain) == "[user] Hello\n"
+    assert processor.apply_chat_template(plain, continue_final_message=True) == "[user] Hello"
     assert TextProcessor(embedded_tokenizer(OWN_TEMPLATE), processor, "model").apply_chat_template(
         plain
     ) == processor.apply_chat_template(plain)

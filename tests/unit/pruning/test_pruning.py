@@ -10,14 +10,23 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from visuals import RASTERS, check_evenly_spaced, film, newlines
 
 from draftlens.core.errors import ConfigError
 from draftlens.core.prefill_readings import PrefillFeatures, Similarity
 from draftlens.pruning import PRUNERS, Visual, keep_count, make_pruner
-from draftlens.pruning.attention import AttentionPruner, SpecVLMPruner, UniformPruner
-from draftlens.pruning.base import spread, top
-from draftlens.pruning.similarity import UVPruner
+from draftlens.pruning.attention import (
+    AttentionPruner,
+    SampledAttentionPruner,
+    SpecVLMPruner,
+    UniformPruner,
+)
+from draftlens.pruning.base import chances_of, order_sample, spread, top
+from draftlens.pruning.similarity import SampledUVPruner, UVPruner
+
+GUIDED = ("specvlm", "attention", "attention-sampled", "uv", "uv-sampled")
+"""Pruners with readings of the target's prefill."""
 
 
 @pytest.mark.parametrize("name", [name for name in PRUNERS if name not in ("none", "all")])
@@ -46,6 +55,8 @@ def variants(name: str) -> list[dict[str, Any]]:
         "specvlm": [{"attention_mass": mass} for mass in (0, 0.4, 0.9, 1)],
         "random": [{"seed": 0}, {"seed": 9}],
         "dycoke": [{"group": 1}, {"group": 3}, {}],
+        "attention-sampled": [{"share": share} for share in (0, 0.5, 0.75, 1)],
+        "uv-sampled": [{"share": share} for share in (0, 0.75, 1)],
         "uv": [{}, {"variation": False, "layer": 3}, {"criterion": "attention", "text": "after"}],
     }
     return choices.get(name, [{}])
@@ -100,10 +111,10 @@ def test_names_and_options() -> None:
     with pytest.raises(ConfigError, match="pruner 'uniform' has no option 'seed'; known: none"):
         make_pruner({"name": "uniform", "seed": 3})
     for name in PRUNERS:
-        assert bool(make_pruner(name).readings) is (name in ("specvlm", "attention", "uv"))
+        assert bool(make_pruner(name).readings) is (name in GUIDED)
     with pytest.raises(
         ConfigError,
-        match=r"unknown pruner 'best'; known: .*attention.*specvlm, uniform, uv",
+        match=r"unknown pruner 'best'; known: .*attention.*specvlm, uniform, uv, uv-sampled",
     ):
         make_pruner("best")
     for mass in (-0.1, 1.1, float("nan")):
@@ -111,9 +122,12 @@ def test_names_and_options() -> None:
             ConfigError, match=f"attention_mass is a share between 0 and 1, not {mass}"
         ):
             make_pruner({"name": "specvlm", "attention_mass": mass})
+        for name in ("attention-sampled", "uv-sampled"):
+            with pytest.raises(ConfigError, match=f"share is a share between 0 and 1, not {mass}"):
+                make_pruner({"name": name, "share": mass})
 
 
-@pytest.mark.parametrize("name", ["specvlm", "attention"])
+@pytest.mark.parametrize("name", ["specvlm", "attention", "attention-sampled"])
 def test_attention_that_was_not_read(name: str) -> None:
     visual = Visual(torch.zeros(3, 3, dtype=torch.long), torch.zeros(3, 2))
     with pytest.raises(
@@ -122,10 +136,11 @@ def test_attention_that_was_not_read(name: str) -> None:
         make_pruner(name).select(visual, 1)
 
 
+@pytest.mark.parametrize("kind", [UVPruner, SampledUVPruner])
 @pytest.mark.parametrize("criterion", ["similarity", "attention"])
 @pytest.mark.parametrize("variation", [True, False])
-def test_scores_that_were_not_read(criterion: str, variation: bool) -> None:
-    pruner = UVPruner(criterion=criterion, variation=variation)
+def test_scores_that_were_not_read(kind: type[UVPruner], criterion: str, variation: bool) -> None:
+    pruner = kind(criterion=criterion, variation=variation)
     assert pruner.readings.scores(PrefillFeatures()) is None
     visual = Visual(torch.zeros(3, 3, dtype=torch.long), torch.zeros(3, 2))
     with pytest.raises(
@@ -259,6 +274,86 @@ def test_tokens_that_nobody_looks_at() -> None:
     nobody = Visual(film([(3, 4)]).cells, torch.zeros(12, 2), torch.zeros(12))
     for keep in range(13):
         assert len(set(SpecVLMPruner(0.4).select(nobody, keep).tolist())) == keep
+
+
+def points_of(count: int) -> Tensor:
+    """A row of places."""
+    return torch.stack([torch.arange(count), *[torch.zeros(count, dtype=torch.long)] * 2], -1)
+
+
+def ordered(chances: list[float], points: list[list[int]], keep: int) -> list[int]:
+    """Order sampling by sorting, with the sequence's generator as the root of g^4 = g + 1."""
+    root = 1.0
+    for _ in range(100):
+        root = (root + 1) ** 0.25
+    places = [
+        (sum(x / root ** (axis + 1) for axis, x in enumerate(point)) + 0.5) % 1 for point in points
+    ]
+    ratios = [(c + 1e-9) / (u + 1e-9) for c, u in zip(chances, places, strict=True)]
+    return sorted(sorted(range(len(ratios)), key=lambda index: (-ratios[index], index))[:keep])
+
+
+@pytest.mark.parametrize("share", [0, 0.5, 0.75, 1])
+def test_an_order_sample_is_that_of_sorted_ratios(share: float) -> None:
+    visual = film([(5, 7)] * 6, seed=4)
+    assert visual.scores is not None
+    for scores in (visual.scores, visual.scores - visual.scores.median()):
+        excess = scores.double() - min(0.0, float(scores.min()))
+        chances = (share * excess / excess.mean() + 1 - share).tolist()
+        assert chances_of(scores, share).tolist() == pytest.approx(chances)
+        for keep in (0, 1, 20, 105, 209, 210):
+            expected = ordered(chances, visual.cells.tolist(), keep)
+            for pruner in (SampledAttentionPruner(share), SampledUVPruner(share=share)):
+                assert pruner.select(replace(visual, scores=scores), keep).tolist() == expected
+
+
+def test_certain_indices_stay() -> None:
+    """Infinite chances, of each row its own; several rows are as many samples of one."""
+    chances = torch.ones(3, 40)
+    certain = torch.tensor([[3, 4, 5], [0, 20, 39], [37, 38, 39]])
+    chances.scatter_(1, certain, torch.inf)
+    points = points_of(40).expand(3, -1, -1)
+    for keep in (3, 4, 39, 40):
+        kept = order_sample(chances, points, keep)
+        for row in range(3):
+            assert set(certain[row].tolist()) <= set(kept[row].tolist())
+            assert torch.equal(kept[row], order_sample(chances[row], points[row], keep))
+
+
+@pytest.mark.parametrize("keep", [16, 25, 64, 128])
+def test_equal_chances_are_spread_without_a_period(keep: int) -> None:
+    """Every frame of sixteen, and every row and column of them, has its part: at r = 0.75 equal
+    distances keep one of four columns."""
+    visual = film([(4, 4)] * 16)
+    even = Visual(visual.cells, visual.features, torch.ones(256))
+    kept = visual.cells[SampledAttentionPruner().select(even, keep)]
+    for axis, size in ((0, 16), (1, 4), (2, 4)):
+        counts = torch.bincount(kept[:, axis], minlength=size)
+        assert counts.min() >= keep / size / 2 - 1, (axis, counts)
+        assert counts.max() <= 2 * keep / size + 1, (axis, counts)
+
+
+@pytest.mark.parametrize("share", [0, 0.75, 1])
+def test_scores_that_say_nothing_leave_an_even_sample(share: float) -> None:
+    """Equal scores of any sign, zeros, and of a single token."""
+    visual = film([(3, 4)] * 5)
+    expected = SampledAttentionPruner(0).select(visual, 17)
+    for value in (0.0, 2.0, -3.0):
+        even = replace(visual, scores=torch.full((60,), value))
+        assert torch.equal(SampledAttentionPruner(share).select(even, 17), expected)
+    one = Visual(torch.zeros(1, 3, dtype=torch.long), torch.zeros(1, 2), torch.zeros(1))
+    assert SampledAttentionPruner(share).select(one, 1).tolist() == [0]
+    assert SampledAttentionPruner(share).select(one, 0).tolist() == []
+
+
+def test_a_token_stays_more_often_the_higher_its_score() -> None:
+    visual = film([(8, 8)] * 8)
+    scores = torch.ones(512)
+    scores[::4] = 5.0
+    kept = SampledAttentionPruner(1).select(replace(visual, scores=scores), 64)
+    assert (kept % 4 == 0).float().mean() > 0.5  # of a quarter of all
+    most = SampledAttentionPruner(1).select(replace(visual, scores=scores**9), 64)
+    assert (most % 4 == 0).all()
 
 
 def test_a_pruner_of_the_lab_is_refused_without_it(monkeypatch: pytest.MonkeyPatch) -> None:

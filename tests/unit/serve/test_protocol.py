@@ -11,8 +11,9 @@ from pydantic import ValidationError
 from draftlens.core.errors import ConfigError, InputError, MediaError
 from draftlens.scheduling import AnswerError, QueueFullError
 from draftlens.serve.errors import ApiError, api_error
+from draftlens.serve.messages import NEUTRAL
 from draftlens.serve.options import ServeOptions
-from draftlens.serve.protocol import NEUTRAL, ChatRequest, CompletionRequest, load_json, parse
+from draftlens.serve.protocol import ChatRequest, CompletionRequest, load_json, parse
 
 CHAT = {"messages": [{"role": "user", "content": "Hello"}]}
 
@@ -75,9 +76,15 @@ def test_neutral_values_pass_and_others_do_not(name: str) -> None:
         ({"seed": 2**63}, "seed"),
         ({"temperature": float("nan")}, "temperature"),
         ({"top_p": 0}, "top_p"),
-        ({"stop": ["a"] * 5}, "stop"),
+        ({"stop": ["a"] * 17}, "stop"),
         ({"stop": [1]}, "stop.0"),
         ({"logprobs": 0}, "logprobs"),
+        ({"logprobs": 1}, "logprobs"),
+        ({"logprobs": "true"}, "logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
+        ({"logprobs": False, "top_logprobs": 1}, "top_logprobs"),
+        ({"top_logprobs": 1}, "top_logprobs"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"messages": [{"role": "user", "content": [{"type": "audio"}]}]}, "messages.0.content"),
     ],
@@ -91,6 +98,40 @@ def test_values_that_are_refused(fields: dict[str, Any], param: str) -> None:
         parse(ChatRequest, ["no object"])
 
 
+@pytest.mark.parametrize(
+    ("kind", "fields", "options"),
+    [
+        (ChatRequest, {}, {}),
+        (ChatRequest, {"logprobs": None, "top_logprobs": None}, {}),
+        (ChatRequest, {"logprobs": False, "top_logprobs": 0}, {}),
+        (ChatRequest, {"logprobs": True}, {"logprobs": True, "top_logprobs": None}),
+        (
+            ChatRequest,
+            {"logprobs": True, "top_logprobs": 20},
+            {"logprobs": True, "top_logprobs": 20},
+        ),
+        (CompletionRequest, {}, {}),
+        (CompletionRequest, {"logprobs": None, "top_logprobs": 0}, {}),
+        (CompletionRequest, {"logprobs": False}, {}),
+        (CompletionRequest, {"logprobs": 0}, {"logprobs": True, "top_logprobs": 0}),
+        (CompletionRequest, {"logprobs": 5}, {"logprobs": True, "top_logprobs": 5}),
+    ],
+)
+def test_log_probabilities(kind: Any, fields: dict[str, Any], options: dict[str, Any]) -> None:
+    assert parse(kind, {**CHAT, "prompt": "a", **fields}).logprob_options == options
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"logprobs": True}, {"logprobs": 21}, {"logprobs": -1}, {"top_logprobs": 2}],
+    ids=str,
+)
+def test_log_probabilities_of_completions_that_are_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ApiError) as refused:
+        parse(CompletionRequest, {"prompt": "a", **fields})
+    assert (refused.value.status, refused.value.param) == (400, next(iter(fields)))
+
+
 NUMBERS = (
     "n",
     "seed",
@@ -101,6 +142,11 @@ NUMBERS = (
     "repetition_penalty",
     "max_tokens",
     "max_completion_tokens",
+    "top_logprobs",
+    "logit_bias",
+    "stop_token_ids",
+    "no_repeat_ngram_size",
+    "min_tokens",
 )
 NO_NUMBERS = {
     "negative": -2,
@@ -134,9 +180,12 @@ def test_what_is_no_number_of_the_field(name: str, kind: str) -> None:
     if (name, kind) == ("seed", "negative"):
         assert chat(seed=-2).seed == -2
         return
+    if (name, kind) == ("stop_token_ids", "list"):
+        assert chat(stop_token_ids=[1]).stop_token_ids == [1]
+        return
     with pytest.raises(ApiError) as refused:
         chat(**{name: NO_NUMBERS[kind]})
-    assert (refused.value.status, refused.value.param) == (400, name)
+    assert (refused.value.status, str(refused.value.param).split(".")[0]) == (400, name)
 
 
 @pytest.mark.parametrize("value", [*NO_NUMBERS.values(), 2**31])
@@ -155,6 +204,13 @@ def test_sampling_that_gives_infinite_scores() -> None:
         with pytest.raises(ApiError):
             chat(**fields)
     assert chat(temperature=1e-6).temperature == 1e-6
+
+
+def test_stop_texts_are_few() -> None:
+    options = ServeOptions(max_stops=2)
+    assert parse(ChatRequest, {**CHAT, "stop": ["a", "b"]}, options).stop == ["a", "b"]
+    with pytest.raises(ApiError, match="3 stop texts are more than 2"):
+        parse(ChatRequest, {**CHAT, "stop": ["a", "b", "c"]}, options)
 
 
 def test_stop_texts_are_short() -> None:

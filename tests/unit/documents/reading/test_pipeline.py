@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections.abc import Sequence
@@ -13,7 +14,8 @@ import pdfs
 import pytest
 from PIL import Image
 
-from draftlens import ConfigError
+from draftlens import ConfigError, ParseSettings
+from draftlens.documents.drafting import standard_pipeline
 from draftlens.documents.reading import StandardPipeline, open_document
 from draftlens.documents.reading.assign import owners
 from draftlens.documents.reading.geometry import Box
@@ -216,6 +218,48 @@ def test_what_has_to_be_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> No
     assert parse_readers("text-layer, tesseract") == ("text-layer", "tesseract")
     assert [type(make_reader(name)).__name__ for name in READERS]
     assert [type(make_layout(name)).__name__ for name in LAYOUTS]
+
+
+TESSERACT = """#!/bin/sh
+printf 'level\\tblock_num\\tpar_num\\tline_num\\tleft\\ttop\\twidth\\theight\\tconf\\ttext\\n'
+printf '5\\t1\\t1\\t1\\t9\\t9\\t40\\t9\\t90\\t%s\\n' "$4"
+"""
+"""Reads the names of its languages on each page."""
+
+
+def test_the_languages_of_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "tesseract"
+    program.write_text(TESSERACT)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    Image.new("RGB", (200, 100), "gray").save(tmp_path / "a.png")
+    with closing(open_document(str(tmp_path / "a.png"))) as document:
+        for readers in ("auto", "tesseract", "text-layer,tesseract"):
+            for languages, read in ((None, "eng"), ("fra+eng", "fra+eng")):
+                settings = ParseSettings(drafter=readers, layout="blocks", ocr_languages=languages)
+                made = standard_pipeline(settings)
+                assert made is not None
+                assert made.read(document.page(1))[0].texts[0].text == read
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ConfigError, match="'tesseract' needs the program tesseract"):
+        standard_pipeline(ParseSettings(ocr_languages="fra"))
+
+
+@pytest.mark.parametrize(
+    ("drafter", "languages", "refusal"),
+    [
+        ("text-layer", "fra", "needs the reader tesseract"),
+        (("text-layer", "rapidocr"), "fra", "needs the reader tesseract"),
+        ({"name": "tesseract"}, "fra", "needs the reader tesseract"),
+        (make_reader("tesseract"), "fra", "needs the reader tesseract"),
+        ("auto", "", "names of tesseract's data"),
+        ("auto", "fra,eng", "names of tesseract's data"),
+        ("auto", "--list-langs", "names of tesseract's data"),
+    ],
+)
+def test_languages_that_are_refused(drafter: Any, languages: str, refusal: str) -> None:
+    with pytest.raises(ConfigError, match=refusal):
+        ParseSettings(drafter=drafter, ocr_languages=languages)
 
 
 def test_faults_name_their_cause() -> None:

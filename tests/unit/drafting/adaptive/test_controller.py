@@ -6,7 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.simulation import Machine, drawn_text, plain_seconds, play_auto, play_fixed
+from benchmarks.simulation import (
+    NEVER,
+    Machine,
+    Token,
+    drawn_text,
+    plain_seconds,
+    play_auto,
+    play_fixed,
+)
 from draftlens.core.tree import EMPTY, Topology, chain, cut, from_paths
 from draftlens.drafting.adaptive import controller as policy
 from draftlens.drafting.adaptive.controller import (
@@ -325,6 +333,30 @@ def test_a_prompt_is_not_read_where_no_probe_may_be_tried(remaining: int, reads:
     assert controller.history.reading_seconds(at) < 14 * controller._hoped_gain()
     assert controller.may_read(at) is reads
     assert not controller.tree(RoundState(pending=1, remaining=remaining))
+
+
+@pytest.mark.parametrize(("acceptance", "prompt"), [(0.1, 1920), (0.4, 2400), (0.6, 4200)])
+def test_short_answers_rarely_read_a_prompt_in_vain(acceptance: float, prompt: int) -> None:
+    """Drafting gains less than reading costs, and at the optimistic rate more."""
+    draft = scaled(FLAT, 0.1)
+    kept = PairHistory(Costs(ForwardCosts(FLAT), ForwardCosts(draft), chains_only=True))
+    costly = replace(machine(FLAT, draft), prompt=prompt)
+    texts = [drawn_text(14, acceptance, seed) for seed in range(40)]
+    played = [play_auto(costly, [text], kept) for text in texts]
+    assert any(each.draft_seconds > 0 for each in played[:3])
+    plain = sum(plain_seconds(costly, [text]) for text in texts[3:])
+    assert sum(each.seconds for each in played[3:]) < 1.04 * plain
+
+
+@pytest.mark.parametrize("ratio", [0.3, 0.4])
+@pytest.mark.parametrize("wrong", [2, 4, 6])
+def test_a_bad_start_does_not_end_drafting(ratio: float, wrong: int) -> None:
+    """A prompt was read, the first draft tokens are wrong, and all others right."""
+    draft = scaled(FLAT, ratio)
+    text = [Token(NEVER, 0.5)] * wrong + [Token(0, 0.9)] * 60
+    costly = replace(machine(FLAT, draft), prompt=600)
+    played = play_auto(costly, [text], history(FLAT, draft))
+    assert played.seconds < 0.75 * plain_seconds(costly, [text])
 
 
 def test_reading_is_considered_again_as_the_answer_grows() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from draftlens_lab.bench.calibrate import (
     MASSES,
+    SHARES,
     CalibratedOption,
     Calibration,
     calibrate,
@@ -116,7 +117,7 @@ def test_masses_are_tenths_from_nothing_to_all() -> None:
     [
         ({"prune_ratio": 0}, "prune_ratio 0 leaves nothing to choose"),
         ({"prune_ratio": 1.0}, "prune_ratio 1 leaves nothing to choose"),
-        ({"pruner": "grid"}, "with pruner specvlm"),
+        ({"pruner": "grid"}, "the attention_mass of pruner specvlm"),
     ],
 )
 def test_methods_without_a_best_mass_are_refused(fields: dict[str, Any], sentence: str) -> None:
@@ -126,7 +127,9 @@ def test_methods_without_a_best_mass_are_refused(fields: dict[str, Any], sentenc
 
 def test_a_method_without_a_pruner_is_refused() -> None:
     for pruners in ([], ["uv"]):
-        with pytest.raises(ConfigError, match="the layer of pruner uv, or one of several"):
+        with pytest.raises(
+            ConfigError, match="the layer of the pruners uv and uv-sampled, or one of several"
+        ):
             check_calibration(from_dict({"method": "plain"}), pruners)
 
 
@@ -166,10 +169,18 @@ def test_pruners_are_compared_with_their_default_options() -> None:
 def test_the_automatic_tree_which_depends_on_times_is_replaced_by_that_of_eagle() -> None:
     asked: Any = Told({("a", mass): 1.0 for mass in MASSES})
     clip: Any = "a"
-    method = from_dict({"method": "specvlm"})
+    method = from_dict({"method": "specvlm", "pruner": "specvlm"})
     assert to_dict(method)["tree"] == "auto"
     calibrate(asked, [clip], method, subject_of(method, 20))
     assert {to_dict(used)["tree"] for _, used, _ in asked.asked} == {"eagle"}
+
+
+def test_what_is_calibrated_of_an_order_sample() -> None:
+    """The share of the attention; of `uv-sampled` the layer, as of `uv`."""
+    method = from_dict({"method": "specvlm"})
+    assert subject_of(method, 20) == CalibratedOption("pruner.share", "share", "shares", SHARES)
+    method = from_dict({"method": "specvlm", "pruner": "uv-sampled"})
+    assert subject_of(method, 20).option == "pruner.layer"
 
 
 def test_a_value_is_clearly_best_only_if_it_is_on_most_clips() -> None:

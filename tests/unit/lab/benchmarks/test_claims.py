@@ -8,12 +8,13 @@ import re
 import runpy
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.claims_parts import commands, full, history, quick
+from benchmarks.claims_parts import commands, full, history, own_pair, quick
 from benchmarks.claims_parts.claim import (
     FAILS,
     HOLDS,
@@ -26,6 +27,7 @@ from benchmarks.claims_parts.claim import (
     load,
 )
 from benchmarks.claims_parts.figures import Figure, computed, grows, mean, once, paired, times
+from benchmarks.claims_parts.own_pair import OwnPair, claims_of
 from benchmarks.claims_parts.page import PAPERS, page, row, without_marks
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -65,7 +67,9 @@ def sources_of(words: list[str]) -> tuple[str, list[str]]:
     return text + Path("benchmarks/shared.py").read_text(), rest
 
 
+OWN = OwnPair("a target", "draft", videos=Path("clips"))
 COMMANDS = {claim.command for _, claim in CLAIMS if claim.command} | set(quick.commands())
+COMMANDS |= set(own_pair.commands(OWN, Path("runs/own")))
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
@@ -273,3 +277,50 @@ def test_a_full_run_takes_what_is_stale_or_missing(
     stale.clear()
     load.cache_clear()
     assert full.due(tmp_path) == {}
+
+
+def test_commands_for_a_pair_of_ones_own_write_into_its_folder() -> None:
+    folder = Path("runs/own")
+    for pair in (OWN, replace(OWN, is_small=True)):
+        for command in own_pair.commands(pair, folder):
+            words = shlex.split(command)
+            given = {word: words[place + 1] for place, word in enumerate(words) if word[:2] == "--"}
+            assert given["--target"] == "a target"
+            assert (given["--draft"], given["--videos"]) == ("draft", "clips")
+            for option in ("--out", "--keep", "--rows"):
+                assert Path(given.get(option, folder / "none")).is_relative_to(folder), command
+            assert "OUT" not in command
+    numbers = {paper.title: len(claims_of(paper)) for paper in PAPERS}
+    assert numbers["HSD"] == numbers["draftlens"] == 0
+    assert min(numbers[title] for title in ("SpecVLM", "ParallelVLM", "TABED", "SPAVA")) >= 10
+    assert OWN.folder == Path("runs/claims/a-target-draft")
+
+
+def test_a_pair_of_ones_own_has_a_page_of_verdicts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command that was done is not run again, and a row whose command failed is not measured."""
+    script = "import pathlib, sys; pathlib.Path(sys.argv[2] + '.json').write_text('{}')"
+    monkeypatch.setattr(own_pair, "MEASURED", ("python -c",))
+    claims = [
+        Claim(
+            name,
+            "",
+            f"The claim {name}.",
+            command=f'python -c "{code}" --out benchmarks/results/{name}',
+            checks=(Check("figure", name, lambda report: computed(2.0), above=1.0),),
+        )
+        for name, code in (("shown", script), ("failed", "raise SystemExit(1)"))
+    ]
+    claims.append(Claim("elsewhere", "", "Not of the pair.", command="python other.py"))
+    monkeypatch.setattr(own_pair, "PAPERS", (Paper("one", "", "", tuple(claims)),))
+    assert own_pair.run(OWN, tmp_path) == 1
+    text = (tmp_path / "claims.md").read_text()
+    assert re.search(r"The claim shown\..*2\.00 \(computed\).*holds", text)
+    assert re.search(r"The claim failed\..*not measured", text)
+    assert "Not of the pair" not in text
+    assert "| one | 1 | 0 | 0 | 1 |" in text
+    (tmp_path / "shown.json").unlink()
+    load.cache_clear()
+    assert own_pair.run(OWN, tmp_path) == 1
+    assert not (tmp_path / "shown.json").exists()

@@ -22,14 +22,6 @@ from recipes.pair.tokenizer import PAD
 TINY = Shape(1, 32, 64, 2, 1, 32, 64, 2)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def target() -> tuple[Any, Any]:
     return load(EMBEDDED / "target")

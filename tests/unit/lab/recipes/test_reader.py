@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,14 +31,6 @@ TINY = Shape(2, 64, 96, 2, 1, 32, 64, 2)
 SMALL = Bucket(96, 32, 4, invented=0.2)
 TALL = Bucket(160, 144, 2)
 TRAINED = Split()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

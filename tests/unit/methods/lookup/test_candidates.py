@@ -10,7 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftlens.core.tree import ROOT, Topology
-from draftlens.methods.lookup.candidates import NO_CANDIDATES, Candidate, Matcher, PrefixTree, merge
+from draftlens.methods.lookup.acceptance import MatchRates
+from draftlens.methods.lookup.candidates import (
+    NO_CANDIDATES,
+    NO_REFERENCE,
+    Candidate,
+    Kind,
+    Matcher,
+    PrefixTree,
+    merge,
+)
 from draftlens.methods.lookup.ngram_index import MOST_MATCHES, Reference, TokenIndex, Vocabulary
 from draftlens.methods.lookup.text import BREAK
 
@@ -254,6 +263,25 @@ def test_the_tree_of_some_nodes(sequences: list[list[int]], choices: st.DataObje
         prefix_of(tree, node) for node in sorted(kept)
     ]
     assert smaller.origins == tuple(tree.origins[node] for node in sorted(kept))
+
+
+def test_forced_tokens_come_first() -> None:
+    """They are likelier than a match, belong to no reference, and end where the tree does."""
+    matcher = Matcher([Reference(TokenIndex(3, [1, 2, 3, 4, 5]))], context=[1, 2])
+    tree, candidates = matcher.tree(2, 3, 9, forced=[7, 8, 9, 6])
+    assert tokens_of(candidates) == [(7, 8, 9), (3, 4, 5)]
+    assert tree.tokens[:2] == (7, 3)
+    assert candidates[0].kind is Kind.FORCED
+    assert matcher.number_of(candidates[0].reference) == NO_REFERENCE
+    rates = MatchRates()
+    forced, matched = (rates.chances(candidate)[0] for candidate in candidates)
+    assert forced > 0.9 > matched
+    assert tokens_of(matcher.tree(1, 9, 9, forced=[7, 8])[1]) == [(7, 8)]
+    after = matcher.candidate_after([4], 2, forced=[7, 8, 9])
+    assert after is not None
+    assert (after.tokens, after.kind) == ((7, 8), Kind.FORCED)
+    matcher.extend([7, 8])  # moves no cursor
+    assert tokens_of(matcher.tree(2, 3, 9)[1]) == []
 
 
 def test_figure_2_of_the_paper() -> None:

@@ -12,12 +12,13 @@ from torch import Tensor
 from draftlens.prefill.spava.blocks import Blocks, Share, dealt, divide
 from draftlens.prefill.spava.flops import Work
 from draftlens.prefill.spava.one_process_attention import attend_in_blocks
-from draftlens.prefill.spava.passing_keys import Choose, keys_by_query
+from draftlens.prefill.spava.passing_keys import Choose, keys_by_query, sampled_keys
 
 SCALING = 0.4
 WITHOUT_NEIGHBOURS: Choose = partial(keys_by_query, neighbours=1)
 RULES = {
     "query": keys_by_query,
+    "sampled": sampled_keys,
     "no neighbours": WITHOUT_NEIGHBOURS,
     "random": random_keys,
     "uniform": uniform_keys,
@@ -99,6 +100,25 @@ def test_the_question_chooses() -> None:
     peak = int((key[0] @ liked).argmax())
     pooled = keys_by_query(query, key, 5, 0, 0)[0].tolist()
     assert set(range(max(peak - 2, 0), min(peak + 3, 30))) <= set(pooled)
+
+
+def test_half_of_the_sampled_keys_are_the_questions() -> None:
+    """The others differ by head, layer and block, and lie all over the block."""
+    query, key, _ = states(64)
+    for count in (0, 1, 2, 9, 63, 64):
+        kept = sampled_keys(query, key, count, 2, 1)
+        assert kept.shape == (2, count)
+        asked = keys_by_query(query, key, count // 2, 2, 1)
+        for head in range(2):
+            assert set(asked[head].tolist()) <= set(kept[head].tolist())
+            assert (kept[head].diff() > 0).all()
+    singles = {
+        place
+        for layer in range(8)
+        for block in range(4)
+        for (place,) in sampled_keys(query, key, 1, layer, block).tolist()
+    }
+    assert len(singles) > 32  # of 64 choices among 64 keys
 
 
 def test_flops_are_those_of_the_formulas() -> None:

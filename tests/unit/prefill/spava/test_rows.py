@@ -108,8 +108,10 @@ def test_the_shortest_row_in_blocks() -> None:
                 {option: 1},
                 f"no option '{option}': the prefill 'spava-ablation' of",
             )
-            for option in ("select", "pool", "rounding")
+            for option in ("pool", "rounding")
         ),
+        ({"select": "random"}, "unknown select 'random'; known: query, sampled"),
+        ({"select": ["query"]}, "unknown select"),
         ({"zigzag": 1}, "zigzag must be true or false"),
         ({"heads": 2}, "prefill 'spava' has no option 'heads'; known: anchor, passing, blocks"),
     ],

@@ -1,0 +1,1 @@
+"""The model and the contestants of `benchmarks/race.py`."""

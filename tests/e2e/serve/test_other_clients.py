@@ -1,0 +1,100 @@
+"""Clients whose requirements need an environment of their own, which `make clients` makes:
+instructor, litellm, and guidellm, which measures the load that a server bears."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from forming import StockForm
+
+import draftlens
+from draftlens.core.forms import Form
+from draftlens.models.known_pairs import path_of
+from tests.e2e.serve import other_clients
+from tests.e2e.serve.running import Running
+
+ROOT = Path(__file__).parents[3]
+BIN = ROOT / ".venv-clients" / "bin"
+SECONDS = 300
+
+pytestmark = pytest.mark.skipif(not BIN.exists(), reason="make clients")
+
+
+def run(*words: str) -> str:
+    """What a program of the other environment prints."""
+    outside = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    local = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    done = subprocess.run(
+        [BIN / words[0], *words[1:]],
+        env=outside | local,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def answers_of(client: str, server: Running) -> dict[str, Any]:
+    printed = run("python", "-W", "ignore", other_clients.__file__, client, server.url)
+    answers: dict[str, Any] = json.loads(printed.splitlines()[-1])
+    return answers
+
+
+@pytest.fixture(scope="module")
+def picture(engine: draftlens.Engine) -> str:
+    """What stock `generate` answers in the form of the clients."""
+    given = engine.read(messages=other_clients.ASKED).target
+    model, words = engine.target.backbone.model, engine.target.processor.tokenizer
+    length = given["input_ids"].shape[1]
+    form = Form.json(other_clients.Picture.model_json_schema())
+    masks = [StockForm(form.grammar, length, [words.eos_token_id], words)]
+    ids = model.generate(
+        **given, do_sample=False, max_new_tokens=other_clients.LONG, logits_processor=masks
+    )
+    text = words.decode(ids[0, length:], skip_special_tokens=True)
+    return other_clients.Picture.model_validate_json(text).model_dump_json()
+
+
+def test_instructor(tools_server: Running) -> None:
+    """The answers of this model hold the form of a call, so they were written by the grammar of
+    the tool that `tool_choice` names."""
+    answers = answers_of("instructor", tools_server)
+    assert set(answers) == {"JSON_SCHEMA", "TOOLS"}
+    for answer in answers.values():
+        other_clients.Picture.model_validate_json(answer)
+
+
+def test_litellm(server: Running, stock: Callable[..., str], picture: str) -> None:
+    answers = answers_of("litellm", server)
+    text = stock("words", other_clients.NEW)
+    assert answers["whole"] == answers["stream"] == answers["response"] == text
+    assert answers["form"] == picture
+    assert len(answers["logprobs"]) == other_clients.NEW
+    assert all(logprob <= 0 and top == 2 for logprob, top in answers["logprobs"])
+
+
+def test_guidellm(server: Running, tmp_path: Path) -> None:
+    """A load of four streams at a time, each of whose answers has the length that was asked for."""
+    report = tmp_path / "report.json"
+    run(
+        "guidellm",
+        "run",
+        *("--backend", f"kind=openai_http,target={server.url},model=embedded"),
+        *("--tokenizer", f"kind=hf_auto,model={path_of('embedded', 'target')}"),
+        *("--data", "kind=synthetic_text,prompt_tokens=32,output_tokens=40"),
+        *("--profile", "kind=concurrent,streams=4"),
+        *("--constraint", "kind=max_requests,count=12"),
+        *("--output", f"kind=json,path={report}"),
+        "--disable-progress",
+    )
+    (benchmark,) = json.loads(report.read_text())["benchmarks"]
+    requests = benchmark["requests"]
+    assert not requests["errored"]
+    assert [each["output_tokens"] for each in requests["successful"]] == [40] * 12
