@@ -32,10 +32,9 @@ def give(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
 
 
 @pytest.mark.usefixtures("steady_costs")  # what is remembered depends on the passes
-def test_each_line_is_a_turn(
-    command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, engine: draftlens.Engine
-) -> None:
-    chat = engine.chat(video=SHAPES)
+def test_each_line_is_a_turn(command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    # Loaded here, as by the command: the prompt cache of a shared engine holds other tests' turns.
+    chat = draftlens.load(device="cpu", calibrate=False).chat(video=SHAPES)
     expected = [chat.ask(question, max_new_tokens=24) for question in QUESTIONS]
     give(monkeypatch, QUESTIONS[0], "", QUESTIONS[1])
     words = ["chat", SHAPES, "--max-new-tokens", "24", "--no-calibrate", "--device", "cpu"]
