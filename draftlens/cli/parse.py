@@ -24,6 +24,8 @@ class PageOptions:
         layout: Layout that divides pages into regions: `auto` or a name.
         ocr_languages: Languages of scans and pictures, as names of tesseract's data, joined by +,
             such as deu+eng. [default: eng]
+        running_heads: Keep running heads and feet and page numbers. With --target, its prompt says
+            what is kept.
         stages: `page`, `regions+page` (the regions' crops first), or `regions` (these alone, which
             is not exact).
         tolerance: 1 keeps the tokens of stock generate; below 1, draft tokens may replace somewhat
@@ -36,7 +38,7 @@ class PageOptions:
         prompt: Prompt for a page. [default: that of the target]
         region_prompt: Prompt for a crop. [default: that of the target]
         form: Format of the answers, such as markdown or doctags. [default: that of the target, else
-            Markdown of all text]
+            Markdown]
         max_new_tokens: Maximum number of tokens of a page.
         method: `hsd`, `lookup` (no pipeline) or `plain` (no draft tokens).
         verify: Also answer with stock generate, and compare.
@@ -45,6 +47,7 @@ class PageOptions:
     drafter: str = "auto"
     layout: str = "auto"
     ocr_languages: str | None = option(None, show_default=False)
+    running_heads: bool = False
     stages: str = "page"
     tolerance: float = 1.0
     batch: int = 1

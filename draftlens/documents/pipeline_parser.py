@@ -61,8 +61,8 @@ class PipelineParser:
         self.limits = limits
         self.notes: list[str] = []
         form = self.settings.form
-        # Everything on the page is kept unless a format that omits parts is named.
-        self._form: DraftFormat = Markdown(leave_out=False) if form is None else make_format(form)
+        left_out = () if self.settings.running_heads else ("header", "footer")
+        self._form: DraftFormat = Markdown(left_out) if form is None else make_format(form)
         layout_pipeline = (
             standard_pipeline(self.settings, alone=True) if pipeline is None else pipeline
         )

@@ -20,7 +20,16 @@ ON_LOOP = ("stop", "ignore")
 METHODS = ("hsd", "lookup", "plain")
 """With drafts, with draft tokens from the prompt and the answer, or plain decoding."""
 
-OF_READING = ("pages", "drafter", "layout", "ocr_languages", "password", "form", "ahead")
+OF_READING = (
+    "pages",
+    "drafter",
+    "layout",
+    "ocr_languages",
+    "running_heads",
+    "password",
+    "form",
+    "ahead",
+)
 """Settings that have a meaning without a target."""
 
 REGION_TOLERANCE = 0.75
@@ -38,6 +47,8 @@ class ParseSettings:
         layout: `auto`, the name of a layout (`documents.reading.layouts.LAYOUTS`), or an object.
         ocr_languages: of pictures, names of tesseract's data, joined by `+`, such as `deu+eng`;
             None for English, or for what RapidOCR knows where tesseract is not installed.
+        running_heads: whether running heads and feet and page numbers are kept without a target;
+            with one, its prompt says so.
         stages: one of `STAGES`. With `regions` the crops' answers are joined without a pass over
             the page, which is approximate.
         tolerance: τ of the page. 1 keeps the tokens of stock `generate`; below 1 a draft token may
@@ -69,6 +80,7 @@ class ParseSettings:
     drafter: Any = "auto"
     layout: Any = "auto"
     ocr_languages: str | None = None
+    running_heads: bool = False
     stages: str = "page"
     tolerance: float = 1.0
     region_tolerance: float = REGION_TOLERANCE
@@ -103,7 +115,7 @@ class ParseSettings:
             value = getattr(self, name)
             if not isinstance(value, str | None):
                 raise wrong(name, value, "a text, or None")
-        for name in ("verify", "ahead"):
+        for name in ("running_heads", "verify", "ahead"):
             switch(name, getattr(self, name))
         languages = self.ocr_languages
         if languages is not None and not re.fullmatch(r"\w[\w/]*(\+\w[\w/]*)*", languages):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
@@ -10,12 +11,13 @@ from draftlens.documents.reading.blocks import lines_of, split_columns
 from draftlens.documents.reading.geometry import Box, around, reading_order
 from draftlens.documents.reading.page import Piece, Reading, Region, RegionText
 from draftlens.documents.reading.tables import (
-    is_prose,
-    rows_of,
     table_of,
     tables_in,
     without_captions,
 )
+
+_FIRM = 0.75
+"""Share of a line's words in a region from which the others belong to it, too."""
 
 
 def ordered(regions: Sequence[Region]) -> list[Region]:
@@ -32,6 +34,23 @@ def owners(pieces: Sequence[Piece], regions: Sequence[Region]) -> list[int | Non
         holding = (index for index in by_size if regions[index].box.holds(middle))
         indices.append(next(holding, None))
     return indices
+
+
+def line_owners(pieces: Sequence[Piece], regions: Sequence[Region]) -> list[int | None]:
+    """As `owners`, but single words of a line whose others are in one region of running text are
+    in it, too."""
+    owner_of = dict(zip(map(id, pieces), owners(pieces, regions), strict=True))
+    for line in lines_of(pieces):
+        for part in split_columns(line):
+            counts = Counter(owner_of[id(piece)] for piece in part)
+            owner, count = counts.most_common(1)[0]
+            if owner is None or _is_whole(regions[owner]) or count < _FIRM * len(part):
+                continue
+            for piece in part:
+                other = owner_of[id(piece)]
+                if other is None or not _is_whole(regions[other]):
+                    owner_of[id(piece)] = owner
+    return [owner_of[id(piece)] for piece in pieces]
 
 
 def _owner_of_word(regions: Sequence[Region], reading: Reading) -> dict[int, int | None]:
@@ -82,16 +101,6 @@ def with_texts(regions: Sequence[Region], readings: Sequence[Reading]) -> list[R
     return [
         replace(region, texts=tuple(region_texts))
         for region, region_texts in zip(regions, texts, strict=True)
-    ]
-
-
-def without_prose(regions: Sequence[Region], reading: Reading) -> list[Region]:
-    """Remove tables that are columns of running text, which layouts detect on pages of small type:
-    their rows would mix the columns."""
-    return [
-        region
-        for region, inside in zip(regions, pieces_by_region(regions, reading), strict=True)
-        if not (region.kind == "table" and inside and is_prose(rows_of(inside)))
     ]
 
 
@@ -167,7 +176,7 @@ def without_captions_inside(regions: Sequence[Region], reading: Reading) -> list
 def pieces_by_region(regions: Sequence[Region], reading: Reading) -> list[list[Piece]]:
     """The words in each region."""
     inside: list[list[Piece]] = [[] for _ in regions]
-    for piece, owner in zip(reading.pieces, owners(reading.pieces, regions), strict=True):
+    for piece, owner in zip(reading.pieces, line_owners(reading.pieces, regions), strict=True):
         if owner is not None:
             inside[owner].append(piece)
     return inside
@@ -175,7 +184,7 @@ def pieces_by_region(regions: Sequence[Region], reading: Reading) -> list[list[P
 
 def words_outside(reading: Reading, regions: Sequence[Region]) -> list[Piece]:
     """Words outside of all regions."""
-    region_indices = owners(reading.pieces, regions)
+    region_indices = line_owners(reading.pieces, regions)
     return [
         piece for piece, owner in zip(reading.pieces, region_indices, strict=True) if owner is None
     ]

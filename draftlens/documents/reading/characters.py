@@ -6,8 +6,11 @@ boxes are turned to the page as shown.
 
 from __future__ import annotations
 
+import ctypes
+import re
 import unicodedata
 from dataclasses import dataclass, field
+from math import hypot
 from typing import Any
 
 from draftlens.documents.reading.blocks import with_blocks
@@ -21,6 +24,16 @@ _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 _PLAIN = frozenset({BROKEN_WORD, "\r", "\n", "\t"})
 """Control characters that pdfium itself writes."""
+
+
+_BOLD = re.compile(r"bold|black|heavy|demi|cmbx", re.IGNORECASE)
+_FIXED = re.compile(r"mono|courier|consol|typewriter|menlo|cmtt|tt$", re.IGNORECASE)
+"""Names of fonts; files set the flags of pitch and weight rarely."""
+
+_NAME_BYTES = 128
+
+_HEAVY = 600
+"""Weight from which a font is bold."""
 
 
 @dataclass(frozen=True)
@@ -73,21 +86,32 @@ class Turn:
         return from_left, from_top
 
 
+def turn_of(page: Any, width: float) -> Turn:
+    """Of pdfium's page, which is shown `width` points wide."""
+    left, bottom, right, top = page.get_bbox()
+    return Turn(left, bottom, right, top, page.get_rotation(), width)
+
+
 @dataclass
 class _Collector:
+    text_page: Any
     pieces: list[Piece] = field(default_factory=list)
     line: int = 0
     text: list[str] = field(default_factory=list)
     boxes: list[Box] = field(default_factory=list)
+    first: int = 0
 
-    def add(self, character: str, box: Box) -> None:
+    def add(self, character: str, box: Box, index: int) -> None:
+        if not self.text:
+            self.first = index
         self.text.append(character)
         self.boxes.append(box)
 
     def end_word(self) -> None:
         if self.text:
             word = "".join(self.text)
-            self.pieces.append(Piece(word, around(self.boxes), self.line))
+            font = _font(self.text_page, self.first)
+            self.pieces.append(Piece(word, around(self.boxes), self.line, 0, 1.0, *font))
         self.text = []
         self.boxes = []
 
@@ -100,12 +124,11 @@ def read_characters(page: Any, shown: Box) -> TextLayer:
     """The words of pdfium's page, with its lock held; `shown` is the page as it is shown."""
     from pypdfium2 import raw
 
-    left, bottom, right, top = page.get_bbox()
-    turn = Turn(left, bottom, right, top, page.get_rotation(), shown.width)
-    words = _Collector()
+    turn = turn_of(page, shown.width)
     num_characters = 0
     num_unreadable = 0
     text_page = page.get_textpage()
+    words = _Collector(text_page)
     try:
         rectangle = raw.FS_RECTF()
         for index in range(text_page.count_chars()):
@@ -122,13 +145,33 @@ def read_characters(page: Any, shown: Box) -> TextLayer:
             num_unreadable += has_no_unicode or is_unreadable(character)
             raw.FPDFText_GetLooseCharBox(text_page, index, rectangle)
             box = turn.box(rectangle.left, rectangle.bottom, rectangle.right, rectangle.top)
-            words.add(character, box)
+            words.add(character, box, index)
             if character == BROKEN_WORD:
                 words.end_line()
+        words.end_line()
     finally:
         text_page.close()
-    words.end_line()
     return TextLayer(tuple(with_blocks(words.pieces)), num_characters, num_unreadable)
+
+
+def _font(text_page: Any, index: int) -> tuple[float, bool, bool]:
+    """Size in points, and whether it is bold and of fixed pitch, of a character's font; 0 for text
+    that is not shown, which programs lay over scans in any font."""
+    from pypdfium2 import raw
+
+    shown_text = raw.FPDFText_GetTextObject(text_page, index)
+    if raw.FPDFTextObj_GetTextRenderMode(shown_text) == raw.FPDF_TEXTRENDERMODE_INVISIBLE:
+        return 0.0, False, False
+    matrix = raw.FS_MATRIX()
+    name = ctypes.create_string_buffer(_NAME_BYTES)
+    flags = ctypes.c_int()
+    size = raw.FPDFText_GetFontSize(text_page, index)
+    if raw.FPDFText_GetMatrix(text_page, index, matrix):
+        size *= hypot(matrix.c, matrix.d)
+    raw.FPDFText_GetFontInfo(text_page, index, name, _NAME_BYTES, flags)
+    font = name.value.decode("utf-8", "replace")
+    is_heavy = raw.FPDFText_GetFontWeight(text_page, index) >= _HEAVY
+    return size, is_heavy or bool(_BOLD.search(font)), bool(_FIXED.search(font))
 
 
 def is_unreadable(character: str) -> bool:

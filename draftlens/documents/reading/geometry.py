@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 POINTS_PER_INCH = 72.0
 """A point is 1/72 inch, the unit of PDF."""
@@ -113,6 +114,7 @@ def _order(boxes: Sequence[Box], indices: list[int]) -> list[int]:
         return indices
     columns = _cut(indices, [(boxes[i].left, boxes[i].right) for i in indices])
     if len(columns) > 1:
+        columns = _by_height(boxes, columns)
         return [index for column in columns for index in _order(boxes, column)]
     bands = _cut(indices, [(boxes[i].top, boxes[i].bottom) for i in indices])
     if len(bands) == 1:
@@ -125,6 +127,20 @@ def _order(boxes: Sequence[Box], indices: list[int]) -> list[int]:
         ordered += _order(boxes, group)
         first += count
     return ordered
+
+
+def _by_height(boxes: Sequence[Box], columns: list[list[int]]) -> list[list[int]]:
+    """Columns from top to bottom if they all lie below each other, as a running head at the right
+    and a heading at the left do; else as they are."""
+    spans = [
+        (min(boxes[i].top for i in column), max(boxes[i].bottom for i in column))
+        for column in columns
+    ]
+    order = sorted(range(len(columns)), key=lambda place: spans[place])
+    are_apart = all(
+        spans[upper][1] <= spans[lower][0] + _OVERLAP for upper, lower in pairwise(order)
+    )
+    return [columns[place] for place in order] if are_apart else columns
 
 
 def _bands_with_columns(boxes: Sequence[Box], bands: Sequence[list[int]]) -> int:

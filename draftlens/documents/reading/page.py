@@ -18,6 +18,7 @@ KINDS = (
     "table",
     "figure",
     "caption",
+    "code",
     "formula",
     "header",
     "footer",
@@ -39,6 +40,9 @@ class Piece:
         line: number of its printed line.
         block: number of its paragraph or column part.
         score: the reader's confidence, from 0 to 1.
+        size: of its font, in points; 0 where the reader knows no fonts.
+        bold: whether its font is bold.
+        fixed: whether its font has characters of one width.
     """
 
     text: str
@@ -46,6 +50,9 @@ class Piece:
     line: int
     block: int = 0
     score: float = 1.0
+    size: float = 0.0
+    bold: bool = False
+    fixed: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,7 @@ class RegionText:
         rows: of a table, the cells of each row; empty elsewhere.
         markup: whether the text is already in the target's format.
         latex: whether the lines are the LaTeX of a formula, without marks around it.
+        breaks: whether lines end where their author wants it, as those of an address.
     """
 
     source: str
@@ -77,6 +85,7 @@ class RegionText:
     rows: tuple[tuple[str, ...], ...] = ()
     markup: bool = False
     latex: bool = False
+    breaks: bool = False
 
     @property
     def text(self) -> str:
@@ -93,6 +102,8 @@ class Region:
         order: its place in the order of reading, from 0.
         texts: by reader, the most trusted first.
         score: confidence of the layout, from 0 to 1.
+        level: of a title, from 1 for the highest; the depth of a list's item, from 0; 0 where it
+            is not known.
 
     Raises:
         InputError: the kind is unknown.
@@ -109,6 +120,7 @@ class Region:
     order: int = 0
     texts: tuple[RegionText, ...] = field(default=())
     score: float = 1.0
+    level: int = 0
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -117,6 +129,24 @@ class Region:
 
 def in_order(regions: Sequence[Region]) -> list[Region]:
     return sorted(regions, key=lambda region: region.order)
+
+
+@dataclass(frozen=True)
+class PageFacts:
+    """What a file says about one of its pages besides the words.
+
+    Args:
+        bookmarks: titles of the file's outline that lead to the page, with their levels, from 1.
+        running: boxes of lines at its edges that neighbouring pages have at the same place.
+        rules: boxes of horizontal and vertical lines that are drawn on the page.
+        size: of the font of most characters of the pages that were read so far, in points; 0 where
+            no fonts are known.
+    """
+
+    bookmarks: tuple[tuple[str, int], ...] = ()
+    running: tuple[Box, ...] = ()
+    rules: tuple[Box, ...] = ()
+    size: float = 0.0
 
 
 class TextLayer:
@@ -158,4 +188,8 @@ class Page(Protocol):
 
     def text_layer(self) -> TextLayer | None:
         """The characters that the file states; None for pictures, which state none."""
+        ...
+
+    def facts(self) -> PageFacts:
+        """What the file says about the page besides its words; nothing for pictures."""
         ...

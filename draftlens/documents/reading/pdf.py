@@ -11,7 +11,7 @@ from PIL import Image
 
 from draftlens.core.errors import ConfigError
 from draftlens.documents.reading.geometry import Box
-from draftlens.documents.reading.page import TextLayer
+from draftlens.documents.reading.page import PageFacts, TextLayer
 from draftlens.media.files import check_file
 from draftlens.media.limits import Limits, refusal
 from draftlens.media.reader import LostReaderError, MediaReader
@@ -103,6 +103,10 @@ class PdfPage:
     def text_layer(self) -> TextLayer:
         layer: TextLayer = self._document.ask("text_layer", self.number, self.box)
         return layer
+
+    def facts(self) -> PageFacts:
+        found: PageFacts = self._document.ask("facts", self.number)
+        return found
 
 
 def check_installed() -> None:

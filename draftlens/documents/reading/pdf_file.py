@@ -5,9 +5,12 @@ Everything here runs in one thread of that process: pdfium is not thread-safe.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from itertools import islice
 from math import ceil
 from typing import Any, ClassVar
 
@@ -19,7 +22,9 @@ from draftlens.core.errors import MediaError
 from draftlens.documents.reading.characters import read_characters
 from draftlens.documents.reading.damage import content_damage
 from draftlens.documents.reading.geometry import POINTS_PER_INCH, Box
-from draftlens.documents.reading.page import Piece, TextLayer
+from draftlens.documents.reading.page import PageFacts, Piece, TextLayer
+from draftlens.documents.reading.rules import read_rules
+from draftlens.documents.reading.running import Line, lines_at_edges, repeated
 from draftlens.media.limits import Limits, check_pixels, over_limit, refusal
 from draftlens.media.reader import MediaRequest
 
@@ -34,6 +39,11 @@ SECURITY = 5
 
 SUCCESS = 0
 """pdfium's error where it opens a file and finds nothing in it (`FPDF_ERR_SUCCESS`)."""
+
+_NEIGHBOURS = (-2, -1, 1, 2)
+"""Pages, counted from one, whose edges are compared with its own: left and right pages differ."""
+
+_MOST_BOOKMARKS = 10_000
 
 _FORM_DEPTH = 5
 """Depth of nested forms that are searched for pictures."""
@@ -50,6 +60,8 @@ class PdfFile:
         self._path = path
         self._password = password
         self._limits = limits
+        self._edges: dict[int, tuple[Line, ...]] = {}
+        self._sizes: Counter[float] = Counter()
         try:
             self._pdf = pypdfium2.PdfDocument(path, password=password)
         except pypdfium2.PdfiumError as error:
@@ -96,10 +108,46 @@ class PdfFile:
     def text_layer(self, number: int, shown: Box) -> TextLayer:
         with self._page(number) as page:
             try:
-                return read_characters(page, shown)
+                layer = read_characters(page, shown)
             except pypdfium2.PdfiumError as error:
                 name = page_name(self._path, number)
                 raise refusal(name, f"its characters cannot be read ({error})") from error
+        if number not in self._edges:
+            self._edges[number] = lines_at_edges(layer.pieces, shown)
+            for piece in layer.pieces:
+                self._sizes[round(piece.size, 1)] += len(piece.text)
+        return layer
+
+    def facts(self, number: int) -> PageFacts:
+        others = [self._edge_lines(number + step) for step in _NEIGHBOURS]
+        running = repeated(self._edge_lines(number), [line for lines in others for line in lines])
+        with self._page(number) as page:
+            rules = read_rules(page, self.size(number)[0])
+        [(size, _)] = self._sizes.most_common(1) or [(0.0, 0)]
+        return PageFacts(self._bookmarks.get(number, ()), running, rules, size)
+
+    def _edge_lines(self, number: int) -> tuple[Line, ...]:
+        if number not in self._edges:
+            with suppress(MediaError):
+                if 1 <= number <= self.count():
+                    self.text_layer(number, Box(0.0, 0.0, *self.size(number)))
+        return self._edges.setdefault(number, ())
+
+    @cached_property
+    def _bookmarks(self) -> dict[int, tuple[tuple[str, int], ...]]:
+        """Titles and levels by page."""
+        pages: dict[int, tuple[tuple[str, int], ...]] = {}
+        for title, level, number in islice(self._outline(), _MOST_BOOKMARKS):
+            pages[number] = (*pages.get(number, ()), (title, level))
+        return pages
+
+    def _outline(self) -> Iterator[tuple[str, int, int]]:
+        with suppress(pypdfium2.PdfiumError, ValueError, RecursionError):
+            for bookmark in self._pdf.get_toc():
+                target = bookmark.get_dest()
+                place = None if target is None else target.get_index()
+                if place is not None:
+                    yield bookmark.get_title(), bookmark.level + 1, place + 1
 
     def _page(self, number: int) -> closing[Any]:
         """pdfium's page until the block ends, to bound the memory. Raises MediaError."""
@@ -134,7 +182,7 @@ class PdfQuestion(MediaRequest):
     """A call of a method of `PdfFile` for the reading process; a
     page's number is the first argument."""
 
-    kinds: ClassVar[tuple[type[Any], ...]] = (TextLayer, Piece, Box)
+    kinds: ClassVar[tuple[type[Any], ...]] = (TextLayer, Piece, Box, PageFacts)
 
     path: str
     password: str | None = field(repr=False)

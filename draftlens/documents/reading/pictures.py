@@ -8,6 +8,7 @@ from pathlib import Path
 from PIL import Image
 
 from draftlens.documents.reading.geometry import POINTS_PER_INCH, Box
+from draftlens.documents.reading.page import PageFacts
 from draftlens.media import Limits
 from draftlens.media.files import check_file
 from draftlens.media.image import read_facts
@@ -89,6 +90,9 @@ class PicturePage:
 
     def text_layer(self) -> None:
         """A picture has none."""
+
+    def facts(self) -> PageFacts:
+        return PageFacts()
 
 
 def scanned_dpi(dpi: float | None) -> float | None:

@@ -14,11 +14,11 @@ from draftlens.documents.reading.assign import (
     with_texts,
     with_whole_lines,
     without_captions_inside,
-    without_prose,
     words_outside,
 )
+from draftlens.documents.reading.headings import Headings
 from draftlens.documents.reading.layouts import Layout, make_layout
-from draftlens.documents.reading.page import Page, Reading, Region
+from draftlens.documents.reading.page import Page, PageFacts, Reading, Region
 from draftlens.documents.reading.readers import (
     RAPIDOCR,
     READERS,
@@ -27,6 +27,7 @@ from draftlens.documents.reading.readers import (
     Reader,
     make_reader,
 )
+from draftlens.documents.reading.structure import prepared, structured
 from draftlens.documents.reading.trust import collapsed, fault_of
 from draftlens.media.limits import refusal
 
@@ -98,6 +99,8 @@ class StandardPipeline:
         self.reads_pictures = True
         self._layout = _installed_layout(layout)
         self._distrusted: set[str] = set()
+        self._source = ""
+        self._headings = Headings()
 
     def read(self, page: Page, phase: Phase = untimed) -> list[Region]:
         regions: list[Region] = []
@@ -112,13 +115,20 @@ class StandardPipeline:
                 regions = self._layout.find(page, pieces)
         if readings and self._layout.sees:
             regions = with_whole_lines(regions, readings[0])
+        facts = PageFacts()
         if readings and self._alone:
-            regions = without_prose(regions, readings[0])
+            facts = page.facts()
+            regions = prepared(regions, readings[0], facts, page.box)
         if readings:
             regions = without_captions_inside(regions, readings[0])
             regions = with_tables(regions, readings[0], self._layout.sees)
             regions = [*regions, *regions_of_blocks(words_outside(readings[0], regions), page.box)]
-        return with_texts(ordered(regions), readings)
+        if not (readings and self._alone):
+            return with_texts(ordered(regions), readings)
+        if self._source != page.source:
+            self._source, self._headings = page.source, Headings()
+        parts = structured(ordered(regions), readings[0], facts, self._headings)
+        return with_texts(parts, readings[1:])
 
     def _readings(self, page: Page, regions: Sequence[Region]) -> list[Reading]:
         """The readings, the most trusted first, without empty ones."""

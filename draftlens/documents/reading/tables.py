@@ -12,6 +12,7 @@ from math import isfinite
 from statistics import fmean, median
 
 from draftlens.documents.reading.geometry import Box, around
+from draftlens.documents.reading.marks import BULLETS, DASHES
 from draftlens.documents.reading.page import Piece, Region
 
 _CELL_GAP = 1.0
@@ -42,7 +43,7 @@ MOST_COLUMNS = 64
 _ROW_GAP = 2.0
 """Rows of a table are at most this many line heights apart."""
 
-_MARK = re.compile(r"^([\u2022\u2023\u25aa\u25cf\u25e6\u2043\u2219*\u2013-]|\(?\w{1,3}[.)])$")
+_MARK = re.compile(rf"^([{re.escape(BULLETS + DASHES)}]|\(?\w{{1,3}}[.)])$")
 """The mark of a list's item."""
 
 

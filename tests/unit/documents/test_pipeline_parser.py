@@ -71,8 +71,8 @@ def test_the_json_claims_nothing_of_a_model(tmp_path: Path) -> None:
     assert values["seconds"].keys() == {"layout", "read"}
 
 
-def test_nothing_that_is_printed_is_left_out(tmp_path: Path) -> None:
-    """Neither heads nor the words of figures, unless a format is named that leaves them out."""
+def test_running_heads_alone_are_left_out(tmp_path: Path) -> None:
+    """Not the words of figures, unless a format is named that leaves them out."""
     kinds = ("header", "figure", "text", "footer")
 
     class Kinds:
@@ -85,6 +85,9 @@ def test_nothing_that_is_printed_is_left_out(tmp_path: Path) -> None:
 
     path = pdfs.write(tmp_path / "a.pdf", [pdfs.columns])
     (page,) = parse(path, pipeline=Kinds())
+    assert page.markdown.split() == ["figure", "text"]
+    assert [place.span is None for place in page.regions] == [True, False, False, True]
+    (page,) = parse(path, pipeline=Kinds(), running_heads=True)
     assert page.markdown.split() == list(kinds)
     assert page.source == "mine"
     (page,) = parse(path, pipeline=Kinds(), form="markdown")

@@ -19,6 +19,7 @@ TAG: Mapping[str, str] = MappingProxyType(
         "table": "otsl",
         "figure": "picture",
         "caption": "caption",
+        "code": "code",
         "formula": "formula",
         "header": "page_header",
         "footer": "page_footer",

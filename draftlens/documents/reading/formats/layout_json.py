@@ -21,6 +21,7 @@ CATEGORY: Mapping[str, str] = MappingProxyType(
         "table": "Table",
         "figure": "Picture",
         "caption": "Caption",
+        "code": "Text",
         "formula": "Formula",
         "header": "Page-header",
         "footer": "Page-footer",
@@ -43,7 +44,7 @@ class LayoutJson:
     def region(self, region: Region, text: RegionText) -> list[str]:
         if region.kind == _WITHOUT_TEXT:
             return []
-        markdown = Markdown(leave_out=False, notations=self.notations)
+        markdown = Markdown(leave_out=(), notations=self.notations)
         return markdown.region(region, text)
 
     def after(self, answer: str) -> LayoutJson:

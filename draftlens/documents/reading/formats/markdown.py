@@ -8,25 +8,28 @@ from dataclasses import dataclass, replace
 
 from draftlens.documents.reading.formats.base import Canvas
 from draftlens.documents.reading.formats.notation import WITH_HTML, WITH_MARKDOWN, Notations
+from draftlens.documents.reading.marks import BULLETS, DASHES
 from draftlens.documents.reading.page import UNPRINTED, Region, RegionText
-from draftlens.documents.reading.variants import variants
+from draftlens.documents.reading.variants import clean, variants
 
-_BULLET = re.compile(r"^[\u2022\u2023\u25aa\u25cf\u25e6\u2043\u2219*\u2013-]\s+")
+_BULLET = re.compile(rf"^[{re.escape(BULLETS + DASHES)}]\s+")
+_INDENT = " " * 4
+_MARKED = re.compile(r"- |\d{1,3}[.)] ")
 _NUMBER = re.compile(r"^\(?\d{1,3}[.)]\s+")
 
 
 @dataclass(frozen=True)
 class Markdown:
-    """Paragraphs, headings, lists, tables and formulas; `leave_out` drops figures and running heads
-    and feet, as most targets do."""
+    """Paragraphs, headings, lists, tables, code and formulas without regions of the kinds of
+    `leave_out`: figures and running heads and feet, as most targets do."""
 
-    leave_out: bool = True
+    leave_out: tuple[str, ...] = UNPRINTED
     notations: Notations = WITH_MARKDOWN
 
     separate = True
 
     def region(self, region: Region, text: RegionText) -> list[str]:
-        if self.leave_out and region.kind in UNPRINTED:
+        if region.kind in self.leave_out:
             return []
         if text.markup:
             return [text.text]
@@ -34,15 +37,32 @@ class Markdown:
             return self.notations.tables(text.rows)
         if text.latex:
             return self.notations.formulas(text.text)
+        if region.kind == "code":
+            return ["```\n" + "\n".join(text.lines) + "\n```"]
+        if text.breaks:
+            return ["  \n".join(clean(line) for line in text.lines)]
+        if region.kind == "list":
+            items = items_of(text.lines)
+            marked = [item if _MARKED.match(item) else f"- {item}" for item in items]
+            return ["\n".join(_INDENT * region.level + item for item in marked)]
         if _is_list(text.lines):
             return ["\n".join(items_of(text.lines))]
         ways = variants(text.lines)
         if region.kind == "title":
-            return [mark + way.replace("\n", " ") for way in ways[:2] for mark in ("# ", "## ")]
+            levels = (region.level,) if region.level else (1, 2)
+            marks = ["#" * level + " " for level in levels]
+            return [mark + way.replace("\n", " ") for way in ways[:2] for mark in marks]
         return ways
 
     def page(self, parts: Sequence[tuple[Region, str]], canvas: Canvas) -> str:
-        return "\n\n".join(text.strip() for _, text in parts if text.strip())
+        markdown = ""
+        before = ""
+        for region, text in parts:
+            if text.strip():
+                is_item = region.kind == before == "list"
+                markdown += ("\n" if is_item else "\n\n") * bool(markdown) + text.rstrip()
+                before = region.kind
+        return markdown
 
     def after(self, answer: str) -> Markdown:
         return replace(self, notations=self.notations.after(answer))
