@@ -15,6 +15,7 @@ PARTS = {
     "speed": "documents_parts.speed",
     "claims": "documents_parts.claims",
     "repeated": "documents_parts.repeated",
+    "texts": "documents_parts.texts",
 }
 """Modules by name."""
 

@@ -14,7 +14,10 @@ pytest.importorskip("pypdfium2")
 pytest.importorskip("reportlab")
 
 from reportlab.lib.pdfencrypt import StandardEncryption
+from reportlab.lib.utils import ImageReader
 from reportlab.pdfgen.canvas import Canvas
+
+__all__ = ["Canvas", "ImageReader"]
 
 WIDTH, HEIGHT = 300.0, 400.0
 """Points of a page."""

@@ -10,6 +10,7 @@ import typer
 
 from draftlens.cli import options as opt
 from draftlens.cli.options import PLAIN, Loading, option
+from draftlens.core.errors import ConfigError
 from draftlens.core.names import AUTO
 
 
@@ -26,6 +27,7 @@ class PageOptions:
             such as deu+eng. [default: eng]
         running_heads: Keep running heads and feet and page numbers. With --target, its prompt says
             what is kept.
+        pictures: Write the pictures of pages beside their Markdown, which names them. Needs --out.
         stages: `page`, `regions+page` (the regions' crops first), or `regions` (these alone, which
             is not exact).
         tolerance: 1 keeps the tokens of stock generate; below 1, draft tokens may replace somewhat
@@ -48,6 +50,7 @@ class PageOptions:
     layout: str = "auto"
     ocr_languages: str | None = option(None, show_default=False)
     running_heads: bool = False
+    pictures: bool = False
     stages: str = "page"
     tolerance: float = 1.0
     batch: int = 1
@@ -94,6 +97,8 @@ def parse_command(
             model, or `reader` for the toy of draftlens-lab. Without it, the text is that of the
             text layer, or else of optical character recognition.
     """
+    if answers.pictures and out is None:
+        raise ConfigError("--pictures needs a folder for them: -o")
     from draftlens.cli.parse_pages import ParseRun, parse_files
     from draftlens.documents.settings import ParseSettings
 

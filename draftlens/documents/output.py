@@ -11,6 +11,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from draftlens.core.errors import ConfigError
 from draftlens.core.files import only_writer, parse_json, write_json, write_text
@@ -150,6 +151,8 @@ class OutputFolder:
         values["version"] = self._version(source) if os.path.isfile(source) else None
         if page.error is None:
             self._remove_outdated(source)
+            for name, picture in page.pictures.items():
+                picture.save(markdown.with_name(name))
             write_text(markdown, f"{page.markdown.rstrip()}\n")
         else:
             markdown.unlink(missing_ok=True)
@@ -171,7 +174,10 @@ class OutputFolder:
             ended[str(number)] = str(page["ended"])
             markdown = description.with_suffix(".md")
             if page["error"] is None and markdown.is_file():
-                texts.append(markdown.read_text(encoding="utf-8").strip())
+                text = markdown.read_text(encoding="utf-8").strip()
+                # Pictures lie beside the pages, whose folder lies beside the whole.
+                folder = quote(os.fsencode(self._pages(source).name))
+                texts.append(text.replace("![](page-", f"![]({folder}/page-"))
         if not texts:
             return
         whole = self.folder / f"{self._names[source]}.md"
@@ -211,6 +217,8 @@ class OutputFolder:
             page = _read_page(description)
             version = None if page is None else page["version"]
             if version is None or version["digest"] != digest:
+                for picture in description.parent.glob(f"{description.stem}-*.png"):
+                    picture.unlink()
                 description.with_suffix(".md").unlink(missing_ok=True)
                 description.unlink()
 

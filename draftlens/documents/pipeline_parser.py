@@ -8,6 +8,8 @@ from contextlib import closing
 from math import ceil
 from pathlib import Path
 
+from PIL import Image
+
 from draftlens.core.errors import DraftlensError
 from draftlens.core.stats import Lane, Stats
 from draftlens.documents.drafting import (
@@ -25,8 +27,8 @@ from draftlens.documents.reading.pipeline import (
     OCR_BY_PREFERENCE,
     LayoutPipeline,
 )
-from draftlens.documents.reading.readers import TEXT_LAYER
-from draftlens.documents.results import ParsedPage, ParsedRegion
+from draftlens.documents.reading.readers import READING_DPI, TEXT_LAYER
+from draftlens.documents.results import ParsedPage, ParsedRegion, picture_name
 from draftlens.documents.settings import ParseSettings
 from draftlens.media import Limits
 
@@ -92,9 +94,10 @@ class PipelineParser:
         except DraftlensError as error:
             refusal = error
         picture = None
-        if not any(region.texts for region in regions):
+        has_pictures = self.settings.pictures and any(map(_is_picture, regions))
+        if has_pictures or not any(region.texts for region in regions):
             with lane.phase("render"):
-                picture = page.picture(POINTS_PER_INCH)
+                picture = page.picture(READING_DPI if has_pictures else POINTS_PER_INCH)
         read = DraftedPage(
             page.source, page.number, page.box, picture, tuple(regions), dict(seconds)
         )
@@ -105,6 +108,9 @@ class PipelineParser:
     def _answer(self, page: DraftedPage) -> ParsedPage:
         canvas = Canvas(page.box, ceil(page.box.width), ceil(page.box.height))
         texts = {place: self._text(region) for place, region in enumerate(page.regions)}
+        pictures = _pictures(page) if self.settings.pictures else {}
+        names = {place: picture_name(page.number, count) for count, place in enumerate(pictures, 1)}
+        texts |= {place: f"![]({name})" for place, name in names.items()}
         parts = [(page.regions[place], text) for place, text in texts.items() if text]
         markdown = self._form.page(parts, canvas)
         stats = Stats()
@@ -114,8 +120,8 @@ class PipelineParser:
         for place, region in enumerate(page.regions):
             span = _span(markdown, texts[place], cursor)
             cursor = cursor if span is None else span[1]
-            regions.append(ParsedRegion(region, span))
-        readers = [region.texts[0].source for region, _ in parts]
+            regions.append(ParsedRegion(region, span, picture=names.get(place)))
+        readers = [region.texts[0].source for region, _ in parts if region.texts]
         sources = dict.fromkeys(SOURCE_OF.get(reader, reader) for reader in readers)
         return ParsedPage(
             file=page.source,
@@ -125,6 +131,7 @@ class PipelineParser:
             source=", ".join(sources) or None,
             box=page.box,
             regions=tuple(regions),
+            pictures={names[place]: picture for place, picture in pictures.items()},
             stats=stats,
         )
 
@@ -132,6 +139,22 @@ class PipelineParser:
         """A region by the most trusted reader; empty if the answer's format omits it."""
         ways = self._form.region(region, region.texts[0]) if region.texts else []
         return ways[0].translate(_CONTROL) if ways else ""
+
+
+def _is_picture(region: Region) -> bool:
+    """Whether a layout has found a picture; the words in one are regions of their own."""
+    return region.kind == "figure" and not region.texts
+
+
+def _pictures(page: DraftedPage) -> dict[int, Image.Image]:
+    """The pictures of a page by the places of their regions."""
+    pictures = {}
+    for place, region in enumerate(page.regions):
+        if page.picture is not None and _is_picture(region):
+            box = region.box.within(page.box).scaled(page.picture.width / page.box.width)
+            edges = (int(box.left), int(box.top), ceil(box.right), ceil(box.bottom))
+            pictures[place] = page.picture.crop(edges)
+    return pictures
 
 
 def _span(markdown: str, text: str, cursor: int) -> tuple[int, int] | None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from PIL import Image
+
 from draftlens.core.stats import Stats
 from draftlens.documents.reading.geometry import Box
 from draftlens.documents.reading.page import Region, RegionText
@@ -26,22 +28,31 @@ class ParsedRegion:
         region: its box, kind and texts by readers.
         span: start and end index in the page's Markdown; None where it was not found.
         answer: the target's answer for its crop, if there was one.
+        picture: the name of its file, if it was cut out.
     """
 
     region: Region
     span: tuple[int, int] | None = None
     answer: str | None = None
+    picture: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         region = self.region
         return {
             "order": region.order,
             "kind": region.kind,
+            "level": region.level,
             "box": region.box.to_list(),
             "span": None if self.span is None else list(self.span),
             "texts": [_shown(text) for text in region.texts],
             "answer": self.answer,
+            "picture": self.picture,
         }
+
+
+def picture_name(page: int, number: int) -> str:
+    """The name of the file of a page's picture; both numbers begin at 1."""
+    return f"page-{page:04}-{number}.png"
 
 
 def _shown(text: RegionText) -> dict[str, Any]:
@@ -67,6 +78,7 @@ class ParsedPage:
         approximate: names of what is not exact.
         box: the page, in points.
         regions: in reading order.
+        pictures: those that were cut out, by the names of their files.
         shares: share of the answer's tokens by the draft that was accepted: names of readers,
             `regions` (answers for crops), `earlier pages` (their answers), `answer` (repeated from
             the prompt or the answer), and `target` for tokens that no draft proposed.
@@ -96,6 +108,7 @@ class ParsedPage:
     approximate: tuple[str, ...] = ()
     box: Box | None = None
     regions: tuple[ParsedRegion, ...] = ()
+    pictures: Mapping[str, Image.Image] = field(default_factory=dict)
     shares: Mapping[str, float] = field(default_factory=dict)
     stats: Stats = field(default_factory=Stats)
     region_stats: Stats | None = None

@@ -105,6 +105,7 @@ class DocumentParser:
     ) -> None:
         self.engine = engine
         self.settings = settings or ParseSettings()
+        self.settings.check_with_target()
         self.notes: list[str] = []
         if self.settings.method == "hsd" and engine.target.backbone.plain_only:
             self.settings = replace(self.settings, method="plain")

@@ -26,6 +26,7 @@ OF_READING = (
     "layout",
     "ocr_languages",
     "running_heads",
+    "pictures",
     "password",
     "form",
     "ahead",
@@ -49,6 +50,8 @@ class ParseSettings:
             None for English, or for what RapidOCR knows where tesseract is not installed.
         running_heads: whether running heads and feet and page numbers are kept without a target;
             with one, its prompt says so.
+        pictures: whether the pictures of a page are cut out without a target, and named in its
+            Markdown.
         stages: one of `STAGES`. With `regions` the crops' answers are joined without a pass over
             the page, which is approximate.
         tolerance: τ of the page. 1 keeps the tokens of stock `generate`; below 1 a draft token may
@@ -81,6 +84,7 @@ class ParseSettings:
     layout: Any = "auto"
     ocr_languages: str | None = None
     running_heads: bool = False
+    pictures: bool = False
     stages: str = "page"
     tolerance: float = 1.0
     region_tolerance: float = REGION_TOLERANCE
@@ -115,7 +119,7 @@ class ParseSettings:
             value = getattr(self, name)
             if not isinstance(value, str | None):
                 raise wrong(name, value, "a text, or None")
-        for name in ("running_heads", "verify", "ahead"):
+        for name in ("running_heads", "pictures", "verify", "ahead"):
             switch(name, getattr(self, name))
         languages = self.ocr_languages
         if languages is not None and not re.fullmatch(r"\w[\w/]*(\+\w[\w/]*)*", languages):
@@ -139,6 +143,14 @@ class ParseSettings:
         if self.drafter == "none":
             raise needs_target("drafter", "none")
 
+    def check_with_target(self) -> None:
+        """Raise ConfigError if a setting differs from its default that a target has no use for."""
+        for name in ("running_heads", "pictures"):
+            if getattr(self, name):
+                raise ConfigError(
+                    f"{name} works without a target alone; its prompt says what it writes"
+                )
+
     @property
     def page_numbers(self) -> PageNumbers:
         return PageNumbers.parse(self.pages)
@@ -150,9 +162,10 @@ class ParseSettings:
             del values[name]
         for name in ("drafter", "layout", "form"):
             values[name] = repr(values[name])
-        # Pages of folders that were begun before this setting keep their version.
-        if self.ocr_languages is None:
-            del values["ocr_languages"]
+        # Pages of folders that were begun before these settings keep their version.
+        for name in ("ocr_languages", "running_heads", "pictures"):
+            if not values[name]:
+                del values[name]
         return values
 
 

@@ -322,3 +322,37 @@ def test_a_picture_without_text_says_so(command: Command, monkeypatch: pytest.Mo
     assert errors == "no text was found in the 2 documents\n"
     pdfs.write(Path("a.pdf"), [pdfs.columns])
     assert command("parse", ".", "--layout", "blocks", "-o", "out")[0] == 0
+
+
+def test_pictures_lie_beside_the_pages(command: Command, tmp_path: Path) -> None:
+    """The whole document names them, too, and pages of an earlier version take theirs along."""
+
+    def drawn(canvas: Any) -> None:
+        pdfs.lines(canvas, 30, 20, ["The mill stands by the river."])
+        canvas.drawImage(pdfs.ImageReader(photograph), 60, 120, 180, 180)
+
+    photograph = Image.effect_noise((180, 180), 90).convert("RGB")
+    pdfs.write(tmp_path / "a b.pdf", [drawn])
+    assert command("parse", "a b.pdf", "--pictures", "-o", "out")[0] == 0
+    assert files(Path("out")) == [
+        "a b.pdf.md",
+        "a b.pdf.pages/page-0001-1.png",
+        "a b.pdf.pages/page-0001.json",
+        "a b.pdf.pages/page-0001.md",
+        "index.json",
+    ]
+    page = Path("out/a b.pdf.pages/page-0001.md").read_text()
+    assert page.split()[-1] == "![](page-0001-1.png)"
+    whole = Path("out/a b.pdf.md").read_text()
+    assert whole.split()[-1] == "![](a%20b.pdf.pages/page-0001-1.png)"
+    with Image.open("out/a b.pdf.pages/page-0001-1.png") as picture:
+        assert picture.width > 300
+    pdfs.write(tmp_path / "a b.pdf", [pdfs.columns])
+    assert command("parse", "a b.pdf", "--pictures", "-o", "out")[0] == 0
+    assert not list(Path("out").rglob("*.png"))
+
+
+def test_pictures_need_a_folder(command: Command, source: Path) -> None:
+    code, _, errors = command("parse", str(source), "--pictures")
+    assert code == 2
+    assert errors == "error: --pictures needs a folder for them: -o\n"

@@ -25,6 +25,9 @@ _END = re.compile(r"[.!?:;\u2026\u3002]['\"\u2019\u201d\u00bb)\]]*$")
 LEADERS = re.compile(r"\s*(?:[._\u2026\u00b7]\s?){5,}\s*")
 """What leads from an entry of a table of contents to its page."""
 
+_DEEP = re.compile(r"(\d{1,2}\.){2,5}\d{0,2} ")
+"""The number of a heading of the third level or below."""
+
 _OTHER_SIZE = 1.15
 _OTHER_HEIGHT = 1.4
 """Ratios of the sizes of fonts, or where none are known of the heights of words, between parts."""
@@ -232,7 +235,8 @@ def _region(
     kind = region.kind
     if kind in ("text", "title", "list"):
         leads = is_bold and following is not None and _is_led(following, len(words))
-        is_label = is_bold and is_alone and words.isupper()
+        is_deep = len(lines) == 1 and _DEEP.match(words) is not None
+        is_label = is_alone and (is_deep or (is_bold and words.isupper()))
         if _is_code(lines):
             kind = "code"
         elif LEADERS.search(words):

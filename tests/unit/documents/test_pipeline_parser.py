@@ -211,3 +211,40 @@ def test_torch_is_not_imported(tmp_path: Path) -> None:
     run = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True)
     assert run.stdout.startswith("# Of mills and bridges\n\nThe mill")
     assert (run.returncode, run.stderr) == (0, "")
+
+
+def test_pictures_are_cut_out_and_named(tmp_path: Path) -> None:
+    """Of a page of 300 by 400 points; words in one stay."""
+
+    class Drawn:
+        def read(self, page: Page, phase: Phase = untimed) -> list[Region]:
+            """A picture between two texts, and one that reaches over the edge of the page."""
+            texts = [(RegionText("mine", (word,)),) for word in ("above", "inside", "below")]
+            return [
+                Region(Box(0, 0, 300, 30), "text", 0, texts[0]),
+                Region(Box(30, 40, 90, 100), "figure", 1),
+                Region(Box(30, 40, 60, 50), "figure", 2, texts[1]),
+                Region(Box(0, 300, 900, 399), "figure", 3),
+                Region(Box(0, 380, 300, 400), "text", 4, texts[2]),
+            ]
+
+    path = pdfs.write(tmp_path / "a.pdf", [pdfs.columns])
+    (page,) = parse(path, pipeline=Drawn(), pictures=True)
+    names = ["page-0001-1.png", "page-0001-2.png"]
+    links = [f"![]({name})" for name in names]
+    assert page.markdown.split() == ["above", links[0], "inside", links[1], "below"]
+    assert list(page.pictures) == names
+    sizes = [picture.size for picture in page.pictures.values()]
+    assert sizes == [(126, 126), (625, 207)]  # at 150 pixels an inch, whole ones
+    values = page.to_dict()["regions"]
+    assert [value["picture"] for value in values] == [None, names[0], None, names[1], None]
+    (page,) = parse(path, pipeline=Drawn())
+    assert page.markdown.split() == ["above", "inside", "below"]
+    assert not page.pictures
+
+
+@pytest.mark.parametrize("name", ["pictures", "running_heads"])
+def test_a_target_takes_no_settings_of_texts(name: str, tmp_path: Path) -> None:
+    path = pdfs.write(tmp_path / "a.pdf", [pdfs.columns])
+    with pytest.raises(draftlens.ConfigError, match=f"{name} works without a target"):
+        list(draftlens.parse(path, target="embedded", **{name: True}))
