@@ -78,6 +78,10 @@ MATCHING = ("tests/unit/methods/lookup/test_candidates.py",)
 FORMS = ("tests/unit/core/test_forms.py",)
 MATCH_RATES = ("tests/unit/methods/lookup/test_acceptance.py",)
 LOOKUP = ("tests/unit/methods/lookup/test_lookup.py",)
+PARAGRAPHS = ("tests/unit/documents/reading/test_paragraphs.py",)
+RUNNING = ("tests/unit/documents/reading/test_running.py",)
+STRUCTURE = ("tests/unit/documents/reading/test_structure.py",)
+RULED = ("tests/unit/documents/reading/test_ruled_tables.py",)
 TABLE_CELLS = ("tests/unit/documents/reading/test_tables.py",)
 EARLIER_PAGES = ("tests/unit/documents/test_parser_earlier.py",)
 DOCUMENT = ("tests/unit/methods/hsd/test_matcher.py",)
@@ -1120,6 +1124,125 @@ FAULTS = (
         "draftlens/documents/reading/characters.py",
         "if self.degrees == 90:",
         "if self.degrees == 45:",
+        ("tests/unit/documents/reading/test_open.py",),
+    ),
+    Fault(
+        "texts: lines that had room begin no paragraph",
+        "draftlens/documents/reading/paragraphs.py",
+        "if has_room and (is_shifted or last.ends_sentence):",
+        "if has_room and is_shifted and last.ends_sentence:",
+        PARAGRAPHS,
+    ),
+    Fault(
+        "texts: every indented line begins a paragraph",
+        "draftlens/documents/reading/paragraphs.py",
+        "return is_first and last.ends_sentence and not part.marked",
+        "return True",
+        PARAGRAPHS,
+    ),
+    Fault(
+        "texts: any number is the mark of an item",
+        "draftlens/documents/reading/marks.py",
+        "if value in (1, self._last.get(style, 0) + 1):",
+        "if value:",
+        PARAGRAPHS,
+    ),
+    Fault(
+        "texts: code is indented by nothing",
+        "draftlens/documents/reading/paragraphs.py",
+        "max(column - len(text), 1 if text else 0)",
+        "(1 if text else 0)",
+        PARAGRAPHS,
+    ),
+    Fault(
+        "texts: levels of headings are their numbers' depths alone",
+        "draftlens/documents/reading/headings.py",
+        "level = self._offset + depth",
+        "level = depth",
+        PARAGRAPHS,
+    ),
+    Fault(
+        "texts: bookmarks do not count",
+        "draftlens/documents/reading/headings.py",
+        "if letters in self._bookmarks:",
+        "if letters in ():",
+        PARAGRAPHS,
+    ),
+    Fault(
+        "texts: what a layout takes for a title is one",
+        "draftlens/documents/reading/headings.py",
+        "return not has_font or ratio > _SLIGHTLY_LARGER or is_marked",
+        "return True",
+        PARAGRAPHS,
+    ),
+    Fault(
+        "texts: lines are running heads at any height",
+        "draftlens/documents/reading/running.py",
+        "return abs(one.middle[1] - other.middle[1]) <= _SHIFT",
+        "return True",
+        RUNNING,
+    ),
+    Fault(
+        "texts: pages are compared with the next one alone",
+        "draftlens/documents/reading/pdf_file.py",
+        "_NEIGHBOURS = (-2, -1, 1, 2)",
+        "_NEIGHBOURS = (1,)",
+        RUNNING,
+    ),
+    Fault(
+        "texts: a page of nothing but repeated lines is empty",
+        "draftlens/documents/reading/structure.py",
+        "return lines if any(outside) else ()",
+        "return lines",
+        RUNNING,
+    ),
+    Fault(
+        "texts: what looks like a running head is one anywhere",
+        "draftlens/documents/reading/structure.py",
+        "if is_long or _edge_of(region.box, page) != region.kind:",
+        "if is_long:",
+        STRUCTURE,
+    ),
+    Fault(
+        "texts: items of lists have one depth",
+        "draftlens/documents/reading/structure.py",
+        "deep.append(replace(region, level=len(lefts) - 1))",
+        "deep.append(replace(region, level=0))",
+        STRUCTURE,
+    ),
+    Fault(
+        "texts: half a line is enough for all of it",
+        "draftlens/documents/reading/assign.py",
+        "_FIRM = 0.75",
+        "_FIRM = 0.4",
+        STRUCTURE,
+    ),
+    Fault(
+        "texts: columns below each other are read from left to right",
+        "draftlens/documents/reading/geometry.py",
+        "columns = _by_height(boxes, columns)",
+        "columns = list(columns)",
+        ("tests/unit/documents/reading/test_geometry_order.py",),
+    ),
+    Fault(
+        "texts: a cell over several columns is cut by their lines",
+        "draftlens/documents/reading/ruled_tables.py",
+        "if rule.top <= level <= rule.bottom])",
+        "])",
+        RULED,
+    ),
+    Fault(
+        "texts: rows are what is between lines, however few",
+        "draftlens/documents/reading/ruled_tables.py",
+        "if len(down) + 1 < _RULED_ROWS * len(printed):",
+        "if not down:",
+        RULED,
+    ),
+    Fault(
+        "texts: text over a scan has fonts",
+        "draftlens/documents/reading/characters.py",
+        "return 0.0, False, False",
+        "return 10.0, False, True",
         ("tests/unit/documents/reading/test_open.py",),
     ),
     Fault(

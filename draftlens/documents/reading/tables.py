@@ -43,6 +43,10 @@ MOST_COLUMNS = 64
 _ROW_GAP = 2.0
 """Rows of a table are at most this many line heights apart."""
 
+_DOTS = "._\u2026\u00b7"
+_LEAST_DOTS = 3
+"""What leads from the first cell of a row to its numbers, and how many words of it do."""
+
 _MARK = re.compile(rf"^([{re.escape(BULLETS + DASHES)}]|\(?\w{{1,3}}[.)])$")
 """The mark of a list's item."""
 
@@ -78,7 +82,14 @@ def rows_of(pieces: Sequence[Piece]) -> list[Row]:
         else:
             rows.append([piece])
             total = middle
-    return [_cells(row, height) for row in rows]
+    kept = [words for row in rows if (words := _without_leaders(row))]
+    return [_cells(row, height) for row in kept or rows]
+
+
+def _without_leaders(row: list[Piece]) -> list[Piece]:
+    """The words of a row without the dots that lead to its numbers."""
+    words = [piece for piece in row if piece.text.strip(_DOTS)]
+    return words if len(row) - len(words) >= _LEAST_DOTS else row
 
 
 def _cells(row: Sequence[Piece], height: float) -> Row:

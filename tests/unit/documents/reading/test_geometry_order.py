@@ -64,3 +64,11 @@ def test_boxes() -> None:
     assert geometry.around([box, Box(0, 30, 5, 90)]) == Box(0, 20, 30, 90)
     with pytest.raises(ValueError, match="no boxes"):
         geometry.around([])
+
+
+def test_parts_below_each_other_are_no_columns() -> None:
+    """A running head at the right and a heading at the left, above a paragraph."""
+    head, heading, text = Box(300, 36, 540, 45), Box(72, 74, 187, 84), Box(73, 99, 540, 217)
+    assert reading_order([heading, text, head]) == [2, 0, 1]
+    low, high = Box(300, 60, 540, 80), Box(72, 40, 187, 84)
+    assert reading_order([low, text, high]) == [2, 0, 1]  # these stand beside each other

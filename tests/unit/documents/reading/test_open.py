@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -156,3 +157,30 @@ def test_folders_are_searched(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(MediaError, match="the folder holds no document"):
         find_files([tmp_path / "empty"])
+
+
+def test_fonts_of_words_that_are_shown(tmp_path: Path) -> None:
+    """Bold and fixed ones by their names, sizes on the page; text over scans has none."""
+
+    def draw(canvas: pdfs.Canvas) -> None:
+        for place, name in enumerate(("Helvetica", "Helvetica-Bold", "Courier")):
+            canvas.setFont(name, 10)
+            canvas.drawString(30, 300 - 30 * place, name)
+        canvas.scale(2, 2)
+        canvas.drawString(20, 60, "twice")
+        hidden = canvas.beginText(20, 30)
+        hidden.setTextRenderMode(3)
+        hidden.textOut("hidden")
+        canvas.drawText(hidden)
+
+    with closing(open_document(pdfs.write(tmp_path / "a.pdf", [draw]))) as document:
+        layer = document.page(1).text_layer()
+    assert layer is not None
+    fonts = {piece.text: (round(piece.size), piece.bold, piece.fixed) for piece in layer.pieces}
+    assert fonts == {
+        "Helvetica": (10, False, False),
+        "Helvetica-Bold": (10, True, False),
+        "Courier": (10, False, True),
+        "twice": (20, False, True),
+        "hidden": (0, False, False),
+    }

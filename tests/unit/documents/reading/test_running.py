@@ -77,3 +77,12 @@ def test_a_page_of_nothing_else_keeps_its_words(tmp_path: Path) -> None:
 def test_one_page_repeats_nothing(tmp_path: Path) -> None:
     with closing(open_document(pdfs.write(tmp_path / "a.pdf", [drawn(0)]))) as document:
         assert document.page(1).facts().running == ()
+
+
+def test_equal_lines_at_other_heights_are_text(tmp_path: Path) -> None:
+    def drawn_at(top: float) -> Callable[[pdfs.Canvas], None]:
+        return lambda canvas: pdfs.lines(canvas, 30, top, ["See the mill.", "It stands.", "So."])
+
+    path = pdfs.write(tmp_path / "a.pdf", [drawn_at(8), drawn_at(25)])
+    with closing(open_document(path)) as document:
+        assert running(document.page(1)) == running(document.page(2)) == []

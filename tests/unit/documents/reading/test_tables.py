@@ -242,3 +242,15 @@ class FakePage:
 
     def text_layer(self) -> Any:
         return None
+
+
+def test_dots_that_lead_to_numbers_are_no_cells() -> None:
+    """Nor are they a row, where they stand a little lower than the words."""
+    dots = [(40.0 + 15 * place, ".") for place in range(4)]
+    pieces = pieces_of([[(0, "Rye"), *dots, (120, "12"), (150, "7")], [(0, "Oats"), (120, "9")]])
+    assert table_of(pieces) == [["Rye", "12", "7"], ["Oats", "9", ""]]
+    lower = pieces_of([[], dots])
+    lower = [Piece(dot.text, Box(dot.box.left, 7, dot.box.right, 17), 9) for dot in lower]
+    words = [piece for piece in pieces if piece.text != "."]
+    assert table_of([*words, *lower]) == [["Rye", "12", "7"], ["Oats", "9", ""]]
+    assert table_of(lower)  # a page of dots is a table of them
