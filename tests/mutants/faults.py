@@ -886,7 +886,7 @@ FAULTS = (
     Fault(
         "parallel: tokens keep the probabilities of a rejected branch",
         "draftlens/methods/parallelvlm/worker_session.py",
-        "            self.probs.clear()\n",
+        "        self.probs.clear()\n",
         "",
         PARALLEL_DRAFTER,
     ),
@@ -1815,7 +1815,7 @@ FAULTS = (
     Fault(
         "scheduler: a request gets the method of another one",
         "draftlens/scheduling/scheduler.py",
-        "[batch for batch in self._batches if batch.method == request.method]",
+        "[each for each in self._batches if each.method == job.request.method]",
         "list(self._batches)",
         SCHEDULER,
     ),
@@ -1843,7 +1843,7 @@ FAULTS = (
     Fault(
         "scheduler: a batch whose round failed goes on",
         "draftlens/scheduling/scheduler.py",
-        "            self._batches.remove(batch)\n            for job in batch.jobs:",
+        "            self._end(batch)\n            for job in batch.jobs:",
         "            for job in batch.jobs:",
         FAILING,
     ),
@@ -2305,8 +2305,8 @@ FAULTS = (
     Fault(
         "rotary: a request waits in the batch of others",
         "draftlens/scheduling/scheduler.py",
-        "(batch for batch in batches if batch.session.admits(prepared))",
-        "(batch for batch in batches)",
+        "(batch for batch in of_method if batch.session.admits(prepared))",
+        "(batch for batch in of_method)",
         _only("tests/exact/test_rope.py", "of_a_scheduler"),
     ),
     Fault(
