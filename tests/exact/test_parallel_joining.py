@@ -289,14 +289,14 @@ def test_a_worker_that_is_lost_leaves_later_rows_to_another_one(schedule: str, m
 
 def test_forwards_of_rows_that_have_left_are_not_kept() -> None:
     """A session may go on for as long as a server."""
-    link = PromptLink(Backbone.of(draft(FAMILY)), seed=1)
+    link = PromptLink(Backbone.of(draft(FAMILY, "self")), seed=1)
     with batch_of(FAMILY, link, Schedule(4)) as batch:
-        batch.add(0, max_new_tokens=100)
+        batch.add(0, max_new_tokens=200)
         for number in range(12):
-            leaving = batch.add(number % 3, max_new_tokens=9)
+            leaving = batch.add(number % 3)
             batch.round(2)
-            if not leaving.finished:
-                batch.session.remove(leaving)
+            assert not leaving.finished
+            batch.session.remove(leaving)
         batch.round(1)
         assert len(batch.drafter.ahead.done.forwards_to_judge) <= 2 * 4
 

@@ -264,7 +264,7 @@ class WorkerDrafter:
             for row, history in zip(self._rows, batch.histories, strict=True)
             if not row.finished
         ]
-        if gained:
+        if gained and not self._is_reading(session):
             seconds = time.perf_counter() - self._proposed_at
             mean = sum(gained) / len(gained)
             self.schedule.finish(Round(pass_seconds, seconds, self._width, mean))
@@ -298,11 +298,15 @@ class WorkerDrafter:
         which may take longer than the whole answer, is waited for only if γ is given."""
 
         def is_enough() -> bool:
-            is_reading = session.unjoined > len(self._unread) and not self.schedule.is_fixed
-            return is_reading or all(row.is_written for row in rows)
+            is_late = self._is_reading(session) and not self.schedule.is_fixed
+            return is_late or all(row.is_written for row in rows)
 
         with self._phase("draft"):
             session.wait(is_enough, self._take)
+
+    def _is_reading(self, session: WorkerSession) -> bool:
+        """Whether the worker has prompts to read, besides those for which it waits."""
+        return session.unjoined > len(self._unread)
 
     def _take(self, message: FromDraft) -> None:
         if isinstance(message, DraftTokens):
