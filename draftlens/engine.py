@@ -375,7 +375,7 @@ class Engine:
         """`generate` for asyncio: concurrent calls are answered in one batch, each with the tokens
         that it would have alone. Cancelling the task ends the answer within a round.
 
-        Prefills of several processes and schedules other than `serial` are refused.
+        Prefills of several processes are refused.
 
         Example:
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -242,6 +242,12 @@ def make_schedule(name: str) -> Schedule:
 
 class DraftWorker:
     """Drafts in other processes; this base class has none."""
+
+    def attached(self, session: Any) -> Generator[None]:
+        """Do what the plan's schedule does around the rounds of a session, from the first item
+        until this is closed; the caller takes another item after each round."""
+        while True:
+            yield
 
     def processes(self) -> Seq[int]:
         """Ids of the processes that have been started, so that their memory can be measured."""

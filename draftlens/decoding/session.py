@@ -200,11 +200,8 @@ class Session:
         return chunks
 
     def _delay(self) -> float | None:
-        """Seconds that reading prompts may delay running rows; None if there are none, or if the
-        schedule reads prompts with the draft model at the same time."""
-        if not self.running or self.hooks.announce is not ignore:
-            return None
-        return max(PART_SECONDS, self._round_seconds)
+        """Seconds that reading prompts may delay running rows; None if there are none."""
+        return max(PART_SECONDS, self._round_seconds) if self.running else None
 
     def _announce(self, arrival: Arrival) -> None:
         self.hooks.announce(

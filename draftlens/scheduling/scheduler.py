@@ -26,7 +26,7 @@ from draftlens.core.sampling import HISTORY_FREE, ROW_BLIND, STATEFUL, row_seeds
 from draftlens.core.sequence import ROW_WISE
 from draftlens.core.stats import Clock, Stats
 from draftlens.decoding.loop import decode
-from draftlens.decoding.plan import Plan
+from draftlens.decoding.plan import DraftWorker, Plan
 from draftlens.decoding.session import Session
 from draftlens.drafting.adaptive.history import costs_of
 from draftlens.methods.base import MethodLike, Models
@@ -57,13 +57,14 @@ class Batch:
         self.method = method
         self.plan = plan
         self.session = Session(target, plan, Clock(Stats()))
+        self.rounds = plan.worker.attached(self.session)
+        next(self.rounds)
         self.rows: dict[int, tuple[Job, int]] = {}
         self.jobs: dict[Job, None] = {}
         self.reading: Job | None = None
 
     def add(self, job: Job, prepared: Prepared) -> None:
         """Let the rows of all samples of a job be read, one sample after the other."""
-        prepared = _guarded(job, prepared)
         self.jobs[job] = None
         self.reading = job
         for request in _samples(job, seeds_of(job.request.seed, prepared)):
@@ -86,6 +87,7 @@ class Batch:
         began = time.perf_counter()
         session.begin()
         chunks = session.accept(session.check(session.propose()))
+        next(self.rounds)
         if session.stats.drafted > drafted:
             counters.drafts += session.stats.passes - passes
             counters.draft_tokens += session.stats.drafted - drafted
@@ -111,8 +113,7 @@ class Batch:
             if self.session.cache is None or not costs.is_measured:
                 return 0.0
             rows, context = len(self.session.sequences), max(self.session.cache.lengths)
-            width = rows + num_drafted
-            return costs.cost(rows, rows, context) / costs.cost(width, rows, context)
+            return costs.cost(rows, rows, context) / costs.cost(rows + num_drafted, rows, context)
 
     def drop(self, job: Job) -> None:
         """Remove all rows of a job."""
@@ -198,8 +199,7 @@ class Scheduler:
         self.limits = limits = limits or SchedulerLimits()
         self.counters = Counters()
         self.alive = True
-        free = _free_bytes(models.target)
-        self._max_cache = limits.max_cache_bytes or free * limits.cache_share
+        self._max_cache = limits.max_cache_bytes or _free_bytes(models.target) * limits.cache_share
         self._token_bytes = sum(
             _token_bytes(model) for model in (models.target, models.draft) if model is not None
         )
@@ -285,7 +285,8 @@ class Scheduler:
             for job in [*running, *self._waiting]:
                 job.notify(Update(error=AnswerError(CLOSED)))
             self._waiting.clear()
-            self._batches.clear()
+            for batch in list(self._batches):
+                self._end(batch)
 
     def _receive(self) -> None:
         """Carry out what other threads asked for; without any job, wait for it."""
@@ -321,15 +322,14 @@ class Scheduler:
         job.admitted = time.perf_counter()
         try:
             with self._stalling():
-                batches = self._batches_of(job.request)
-                prepared = prepare(self.models.target, job.request)
-                admitting = (batch for batch in batches if batch.session.admits(prepared))
+                prepared = _guarded(job, prepare(self.models.target, job.request))
+                of_method = [each for each in self._batches if each.method == job.request.method]
+                admitting = (batch for batch in of_method if batch.session.admits(prepared))
                 batch = next(admitting, None) or self._new_batch(job.request)
                 batch.add(job, prepared)
+                job.notes = prepared.notes
         except Exception as error:
             self._refuse(job, error)
-            return
-        job.notes = prepared.notes
 
     def _read(self, batch: Batch) -> None:
         """Let the target read the prompt of a job, beside running rows a part of it."""
@@ -384,18 +384,12 @@ class Scheduler:
         running = [each for batch in self._batches for each in batch.jobs]
         num_rows = self.num_rows + job.num_rows
         longest = max(each.length for each in [*running, job])
-        return (
-            num_rows <= self.limits.max_rows and self._bytes(num_rows, longest) <= self._max_cache
-        )
+        fits = self._bytes(num_rows, longest) <= self._max_cache
+        return fits and num_rows <= self.limits.max_rows
 
     def _bytes(self, num_rows: int, length: int) -> int:
         """Memory of the caches, whose rows are as long as the longest one."""
         return num_rows * length * self._token_bytes
-
-    def _batches_of(self, request: Request) -> list[Batch]:
-        """The batches of a request's method; a new one if the method has no rows."""
-        batches = [batch for batch in self._batches if batch.method == request.method]
-        return batches or [self._new_batch(request)]
 
     def _new_batch(self, request: Request) -> Batch:
         plan = plan_of(self.models, request)
@@ -419,7 +413,7 @@ class Scheduler:
         except Exception:
             _log.exception("a round failed")
             self.counters.failed_rounds += 1
-            self._batches.remove(batch)
+            self._end(batch)
             for job in batch.jobs:
                 job.notify(Update(error=AnswerError(FAILED)))
 
@@ -453,14 +447,18 @@ class Scheduler:
     def _discard_if_empty(self, batch: Batch) -> None:
         """A session without rows ends, and its cache with it."""
         if not batch.rows and batch in self._batches:
-            self._batches.remove(batch)
-            self.counters.cache_bytes = 0
+            self._end(batch)
+
+    def _end(self, batch: Batch) -> None:
+        self._batches.remove(batch)
+        batch.rounds.close()
+        self.counters.cache_bytes = 0
 
 
 def check_joins(plan: Plan) -> None:
     """Raise ConfigError for a method whose rows cannot join and leave between rounds."""
-    if plan.schedule is not decode:
-        raise ConfigError("rows that join and leave need the schedule 'serial'")
+    if plan.schedule is not decode and type(plan.worker) is DraftWorker:
+        raise ConfigError("rows that join and leave need the schedule 'serial' or 'parallel'")
 
 
 def _token_bytes(model: Backbone) -> int:

@@ -162,5 +162,5 @@ def test_refusals(engine: draftlens.Engine) -> None:
         asyncio.run(engine.agenerate("Hello", max_new_tokens=0))
     with pytest.raises(MediaError):
         asyncio.run(engine.agenerate("Hello", images="nowhere.png"))
-    with pytest.raises(ConfigError, match="serial"):
-        asyncio.run(engine.agenerate("Hello", method={"schedule": "parallel"}))
+    with pytest.raises(ConfigError, match="schedule 'fastest'"):
+        asyncio.run(engine.agenerate("Hello", method={"schedule": "fastest"}))

@@ -1051,7 +1051,7 @@ def check_jobs(case: Visits) -> None:
     logprobs: list[list[list[TokenLogprob]]] = [[[] for _ in each] for each in rows]
     scheduler = Scheduler(models)
     try:
-        with sized_parts(case.part):
+        with sized_parts(case.part), scripted_workers(case.script):
             for job in submitted:
                 scheduler.submit(job)
             waiting = set(range(len(submitted)))
@@ -1578,10 +1578,13 @@ def jobs(draw: st.DrawFn, families: tuple[str, ...] = ALL) -> Visits:
     family = draw(st.sampled_from(families))
     requests = draw(st.lists(visits(family), min_size=2, max_size=5))
     chain: Pairs = (("method", "speculative"), ("num_speculative_tokens", 3))
-    method: Pairs = draw(rarely(st.just(chain), (("method", "plain"),)))
+    ahead: Pairs = (("method", "speculative"), *draw(schedules()))
+    drafting = st.sampled_from((chain, ahead))
+    method: Pairs = draw(rarely(drafting, (("method", "plain"),)))
     part = draw(rarely(st.integers(1, 40)))
     caches = draw(st.booleans())
-    return Visits(family, 0.05, method, tuple(requests), part=part, caches=caches)
+    script = draw(scripts)
+    return Visits(family, 0.05, method, tuple(requests), script, part=part, caches=caches)
 
 
 WILD: Mapping[str, tuple[Any, ...]] = {

@@ -64,6 +64,9 @@ LOSSY_RECALL = _only("tests/exact/test_lossy_peers.py", "come_back and onevision
 LOSSY_STEPS = _only("tests/exact/test_lossy_peers.py", "acceptance_in_one_pass and onevision")
 PARALLEL_DRAFTER = ("tests/unit/methods/parallelvlm/test_target_side.py",)
 WORKER = ("tests/unit/methods/parallelvlm/test_draft_side.py",)
+PARALLEL_JOINING = _only(
+    "tests/exact/test_parallel_joining.py", "to_its_end or cannot_be_sent or lost or not_kept"
+)
 NEXT_DRAFT_TOKEN = _only("tests/exact/test_rules.py", "next_draft_token")
 PARALLEL_WARPED = _only("tests/exact/test_parallel_rejection.py", "keeps and warped and far")
 PARCELS = ("tests/unit/processes/test_shared_tensors.py",)
@@ -890,7 +893,7 @@ FAULTS = (
     Fault(
         "parallel: tokens keep the probabilities of a rejected branch",
         "draftlens/methods/parallelvlm/worker_session.py",
-        "            self.probs.clear()\n",
+        "        self.probs.clear()\n",
         "",
         PARALLEL_DRAFTER,
     ),
@@ -921,6 +924,55 @@ FAULTS = (
         "            if not self._has_chosen:\n                logger",
         "            if False:\n                logger",
         PARALLEL_DRAFTER,
+    ),
+    Fault(
+        "joining: a prompt that is not read to its end stays with the worker",
+        "draftlens/methods/parallelvlm/target_side.py",
+        "            for row in rows:\n                self._leave(row)\n",
+        "",
+        PARALLEL_JOINING,
+    ),
+    Fault(
+        "joining: rows that left before they were read wait in the worker",
+        "draftlens/methods/parallelvlm/draft_side.py",
+        "            del self._waiting[rows]\n",
+        "            pass\n",
+        PARALLEL_JOINING,
+    ),
+    Fault(
+        "joining: a row that cannot be sent ends the draft of the others",
+        "draftlens/methods/parallelvlm/drafters.py",
+        " and not isinstance(error, UnsendableError)",
+        "",
+        PARALLEL_JOINING,
+    ),
+    Fault(
+        "joining: rows that join after a loss have no draft",
+        "draftlens/methods/parallelvlm/drafters.py",
+        "self.ahead.connect(self.another())",
+        "raise WorkerLostError(str(self.ahead.lost))",
+        PARALLEL_JOINING,
+    ),
+    Fault(
+        "joining: forwards of rows that have left are kept",
+        "draftlens/methods/parallelvlm/target_side.py",
+        "        row.discard()\n",
+        "",
+        PARALLEL_JOINING,
+    ),
+    Fault(
+        "joining: nobody waits for the draft while the target reads a prompt",
+        "draftlens/methods/parallelvlm/target_side.py",
+        "session.unjoined > len(self._unread)",
+        "session.unjoined > 0",
+        PARALLEL_DRAFTER,
+    ),
+    Fault(
+        "joining: a draft that was stopped stays so",
+        "draftlens/methods/parallelvlm/schedule.py",
+        "            self.drafts = True\n            self._rounds.clear()\n",
+        "            self._rounds.clear()\n",
+        SCHEDULE,
     ),
     Fault(
         "parallel: weights are copied instead of shared",
@@ -1938,7 +1990,7 @@ FAULTS = (
     Fault(
         "scheduler: a request gets the method of another one",
         "draftlens/scheduling/scheduler.py",
-        "[batch for batch in self._batches if batch.method == request.method]",
+        "[each for each in self._batches if each.method == job.request.method]",
         "list(self._batches)",
         SCHEDULER,
     ),
@@ -1966,7 +2018,7 @@ FAULTS = (
     Fault(
         "scheduler: a batch whose round failed goes on",
         "draftlens/scheduling/scheduler.py",
-        "            self._batches.remove(batch)\n            for job in batch.jobs:",
+        "            self._end(batch)\n            for job in batch.jobs:",
         "            for job in batch.jobs:",
         FAILING,
     ),
@@ -2428,8 +2480,8 @@ FAULTS = (
     Fault(
         "rotary: a request waits in the batch of others",
         "draftlens/scheduling/scheduler.py",
-        "(batch for batch in batches if batch.session.admits(prepared))",
-        "(batch for batch in batches)",
+        "(batch for batch in of_method if batch.session.admits(prepared))",
+        "(batch for batch in of_method)",
         _only("tests/exact/test_rope.py", "of_a_scheduler"),
     ),
     Fault(

@@ -102,7 +102,7 @@ class _Session:
         self._send = send
         self._reader = DraftPromptBuilder(backbone, opened.pruning)
         self._speculated_rows = SpeculatedRows(backbone, opened.vocab_size)
-        self._waiting: deque[tuple[Arrive, Prompt | None]] = deque()
+        self._waiting: dict[tuple[int, ...], tuple[Arrive, Prompt | None]] = {}
         self._spans: list[Span] = []
         self._choices: list[Choice] = []
         self._visual = 0
@@ -120,7 +120,7 @@ class _Session:
         elif isinstance(message, Decide):
             self._speculated_rows.decide(message.decisions)
         else:
-            self._speculated_rows.remove(message.row)
+            self._leave(message.row)
 
     def step(self) -> None:
         """One forward; its tokens are sent."""
@@ -135,16 +135,22 @@ class _Session:
         if message.inputs is not None:
             with self._phase("vision"):
                 encoded = self._reader.encode(message.inputs)
-        self._waiting.append((message, encoded))
-        if not message.waits and encoded is not None:
-            self._join(self._prune(encoded, TargetSide(encoded)))
+        if message.waits or encoded is None:
+            self._waiting[message.rows] = message, encoded
+        else:
+            self._join(message, self._prune(encoded, TargetSide(encoded)))
 
     def _read(self, message: Read) -> None:
-        _, encoded = self._waiting[0]
+        arrived, encoded = self._waiting.pop(message.rows)
         if message.prompt is not None:
-            self._join(prefilled(self._backbone, message.prompt))
+            self._join(arrived, prefilled(self._backbone, message.prompt))
         elif message.side is not None and encoded is not None:
-            self._join(self._prune(encoded, message.side))
+            self._join(arrived, self._prune(encoded, message.side))
+
+    def _leave(self, row: int) -> None:
+        for rows in [rows for rows in self._waiting if row in rows]:
+            del self._waiting[rows]
+        self._speculated_rows.remove(row)
 
     def _prune(self, encoded: Prompt, side: TargetSide) -> DraftPrompt:
         context = TargetContext(
@@ -157,9 +163,8 @@ class _Session:
         )
         return self._reader.read(encoded, context)
 
-    def _join(self, draft: DraftPrompt) -> None:
-        """Read the prompts of the rows that have waited longest."""
-        arrived, _ = self._waiting.popleft()
+    def _join(self, arrived: Arrive, draft: DraftPrompt) -> None:
+        """Read the prompts of some rows."""
         with self._phase("prefill"):
             self._speculated_rows.join(
                 arrived.rows, arrived.batch, draft, arrived.room, arrived.limit

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from draftlens.core.sequence import Batch
 from draftlens.core.tree import DraftTree, Verdict
 from draftlens.decoding.plan import Drafter, DraftWorker, TargetContext
+from draftlens.decoding.session import Session, SessionHooks
 from draftlens.drafting.model_drafter import ModelDrafter
 from draftlens.drafting.pruning import Pruning
 from draftlens.methods.parallelvlm.draft_process import process_of
 from draftlens.methods.parallelvlm.draft_thread import thread_of
-from draftlens.methods.parallelvlm.messages import Link, WorkerLostError
+from draftlens.methods.parallelvlm.loop import TARGET_SHARE, usable_cores
+from draftlens.methods.parallelvlm.messages import Link, UnsendableError, WorkerLostError
 from draftlens.methods.parallelvlm.schedule import Schedule
 from draftlens.methods.parallelvlm.target_side import (
     DraftReading,
@@ -27,10 +28,6 @@ from draftlens.models.adapter import Backbone
 from draftlens.passes import BY_MODULES, PassEngine, engine_of
 
 logger = logging.getLogger("draftlens")
-
-_QUOTA = Path("/sys/fs/cgroup/cpu.max")
-_QUOTA_V1 = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
-_PERIOD_V1 = Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
 
 
 def make_drafter(
@@ -50,13 +47,20 @@ def make_drafter(
     # Compiled passes in a further thread of this process have not been run on a GPU.
     on_cpu = backbone.device.type == "cpu"
     engine = engine_of(backbone).without_compiling() if on_cpu else BY_MODULES
-    link = link_of(backbone)
-    return ParallelDrafter(link, reading, Schedule(window), target.vocab_size, drafter, engine)
+    link, another = link_of(backbone), partial(worker_of, backbone)
+    schedule = Schedule(window)
+    return ParallelDrafter(link, reading, schedule, target.vocab_size, drafter, engine, another)
+
+
+def no_other_worker() -> Link:
+    """Takes the place of `worker_of` where no worker can be started in place of a lost one."""
+    raise WorkerLostError("there is no other worker")
 
 
 class ParallelDrafter(DraftWorker):
     """Drafts with `ahead`, or with `serial` where there is no worker, or where it cannot be used
-    when the first rows join. A worker that is lost later leaves the answer to plain decoding."""
+    when the first rows join. A worker that is lost later leaves the rows that it has to plain
+    decoding; for rows that join after that another one is started."""
 
     needs_target_scores = False
 
@@ -68,8 +72,10 @@ class ParallelDrafter(DraftWorker):
         vocab_size: int,
         serial: Drafter,
         engine: PassEngine = BY_MODULES,
+        another: Callable[[], Link] = no_other_worker,
     ) -> None:
         self.link = link
+        self.another = another  # the link to a worker in place of a lost one
         self.schedule = schedule
         self.serial = serial
         self.ahead = WorkerDrafter(link, reading, schedule, vocab_size, engine)
@@ -94,12 +100,29 @@ class ParallelDrafter(DraftWorker):
     def cache_bytes(self) -> int:
         return self.ahead.done.cache_bytes + self.serial.cache_bytes
 
+    def attached(self, session: Session) -> Generator[None]:
+        """Send the worker what the session reads, until this is closed, and leave cores to the
+        worker as long as it drafts."""
+        ahead = self.ahead
+        session.hooks = SessionHooks(self.announce, ahead.read, ahead.next_proposals)
+        with TARGET_SHARE.held(ahead.cores) as leave_cores:
+            try:
+                while True:
+                    yield
+                    ahead.record(session.clock)
+                    leave_cores(ahead.cores)
+            finally:
+                ahead.close()
+                ahead.record(session.clock)
+
     def announce(self, batch: Batch, inputs: Mapping[str, Any], room: int, observed: bool) -> None:
         """Choose the drafter, if these are the first rows. After the end of a session of the
-        worker, a new one begins."""
+        worker, or the loss of the worker, a new one begins."""
         if self._has_chosen and self._chosen is self.serial:
             return
         try:
+            if self.ahead.link is None:
+                self.ahead.connect(self.another())
             self.ahead.announce(batch, inputs, room, observed)
         except WorkerLostError as error:
             if not self._has_chosen:
@@ -107,8 +130,9 @@ class ParallelDrafter(DraftWorker):
                 self._choose_serial()
                 return
             # The serial drafter lacks the rows that joined before.
-            self.ahead.lose(error)
-            self.ahead.announce(batch, inputs, room, observed)
+            if self.ahead.link is not None and not isinstance(error, UnsendableError):
+                self.ahead.lose(error)
+            self.ahead.announce_undrafted(batch)
         self._chosen = self.ahead
         self._has_chosen = True
 
@@ -141,21 +165,29 @@ def link_of(drafting: Backbone) -> Link | None:
     A model on a GPU drafts in a thread, a model on the CPU in a process of its own. None means that
     no worker can draft; a log message names the cause.
     """
-    if drafting.device.type == "cuda":
-        return thread_of(drafting)
     why = _obstacle(drafting)
     if why is None:
         try:
-            with drafting.alone():  # its weights may move
-                return process_of(drafting.model)
+            return worker_of(drafting)
         except WorkerLostError as error:
             why = str(error)
     logger.warning("the schedule is serial: %s", why)
     return None
 
 
+def worker_of(drafting: Backbone) -> Link:
+    """`link_of` for a model that can draft in another thread or process; raises `WorkerLostError`
+    if none can be started."""
+    if drafting.device.type == "cuda":
+        return thread_of(drafting)
+    with drafting.alone():  # its weights may move
+        return process_of(drafting.model)
+
+
 def _obstacle(drafting: Backbone) -> str | None:
-    """Why a model cannot draft in another process; None if it can."""
+    """Why a model cannot draft in another thread or process; None if it can."""
+    if drafting.device.type == "cuda":
+        return None
     if drafting.is_spread:
         return "the draft is spread over several devices or offloaded"
     if drafting.device.type != "cpu":
@@ -163,26 +195,3 @@ def _obstacle(drafting: Backbone) -> str | None:
     if usable_cores() < 2:
         return "this process may use one core only"
     return None
-
-
-def usable_cores() -> int:
-    """Cores of this process: those of its affinity, at most its container's quota, rounded down."""
-    allowed = os.cpu_count() or 1
-    if hasattr(os, "sched_getaffinity"):
-        allowed = len(os.sched_getaffinity(0))
-    quota = _quota()
-    if quota is not None:
-        allowed = min(allowed, int(quota))
-    return max(1, allowed)
-
-
-def _quota() -> float | None:
-    """Cores that the container's quota grants; None without one."""
-    try:
-        if _QUOTA.exists():
-            limit, period = _QUOTA.read_text().split()
-            return None if limit == "max" else int(limit) / int(period)
-        limit_v1 = int(_QUOTA_V1.read_text())
-        return None if limit_v1 <= 0 else limit_v1 / int(_PERIOD_V1.read_text())
-    except (OSError, ValueError):
-        return None

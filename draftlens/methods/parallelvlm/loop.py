@@ -1,9 +1,12 @@
-"""The schedule `parallel`: the serial loop with a draft worker that writes meanwhile."""
+"""The schedule `parallel`: the serial loop with a draft worker that writes meanwhile, and the cores
+that the target leaves to the worker."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import cast
 
 import torch
@@ -11,26 +14,23 @@ import torch
 from draftlens.core.locks import ForkLock
 from draftlens.core.result import Chunk
 from draftlens.decoding import loop as serial
-from draftlens.decoding.session import Session, SessionHooks
-from draftlens.methods.parallelvlm.drafters import ParallelDrafter, usable_cores
+from draftlens.decoding.plan import DraftWorker
+from draftlens.decoding.session import Session
+
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+_QUOTA_V1 = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
+_PERIOD_V1 = Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
 
 
 def decode(session: Session) -> Iterator[Chunk]:
     """As `decoding.loop.decode`; closes the draft worker at the end, and leaves cores to it as long
     as it drafts."""
-    drafter = cast(ParallelDrafter, session.drafter)
-    ahead = drafter.ahead
-    session.hooks = SessionHooks(drafter.announce, ahead.read, ahead.next_proposals)
-    with TARGET_SHARE.held(ahead.cores) as leave_cores:
-        try:
-            with closing(serial.decode(session)) as chunks:
-                for chunk in chunks:
-                    ahead.record(session.clock)
-                    leave_cores(ahead.cores)
-                    yield chunk
-        finally:
-            ahead.close()
-            ahead.record(session.clock)
+    worker = cast(DraftWorker, session.drafter)
+    with closing(worker.attached(session)) as rounds, closing(serial.decode(session)) as chunks:
+        next(rounds)
+        for chunk in chunks:
+            next(rounds)
+            yield chunk
 
 
 class TargetShare:
@@ -81,3 +81,26 @@ class TargetShare:
 
 
 TARGET_SHARE = TargetShare()
+
+
+def usable_cores() -> int:
+    """Cores of this process: those of its affinity, at most its container's quota, rounded down."""
+    allowed = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        allowed = len(os.sched_getaffinity(0))
+    quota = _quota()
+    if quota is not None:
+        allowed = min(allowed, int(quota))
+    return max(1, allowed)
+
+
+def _quota() -> float | None:
+    """Cores that the container's quota grants; None without one."""
+    try:
+        if _QUOTA.exists():
+            limit, period = _QUOTA.read_text().split()
+            return None if limit == "max" else int(limit) / int(period)
+        limit_v1 = int(_QUOTA_V1.read_text())
+        return None if limit_v1 <= 0 else limit_v1 / int(_PERIOD_V1.read_text())
+    except (OSError, ValueError):
+        return None

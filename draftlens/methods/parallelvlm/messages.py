@@ -57,9 +57,10 @@ class TargetSide:
 
 @dataclass(frozen=True)
 class Read:
-    """The rows of the oldest waiting `Arrive` may be read."""
+    """The rows of a waiting `Arrive` may be read."""
 
     answer: int
+    rows: tuple[int, ...]  # of the `Arrive`
     side: TargetSide | None = None  # None if `prompt` is given
     prompt: Prompt | None = None  # pruned already; None if the draft prunes its own
 
@@ -85,7 +86,7 @@ class Decide:
 
 @dataclass(frozen=True)
 class Leave:
-    """A row leaves the session."""
+    """A row leaves the session; before its `Read` all rows of its `Arrive` do."""
 
     answer: int
     row: int
@@ -148,6 +149,10 @@ FromDraft = Joined | DraftTokens | Failed
 
 class WorkerLostError(DraftlensError):
     """The draft worker has ended, hangs or never started. The target goes on without it."""
+
+
+class UnsendableError(WorkerLostError):
+    """A message cannot be sent to another process. Nothing was sent, and the worker goes on."""
 
 
 class Link(Protocol):

@@ -33,7 +33,7 @@ class Schedule:
     then each waits for the other.
 
     With a given γ, passes and proposals do not depend on time. Otherwise γ follows the measured
-    times, and the draft stops for good where plain decoding is measured to be faster.
+    times, and the draft stops where plain decoding is measured to be faster, until rows join.
     """
 
     def __init__(self, window: int | None = None) -> None:
@@ -60,6 +60,13 @@ class Schedule:
 
     def judged(self, accepted: bool) -> None:
         self._verdicts.append(accepted)
+
+    def resume(self) -> None:
+        """Let a draft that has been stopped draft again: rows that join may suit it better."""
+        if not self.drafts and len(self._plain_rounds) >= TRIAL:
+            self.drafts = True
+            self._rounds.clear()
+            self._period = self._rounds_left = TRIAL_AFTER
 
     def finish(self, finished: Round) -> None:
         """Count a round, and choose how the next one is drafted."""

@@ -85,10 +85,10 @@ class SpeculatedRows:
             self.draft_rows.truncate(index, same, settled)
 
     def remove(self, number: int) -> None:
-        """Drop a row; the last row takes its place."""
-        row = next(index for index, row in enumerate(self.rows) if row.number == number)
-        self.draft_rows.remove(row)
-        replace_by_last(self.rows, row)
+        """Drop a row, if it has joined; the last row takes its place."""
+        for index in [index for index, row in enumerate(self.rows) if row.number == number]:
+            self.draft_rows.remove(index)
+            replace_by_last(self.rows, index)
 
     def step(self) -> tuple[DraftToken, ...]:
         """Draft the next token of every open row with one forward."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -59,9 +58,9 @@ class OwnPrompt:
         """The part of the draft's inputs that the worker needs."""
         return inputs if self.readable is None else self.readable(inputs)
 
-    def message(self, answer: int, context: TargetContext) -> Read:
+    def message(self, answer: int, rows: tuple[int, ...], context: TargetContext) -> Read:
         """The message for which the worker waits; `answer` is the session in the worker."""
-        return Read(answer, side=TargetSide(context.prompt.outline(), context.readings))
+        return Read(answer, rows, side=TargetSide(context.prompt.outline(), context.readings))
 
 
 @dataclass(frozen=True)
@@ -75,8 +74,8 @@ class TargetsPrompt:
     def inputs(self, inputs: Mapping[str, Any]) -> None:
         """The target has encoded the prompt."""
 
-    def message(self, answer: int, context: TargetContext) -> Read:
-        return Read(answer, prompt=self.own_pruning.apply(context.prompt, context).prompt)
+    def message(self, answer: int, rows: tuple[int, ...], context: TargetContext) -> Read:
+        return Read(answer, rows, prompt=self.own_pruning.apply(context.prompt, context).prompt)
 
 
 DraftReading = OwnPrompt | TargetsPrompt
@@ -127,7 +126,7 @@ class WorkerDrafter:
         vocab_size: int,
         engine: PassEngine,
     ) -> None:
-        self.link = link
+        self.link = link  # None once the worker is lost
         self.reading = reading
         self.schedule = schedule
         self.vocab_size = vocab_size
@@ -137,40 +136,66 @@ class WorkerDrafter:
         self.done = WorkDone()
         self._session: WorkerSession | None = None
         self._rows: list[Row] = []
-        self._announced: deque[list[Row]] = deque()
-        self._unread: deque[list[Row]] = deque()
+        self._announced: list[list[Row]] = []  # calls whose rows have not begun
+        self._unread: list[list[Row]] = []  # those of them for which the worker waits
         self._observe: Callable[[Choice], None] = ignore
         self._phase: Callable[[str], AbstractContextManager[None]] = no_phase
         self._proposed_at = 0.0
         self._width = 1
 
     def announce(self, batch: Batch, inputs: Mapping[str, Any], room: int, observed: bool) -> None:
-        """Send rows to the worker; once it is lost, they go without a draft.
+        """Send rows to the worker.
 
         Raises:
             WorkerLostError: the worker has not received them.
         """
+        self._withdraw()
+        self.schedule.resume()
+        if self._session is None:
+            assert self.link is not None
+            self._session = WorkerSession(
+                self.link, self.vocab_size, self.reading.pruning, observed, self.engine
+            )
+        draft_inputs = self.reading.inputs(inputs)
         limit = min(self.schedule.window, room)
-        if self.lost is None:
-            if self._session is None:
-                assert self.link is not None
-                self._session = WorkerSession(
-                    self.link, self.vocab_size, self.reading.pruning, observed, self.engine
-                )
-            draft_inputs = self.reading.inputs(inputs)
-            rows = self._session.add(batch, draft_inputs, room, limit, self.reading.waits)
-        else:
-            rows = [Row(0, room, limit, finished=True) for _ in range(len(batch))]
-        self._announced.append(rows)
+        rows = self._session.add(batch, draft_inputs, room, limit, self.reading.waits)
+        self._expect(batch, rows)
         if self.reading.waits:
             self._unread.append(rows)
 
+    def announce_undrafted(self, batch: Batch) -> None:
+        """Let rows that the worker does not receive go without a draft."""
+        self._expect(batch, [Row(0, 0, 0, finished=True) for _ in range(len(batch))])
+
+    def _expect(self, batch: Batch, rows: list[Row]) -> None:
+        for row, history in zip(rows, batch.histories, strict=True):
+            row.answer = history.answer
+        self._announced.append(rows)
+
+    def _withdraw(self) -> None:
+        """Drop rows whose prompts the target will not read: when other rows are announced, all that
+        it has read have their first token."""
+        for rows in [rows for rows in self._announced if not any(row.answer for row in rows)]:
+            self._announced.remove(rows)
+            if rows in self._unread:
+                self._unread.remove(rows)
+                if self._session is not None:
+                    self._session.unjoined -= 1
+            for row in rows:
+                self._leave(row)
+
     def read(self, context: TargetContext) -> None:
-        if self._unread:
-            self._unread.popleft()
+        """Send the worker what it waits for to read the rows that were announced last."""
+        for rows in self._announced[-1:]:
+            self._read(rows, context)
+
+    def _read(self, rows: list[Row], context: TargetContext) -> None:
+        if rows in self._unread:
+            self._unread.remove(rows)
             self._observe = context.observer.on_choice
+            numbers = tuple(row.number for row in rows)
             self._guarded(
-                lambda session: session.send(self.reading.message(session.answer, context))
+                lambda session: session.send(self.reading.message(session.answer, numbers, context))
             )
 
     def record(self, clock: Clock) -> None:
@@ -181,13 +206,10 @@ class WorkerDrafter:
         """The worker has the inputs already."""
 
     def begin(self, batch: Batch, encoded: Any, context: TargetContext) -> None:
-        rows = self._announced.popleft()
+        rows = self._announced.pop(0)
         self._observe = context.observer.on_choice
         self._phase = context.observer.phase
-        if rows in self._unread:
-            self.read(context)
-        for row, history in zip(rows, batch.histories, strict=True):
-            row.answer = history.answer
+        self._read(rows, context)
         self._rows += rows
         self._guarded(lambda session: self._meet(session, rows))
         self._guarded(lambda session: self._decide(session, rows, batch))
@@ -242,7 +264,7 @@ class WorkerDrafter:
             for row, history in zip(self._rows, batch.histories, strict=True)
             if not row.finished
         ]
-        if gained:
+        if gained and not self._is_reading(session):
             seconds = time.perf_counter() - self._proposed_at
             mean = sum(gained) / len(gained)
             self.schedule.finish(Round(pass_seconds, seconds, self._width, mean))
@@ -251,8 +273,12 @@ class WorkerDrafter:
     def remove(self, row: int) -> None:
         leaving = self._rows[row]
         replace_by_last(self._rows, row)
-        if self._session is not None and self._session.forget(leaving):
-            self._guarded(lambda session: session.send(Leave(session.answer, leaving.number)))
+        self._leave(leaving)
+
+    def _leave(self, row: Row) -> None:
+        row.discard()
+        if self._session is not None and self._session.forget(row):
+            self._guarded(lambda session: session.send(Leave(session.answer, row.number)))
 
     def _decide(self, session: WorkerSession, rows: Sequence[Row], batch: Batch) -> None:
         """Compare the answers with the draft tokens, and send the worker what they gained."""
@@ -272,11 +298,15 @@ class WorkerDrafter:
         which may take longer than the whole answer, is waited for only if γ is given."""
 
         def is_enough() -> bool:
-            is_reading = session.unjoined > 0 and not self.schedule.is_fixed
-            return is_reading or all(row.is_written for row in rows)
+            is_late = self._is_reading(session) and not self.schedule.is_fixed
+            return is_late or all(row.is_written for row in rows)
 
         with self._phase("draft"):
             session.wait(is_enough, self._take)
+
+    def _is_reading(self, session: WorkerSession) -> bool:
+        """Whether the worker has prompts to read, besides those for which it waits."""
+        return session.unjoined > len(self._unread)
 
     def _take(self, message: FromDraft) -> None:
         if isinstance(message, DraftTokens):
@@ -316,9 +346,15 @@ class WorkerDrafter:
             except WorkerLostError as error:
                 self.lose(error)
 
+    def connect(self, link: Link) -> None:
+        """Let a worker draft for the rows that join from now on."""
+        self.link = link
+        self.cores = link.cores
+
     def lose(self, error: WorkerLostError) -> None:
         """Go on without a draft in all rows."""
         self.lost = str(error)
+        self.link = None
         self.cores = 0
         logger.warning("the draft is lost, the answer goes on without it: %s", error)
         self.close()

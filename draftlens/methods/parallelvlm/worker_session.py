@@ -27,6 +27,7 @@ from draftlens.methods.parallelvlm.messages import (
     Link,
     Open,
     ToDraft,
+    UnsendableError,
     WorkerLostError,
 )
 from draftlens.passes import PassEngine
@@ -143,11 +144,15 @@ class Row:
         self.probs.pop(position, None)
         if not accepted:
             self.agrees = False
-            for work in self.works.values():
-                work.judge(False)
-            self.works.clear()
-            self.probs.clear()
+            self.discard()
         return accepted
+
+    def discard(self) -> None:
+        """Reject the draft tokens that have no verdict."""
+        for work in self.works.values():
+            work.judge(False)
+        self.works.clear()
+        self.probs.clear()
 
 
 class WorkerSession:
@@ -181,13 +186,14 @@ class WorkerSession:
     def add(
         self, batch: Batch, inputs: Mapping[str, Any] | None, room: int, limit: int, waits: bool
     ) -> list[Row]:
-        """Send the prompts of rows; arguments as for `Arrive`."""
+        """Send the prompts of rows; arguments as for `Arrive`. Raises `UnsendableError`, which
+        leaves the session as it was."""
         numbers = tuple(range(self._num_rows, self._num_rows + len(batch)))
+        self.send(Arrive(self.answer, numbers, batch, inputs, room, limit, waits))
+        self.unjoined += 1
         self._num_rows += len(batch)
         rows = [Row(number, room, limit) for number in numbers]
         self._rows.update(zip(numbers, rows, strict=True))
-        self.send(Arrive(self.answer, numbers, batch, inputs, room, limit, waits))
-        self.unjoined += 1
         return rows
 
     def row(self, number: int) -> Row | None:
@@ -204,7 +210,7 @@ class WorkerSession:
         try:
             self._link.send(message)
         except UNSENDABLE as error:
-            raise WorkerLostError(str(error)) from error
+            raise UnsendableError(str(error)) from error
 
     def wait(self, is_enough: Callable[[], bool], take: Callable[[FromDraft], None]) -> None:
         """Take messages until there are enough, and all that have already come in any case."""

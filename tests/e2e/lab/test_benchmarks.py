@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from transformers.utils import logging
 
-from draftlens.methods.parallelvlm.drafters import usable_cores
+from draftlens.methods.parallelvlm.loop import usable_cores
 
 pytestmark = [
     pytest.mark.slow,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -98,10 +100,25 @@ def test_running_answers_end_after_sigterm(process: tuple[subprocess.Popen[bytes
     assert time.monotonic() - told < GRACE + 5
 
 
-def test_a_method_that_no_server_runs_is_refused_before_the_address_is_named() -> None:
-    words = ["serve", "--port", "0", "--no-calibrate", "--method", "parallelvlm"]
-    command = [sys.executable, "-m", "draftlens", *words]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=START)
-    assert ended.returncode == 2
-    assert "need the schedule 'serial'" in ended.stderr
-    assert "answers at" not in ended.stderr
+AHEAD = json.dumps({"method": "parallelvlm", "num_speculative_tokens": 4})
+
+
+@pytest.mark.parametrize("process", [["--speculative-config", AHEAD]], indirect=True)
+def test_a_draft_beside_the_target(process: tuple[subprocess.Popen[bytes], str]) -> None:
+    """Requests that join and end at different times have the answers that they have alone."""
+    _, url = process
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+    questions = [("words", 40), ("picture", 12), ("words", 25), ("picture", 30)]
+
+    def answer(question: str, count: int) -> str:
+        text = ask(client, question, max_tokens=count).choices[0].message.content
+        assert isinstance(text, str)
+        return text
+
+    alone = [answer(*question) for question in questions]
+    with ThreadPoolExecutor(len(questions)) as pool:
+        together = list(pool.map(lambda question: answer(*question), questions))
+    assert together == alone
+    metrics = httpx.get(f"{url}/metrics").text
+    (accepted,) = re.findall(r"^vllm:spec_decode_num_accepted_tokens_total\S* (\S+)", metrics, re.M)
+    assert float(accepted) > 0

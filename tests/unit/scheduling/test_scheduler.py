@@ -13,9 +13,10 @@ from stock import NEW, reference
 
 from draftlens import ConfigError, InputError
 from draftlens.core.sampling import row_seeds
+from draftlens.decoding.plan import NoDraft, Plan
 from draftlens.decoding.session import Session
 from draftlens.drafting.adaptive.costs import CostCurve, ForwardCosts
-from draftlens.methods.base import from_dict
+from draftlens.methods.base import Models, from_dict
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt_cache import PromptCache
 from draftlens.scheduling import AnswerError, QueueFullError, Update
@@ -291,6 +292,13 @@ def test_an_error_in_a_prompt_fails_its_job_alone(
     assert bad.updates.empty()
 
 
+class OtherSchedule:
+    """A method with a schedule of its own."""
+
+    def plan(self, models: Models) -> Plan:
+        return Plan(NoDraft(), schedule=lambda session: iter(()))
+
+
 def test_a_refusal_is_passed_on(start: Start) -> None:
     caller = Caller(0)
     caller.job.request.options["max_new_tokens"] = 0  # type: ignore[index]
@@ -298,10 +306,10 @@ def test_a_refusal_is_passed_on(start: Start) -> None:
     scheduler.submit(caller.job)
     with pytest.raises(InputError):
         caller.heard()
-    parallel = Caller(0, method=from_dict({"method": "speculative", "schedule": "parallel"}))
-    scheduler.submit(parallel.job)
-    with pytest.raises(ConfigError, match="serial"):
-        parallel.heard()
+    other = Caller(0, method=OtherSchedule())
+    scheduler.submit(other.job)
+    with pytest.raises(ConfigError, match="'serial' or 'parallel'"):
+        other.heard()
 
 
 def test_few_wait_and_the_others_are_refused(start: Start, gate: Gate) -> None:

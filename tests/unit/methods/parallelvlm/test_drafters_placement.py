@@ -23,8 +23,7 @@ import draftlens
 from draftlens.methods.parallelvlm import drafters as place
 from draftlens.methods.parallelvlm import loop
 from draftlens.methods.parallelvlm.draft_thread import DraftThread, thread_of
-from draftlens.methods.parallelvlm.drafters import usable_cores
-from draftlens.methods.parallelvlm.loop import TargetShare
+from draftlens.methods.parallelvlm.loop import TargetShare, usable_cores
 from draftlens.methods.parallelvlm.messages import Close, Open, WorkerLostError
 from draftlens.models.adapter import Backbone
 
@@ -35,7 +34,7 @@ FAMILY = FAMILIES[0]
 def no_quota(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A machine of eight cores; returns the folder for files of quotas, of which there are none."""
     for name in ("_QUOTA", "_QUOTA_V1", "_PERIOD_V1"):
-        monkeypatch.setattr(place, name, tmp_path / name)
+        monkeypatch.setattr(loop, name, tmp_path / name)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
     return tmp_path
 

@@ -109,3 +109,19 @@ def test_a_draft_that_pays_goes_on_after_few_trials() -> None:
 
 def test_a_draft_that_surely_pays_is_never_tried() -> None:
     assert all(play(Schedule(), 400, drafting=Round(1.5, 1.5, 5, 3.0), plain=1.0))
+
+
+def test_rows_that_join_let_a_draft_try_again() -> None:
+    """Not one that drafts, or that a trial has stopped for a moment."""
+    slow, fast = Round(1.4, 1.5, 1, 1.1), Round(1.1, 1.1, 1, 3.0)
+    schedule = Schedule()
+    play(schedule, TRIAL_AFTER - 1, slow, plain=1.0)
+    schedule.resume()
+    assert play(schedule, 2, slow, plain=1.0) == [True, False]
+    schedule.resume()
+    assert not any(play(schedule, 50, slow, plain=1.0))
+    schedule.resume()
+    assert play(schedule, TRIAL_AFTER, slow, plain=1.0) == [True] * TRIAL_AFTER
+    assert not any(play(schedule, 50, slow, plain=1.0))
+    schedule.resume()
+    assert all(play(schedule, 50, fast, plain=1.0))

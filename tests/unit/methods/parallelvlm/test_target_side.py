@@ -29,6 +29,7 @@ from draftlens.methods.parallelvlm.messages import (
     Joined,
     Leave,
     Open,
+    Read,
     WorkerLostError,
 )
 from draftlens.methods.parallelvlm.schedule import Schedule
@@ -556,3 +557,34 @@ def test_a_worker_that_cannot_be_opened_again_is_lost() -> None:
     assert target.propose() == [[], []]
     assert target.drafter.ahead.lost == "gone"
     assert target.serial.calls == []
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_the_target_waits_unless_the_worker_reads(reads: bool) -> None:
+    """A worker that cannot read a prompt yet, since the target has not, writes meanwhile."""
+    schedule = Schedule()
+    target = begun(schedule, [FIRST, 41, 42, 43])
+    assert target.link is not None
+    ahead = target.drafter.ahead
+    pruner = SimpleNamespace(readings={"scores"})
+    pruning: Any = SimpleNamespace(pruner=pruner)
+    ahead.reading = OwnPrompt(pruning)
+    joining = sequences(torch.ones(2, 4).long(), [[], []])
+    ahead.announce(batch_of(joining), {}, 50, observed=False)
+    arrival = target.last_sent
+    assert (arrival.rows, arrival.waits) == ((1, 2), True)
+    if reads:
+        prompt: Any = SimpleNamespace(outline=lambda: None)
+        ahead.read(TargetContext(prompt, KVCache(0, 0, 0)))
+        assert isinstance(target.last_sent, Read)
+        assert target.last_sent.rows == (1, 2)
+    target.link.slow_waits = 2
+    target.link.draft(0, 4, [44, 45, 46, 47])
+    target.gain([41])
+    written = [FIRST, 41, 42, 43, 44, 45, 46, 47]
+    assert ahead._rows[0].tokens == (written[:4] if reads else written)
+    assert len(schedule._rounds) == (0 if reads else 1)  # is no measure of what drafting takes
+    # The rows have no token when others are announced: the target does not read them any more.
+    ahead.announce(batch_of(joining[:1]), {}, 50, observed=False)
+    assert target.link.sent[-3:-1] == [Leave(3, 1), Leave(3, 2)]
+    assert target.last_sent.rows == (3,)
