@@ -108,9 +108,8 @@ class ParseSettings:
         languages = self.ocr_languages
         if languages is not None and not re.fullmatch(r"\w[\w/]*(\+\w[\w/]*)*", languages):
             raise wrong("ocr_languages", languages, "names of tesseract's data, such as deu+eng")
-        readers: Any = self.drafter
-        named = readers if isinstance(readers, str | list | tuple) else ()
-        if languages and named != "auto" and "tesseract" not in named:
+        readers: Any = self.drafter if isinstance(self.drafter, str | list | tuple) else ()
+        if languages and readers != "auto" and "tesseract" not in readers:
             raise ConfigError("ocr_languages needs the reader tesseract among those of drafter")
         if self.form is not None:
             make_format(self.form)
