@@ -118,6 +118,7 @@ DIGESTS = ("tests/unit/models/test_prompt_cache.py",)
 WHOLE_MEDIA = _only("tests/exact/test_turns.py", "every_place and onevision")
 NAMESPACES = _only("tests/exact/test_turns.py", "namespaces_share")
 PROBED = _only("tests/exact/test_turns.py", "guides_a_pruner")
+EQUATION_1 = _only("tests/unit/lab/bench/test_summary.py", "equation_1")
 HIDDEN = ("tests/unit/models/test_hidden_states.py",)
 IN_PARTS = _only("tests/exact/test_turns.py", "parts_of_any_size and (onevision or qwen3)")
 STORED = _only("tests/exact/test_turns.py", "their_own_tokens")
@@ -1693,6 +1694,20 @@ FAULTS = (
         "self.by_layer[self._num_added] += scores",
         "self.by_layer[self._num_added] = scores",
         IN_PARTS,
+    ),
+    Fault(
+        "bench: equation 1 is applied to a draft that runs ahead",
+        "lab/draftlens_lab/bench/summary.py",
+        'if any(m.counters.get("corrections", 0) for m in measurements):',
+        "if False:",
+        EQUATION_1,
+    ),
+    Fault(
+        "bench: equation 1 counts the first token as one of a pass",
+        "lab/draftlens_lab/bench/summary.py",
+        'length = (m.counters["emitted"] - m.counters["first"]) / passes',
+        'length = m.counters["emitted"] / passes',
+        EQUATION_1,
     ),
     Fault(
         "hidden states: all parts are taken for the whole prompt",
