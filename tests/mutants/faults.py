@@ -1696,6 +1696,13 @@ FAULTS = (
         IN_PARTS,
     ),
     Fault(
+        "doctor: the window of a pair is the inverse of the ratio",
+        "draftlens/cli/doctor.py",
+        "ratio = target.cost(1) / draft.cost(1)",
+        "ratio = draft.cost(1) / target.cost(1)",
+        ("tests/unit/cli/test_doctor.py",),
+    ),
+    Fault(
         "bench: equation 1 is applied to a draft that runs ahead",
         "lab/draftlens_lab/bench/summary.py",
         'if any(m.counters.get("corrections", 0) for m in measurements):',
