@@ -76,12 +76,13 @@ def third(report: Report) -> Figure:
 
 
 def spread_of_windows(report: Report) -> Figure:
-    """Tokens a forward of the best window minus those of the worst."""
+    """How much worse the worst window is than the best one, in tokens a forward."""
     names = ("MT*, h = 1", "MT*, h = 4", "MT*, h = 16", "MT*")
     found = [mean_of_kinds(counts_of(report), name) for name in names]
     values = [value for value, _ in found]
     drawn = np.asarray([drawn for _, drawn in found])
-    return Figure(max(values) - min(values), central_interval(drawn.max(0) - drawn.min(0)))
+    interval = central_interval(1 - drawn.min(0) / drawn.max(0))
+    return Figure(float(1 - min(values) / max(values)), interval)
 
 
 def trust(report: Report) -> Figure:
@@ -209,8 +210,8 @@ CLAIMS = (
         "6",
         "Table 3",
         "No window of observed tokens wins",
-        "within 0.06 tokens",
-        [("best - worst of h = 1, 4, 16, all", spread_of_windows, None, 0.06, ".3f")],
+        "within 0.06 of 2.42 tokens on each dataset: 2.5%",
+        [("worst below best of h = 1, 4, 16, all", spread_of_windows, None, 0.025, ".1%")],
     ),
     *rows(
         "7",
