@@ -241,7 +241,7 @@ class FullPrefill(AtOnce):
         logits = None
         while logits is None:
             alone = backbone.alone() if layers and probe is not None else nullcontext()
-            with alone, backbone.watching(layers, receive):
+            with alone, backbone.watching(layers, receive) if layers else nullcontext():
                 logits = part.read(size())
             if logits is None:
                 yield None
