@@ -105,11 +105,11 @@ class ParseSettings:
                 raise wrong(name, value, "a text, or None")
         for name in ("verify", "ahead"):
             switch(name, getattr(self, name))
-        languages = self.ocr_languages
+        languages, readers = self.ocr_languages, self.drafter
         if languages is not None and not re.fullmatch(r"\w[\w/]*(\+\w[\w/]*)*", languages):
             raise wrong("ocr_languages", languages, "names of tesseract's data, such as deu+eng")
-        readers: Any = self.drafter if isinstance(self.drafter, str | list | tuple) else ()
-        if languages and readers != "auto" and "tesseract" not in readers:
+        named = readers if isinstance(readers, str | list | tuple) else ()
+        if languages and named != "auto" and "tesseract" not in named:
             raise ConfigError("ocr_languages needs the reader tesseract among those of drafter")
         if self.form is not None:
             make_format(self.form)
