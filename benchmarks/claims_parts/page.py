@@ -36,10 +36,10 @@ verdicts are about these and not about the papers' models.
 
 Commands have letters, and take two CPU cores and one thread; minutes stand where the result has
 them, or at least those of its answers. A result is stale if the method's code or the weights have
-changed. `--quick` runs small versions in under 15 minutes and flags the rows that disagree; `--run`
-runs the commands whose results are stale or missing, and prints before it starts how many hours
-each needs. `--target NAME --draft NAME --clips FOLDER` measures the rows that depend on a pair on
-yours, and writes a page of its verdicts."""
+changed. `--quick` runs small versions in under 15 minutes, whose intervals are of few clips, and
+flags the rows that disagree; `--run` runs the commands whose results are stale or missing, and
+prints before it starts how many hours each needs. `--target NAME --draft NAME --clips FOLDER`
+measures the rows that depend on a pair on yours, and writes a page of its verdicts."""
 
 COLUMNS = (
     "",

@@ -35,6 +35,7 @@ def run(folder: Path, workers: int | None = None) -> int:
     spent = sum(cost.processor for cost in costs) / 60
     print(f"{minutes:.0f} minutes; {spent:.1f} minutes of the processor by {len(costs)} commands")
     print("Labels are those of the page; small runs have fewer frames, prompts and tokens.")
+    print("Their intervals are of few clips: they say that commands run, not whether claims hold.")
     claims = [(paper.title, claim) for paper in PAPERS for claim in paper.claims]
     disagree = 0
     for title, claim in claims:

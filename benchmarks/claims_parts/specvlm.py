@@ -26,6 +26,21 @@ PARTS = {
 }
 """What is asked about 64 frames: result file, part and command."""
 
+OWN, PRINTED = "specvlm", "specvlm, λ 0.4"
+"""SpecVLM with the λ that is best on other clips, and with the paper's."""
+
+SETTINGS = (
+    ("captions", OWN, "λ is 0.02, the best on other clips"),
+    ("focus", OWN, "λ is 0.6, the best on other clips"),
+    ("chat", OWN, "λ is 0.4, the best on other clips and the paper's"),
+    ("captions", PRINTED, "λ is 0.4, the paper's"),
+    ("focus", PRINTED, "λ is 0.4, the paper's"),
+)
+"""What is asked, the case and its λ, of the rows a to e."""
+
+SHARES = ("0.5", "0.75", "0.9", "0.97")
+"""Prune ratios of claims at every r."""
+
 TITLES = {"captions": "captions", "focus": "focus questions", "chat": "second questions"}
 MANY_TOKENS = 8000
 """Visual tokens of a long prompt."""
@@ -48,11 +63,11 @@ def kept(part: str, case: str, report: Report) -> Figure:
     return share_of(counts[case], counts["all"], 0, TREE)
 
 
-def wider(part: str, report: Report) -> Figure:
+def wider(part: str, case: str, report: Report) -> Figure:
     """How much the margin over random grows from r = 0.5 to 0.97."""
     counts = at(report, part, "found", "64", "counts")
     low, high = [
-        (counts[f"specvlm {share}"], counts[f"random {share}"]) for share in ("0.5", "0.97")
+        (counts[f"{case} {share}"], counts[f"random {share}"]) for share in ("0.5", "0.97")
     ]
     return growth(low, high, counts["all"], TREE)
 
@@ -128,35 +143,49 @@ def check(
     return Check(label, file, read, above=above, form=form, part=part)
 
 
-def versus(kind: str, case: str, *baselines: str, share: str = " 0.9") -> tuple[Check, ...]:
+def versus(kind: str, case: str, *baselines: str) -> tuple[Check, ...]:
     """The case beats each of the others at r = 0.9."""
     part = PARTS[kind][1]
     return tuple(
-        check(kind, f"{case} - {other}", partial(margin, part, case + share, other + share))
+        check(kind, f"{case} - {other}", partial(margin, part, f"{case} 0.9", f"{other} 0.9"))
         for other in baselines
     )
 
 
-def rows(
-    number: str, place: str, says: str, paper: str, *checks: tuple[str, str], why: str = ""
+def row(
+    number: str,
+    kind: str,
+    place: str,
+    says: str,
+    paper: str,
+    checks: tuple[Check, ...],
+    why: str = "",
+    title: str = "",
+) -> Claim:
+    """A claim on what is asked."""
+    file, part, command = PARTS[kind]
+    says = f"{says} ({title or TITLES[kind]})."
+    small = f"{SPECVLM} {part} {SMALL}/{file}"
+    return Claim(number, place, says, paper, command, checks, why, quick=small)
+
+
+def rows(number: str, place: str, says: str, paper: str, case: str, *others: str) -> list[Claim]:
+    """The same claim on captions, focus questions and second questions."""
+    return [
+        row(f"{number}{letter}", kind, place, says, paper, versus(kind, case, *others))
+        for letter, kind in zip("abc", PARTS, strict=True)
+    ]
+
+
+def settings(
+    number: str, place: str, says: str, paper: str, checks: Callable[[str, str], tuple[Check, ...]]
 ) -> list[Claim]:
-    """The same claim on captions, focus questions and second questions: (case, baselines)."""
+    """The same claim with each of `SETTINGS`; `checks` takes what is asked and the case."""
     found = []
-    for letter, kind in zip("abc", PARTS, strict=True):
-        file, part, command = PARTS[kind]
-        own = [one for case, others in checks for one in versus(kind, case, *others.split(", "))]
-        small = f"{SPECVLM} {part} {SMALL}/{file}"
+    for letter, (kind, case, why) in zip("abcde", SETTINGS, strict=True):
+        title = TITLES[kind] + ", λ = 0.4" * (case == PRINTED)
         found.append(
-            Claim(
-                f"{number}{letter}",
-                place,
-                f"{says} ({TITLES[kind]}).",
-                paper,
-                command,
-                tuple(own),
-                why,
-                quick=small,
-            )
+            row(f"{number}{letter}", kind, place, says, paper, checks(kind, case), why, title)
         )
     return found
 
@@ -217,25 +246,20 @@ CLAIMS = (
         quick=f"{SPECVLM} self --clips 1 --repeats 3 --frames 64 --max-new-tokens 40 "
         "--out OUT/specvlm_steps",
     ),
-    *(
-        Claim(
-            f"4{letter}",
-            "Section 4.1",
-            f"With a tenth of the visual tokens the accepted length falls by 5% only "
-            f"({TITLES[kind]}).",
-            "-5% (7B draft, captions)",
-            PARTS[kind][2],
-            (
-                check(
-                    kind,
-                    "share of the unpruned length",
-                    partial(kept, PARTS[kind][1], "specvlm 0.9"),
-                    0.95,
-                    ".1%",
-                ),
+    *settings(
+        "4",
+        "Section 4.1",
+        "With a tenth of the visual tokens the accepted length falls by 5% only",
+        "-5% (7B draft, captions)",
+        lambda kind, case: (
+            check(
+                kind,
+                "share of the unpruned length",
+                partial(kept, PARTS[kind][1], f"{case} 0.9"),
+                0.95,
+                ".1%",
             ),
-        )
-        for letter, kind in zip("abc", PARTS, strict=True)
+        ),
     ),
     Claim(
         "5a",
@@ -270,53 +294,61 @@ CLAIMS = (
             ),
         ),
     ),
-    *rows(
+    *settings(
         "6",
         "Fig. 6",
-        "At r = 0.9 SpecVLM's choice of tokens beats a random one",
+        "At every r SpecVLM's choice of tokens beats a random one",
         "above 0 at every r",
-        ("specvlm", "random"),
+        lambda kind, case: tuple(
+            check(
+                kind,
+                f"specvlm - random, r = {share}",
+                partial(margin, PARTS[kind][1], f"{case} {share}", f"random {share}"),
+            )
+            for share in SHARES
+        ),
     ),
-    *(
-        Claim(
-            f"7{letter}",
-            "Fig. 6",
-            f"The margin over random pruning grows with r ({TITLES[kind]}).",
-            "widens gradually",
-            PARTS[kind][2],
-            (check(kind, "margin at 0.97 - at 0.5", partial(wider, PARTS[kind][1])),),
-        )
-        for letter, kind in zip("abc", PARTS, strict=True)
+    *settings(
+        "7",
+        "Fig. 6",
+        "The margin over random pruning grows with r",
+        "widens gradually",
+        lambda kind, case: (
+            check(kind, "margin at 0.97 - at 0.5", partial(wider, PARTS[kind][1], case)),
+        ),
     ),
     *rows(
         "8",
         "Fig. 7(a)",
         "Choice by attention beats a window at the front, in the middle and at the end",
         "above each",
-        ("attention", "window front, window middle, window end"),
+        "attention",
+        "window front",
+        "window middle",
+        "window end",
     ),
     *rows(
         "9",
         "Fig. 7(b)",
         "An even spread in space beats dropping by time",
         "above each",
-        ("uniform", "fastvid, dycoke"),
+        "uniform",
+        "fastvid",
+        "dycoke",
     ),
-    *rows(
+    *settings(
         "10",
         "Fig. 8",
         "Stage I (the tokens with most attention) helps",
         "above 0 in most cases",
-        ("specvlm", "uniform"),
+        lambda kind, case: versus(kind, case, "uniform"),
     ),
-    *rows(
+    *settings(
         "11",
         "Fig. 8",
         "Stage II (an even spread of the rest) helps",
         "above 0",
-        ("specvlm", "attention"),
-        why="stage I takes the share of attention that is best on other clips: 60% on focus "
-        "questions, which leaves nothing to stage II",
+        lambda kind, case: versus(kind, case, "attention"),
     ),
     Claim(
         "12",

@@ -82,12 +82,13 @@ def timed(engine: Engine, kind: str, args: argparse.Namespace) -> dict[str, Any]
                 reference = reference or run["tokens"]
                 if name != "stock, assisted":
                     assert run["tokens"] == reference, (clip.name, name)
-                if "mean_acceptance_length" in run:
+                if not number and "mean_acceptance_length" in run:
                     lengths.setdefault(name, []).append(run["mean_acceptance_length"])
         for name, values in by_case.items():
             if values:
                 seconds[name].append(statistics.median(values))
-    return {"seconds": seconds, "lengths": {k: statistics.mean(v) for k, v in lengths.items()}}
+    means = {name: statistics.mean(values) for name, values in lengths.items()}
+    return {"seconds": seconds, "lengths": means, "lengths by prompt": lengths}
 
 
 def measure(args: argparse.Namespace) -> Report:

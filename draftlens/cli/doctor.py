@@ -102,6 +102,7 @@ def _models(target: str, draft: str, loading: Loading) -> dict[str, Any]:
         facts[f"{name} forwards"] = describe_curve(curve)
     chains_only = any(backbone.chains_only for backbone in backbones)
     facts["best drafting"] = describe_choices(curves[0], curves[1], chains_only)
+    facts["draft that runs ahead"] = describe_window(curves[0], curves[1])
     return facts
 
 
@@ -129,6 +130,16 @@ def describe_choices(target: CostCurve, draft: CostCurve, chains_only: bool = Fa
         gain = tokens_per_second * target.cost(1)
         choices.append(f"{chance:.0%} accepted: {_shape(tree)} ({gain:.2f}x plain)")
     return "; ".join(choices)
+
+
+def describe_window(target: CostCurve, draft: CostCurve) -> str:
+    """Equation 6 of ParallelVLM, γ = T_p / T_q. Rejection sampling does not take this γ by itself,
+    since the tokens of a seed would depend on measured times."""
+    ratio = target.cost(1) / draft.cost(1)
+    return (
+        f"T_p / T_q = {ratio:.1f}; γ of equation 6 for schedule 'parallel' with sampling_rule "
+        f"'rejection': num_speculative_tokens={max(1, round(ratio))}"
+    )
 
 
 def _shape(topology: Topology) -> str:

@@ -121,10 +121,9 @@ class ParseSettings:
                 raise wrong(name, value, "a text, or None")
         for name in ("running_heads", "pictures", "verify", "ahead"):
             switch(name, getattr(self, name))
-        languages = self.ocr_languages
+        languages, readers = self.ocr_languages, self.drafter
         if languages is not None and not re.fullmatch(r"\w[\w/]*(\+\w[\w/]*)*", languages):
             raise wrong("ocr_languages", languages, "names of tesseract's data, such as deu+eng")
-        readers: Any = self.drafter
         named = readers if isinstance(readers, str | list | tuple) else ()
         if languages and named != "auto" and "tesseract" not in named:
             raise ConfigError("ocr_languages needs the reader tesseract among those of drafter")

@@ -131,11 +131,8 @@ def prefilled(backbone: Backbone, prompt: Prompt, stores: bool = False) -> Draft
     Args:
         stores: keep the prompt for later turns (not for pruned prompts, which rarely recur).
     """
-
-    def fill(cache: KVCache) -> Tensor | None:
-        return PromptReading(backbone, prompt, cache, restores=stores, stores=stores).read()
-
-    return DraftPrompt(prompt, fill)
+    named = prompt if stores else replace(prompt, namespace=None)
+    return DraftPrompt(prompt, lambda cache: PromptReading(backbone, named, cache).read())
 
 
 def append_slots(source: KVCache, target: KVCache, kept_by_layer: list[list[Tensor]]) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from draftlens.models.adapter import Backbone
 from draftlens.models.attention.scores import AttentionProbe
+from draftlens.models.hidden_states import HiddenStates
 from draftlens.models.kv_cache import HeldTokens, KVCache
 from draftlens.models.prompt import TOKEN_INPUTS, Prompt
 from draftlens.models.prompt_cache import answer_digests, prompt_digests
@@ -31,7 +32,9 @@ class PromptReading:
         cache: holds what the prompt cache of `backbone` has of the prompt, if anything, until
             `read` adds the rest.
         probe: measures attention in the passes; its readers are among the tokens that `read` adds.
-        restores, stores: whether the prompt cache is read, and written.
+        states: collects hidden states in the passes; only those tokens come from the prompt cache
+            of which it has these, too.
+        stores: whether the prompt cache is written.
 
     Attributes:
         cached: tokens of each row that come from the prompt cache.
@@ -43,13 +46,14 @@ class PromptReading:
         prompt: Prompt,
         cache: KVCache,
         probe: AttentionProbe | None = None,
-        restores: bool = True,
+        states: HiddenStates | None = None,
         stores: bool = True,
     ) -> None:
         self._backbone = backbone
         self._prompt = prompt
         self._cache = cache
         self._probe = probe
+        self._states = states
         self._logits: list[Tensor | None] = [None] * len(prompt.lengths)
         is_used = (
             prompt.namespace is not None
@@ -59,12 +63,27 @@ class PromptReading:
         self._stores = is_used and stores
         self._stores_ends = self._stores and backbone.states is not None
         self._least = 1 if probe is None else READERS  # last tokens that are read in any case
-        if is_used and (restores or stores):
-            _name_tokens(prompt, prompt.namespace or "", cache)
-            if restores:
-                _restore(backbone, prompt, cache, self._least)
+        if is_used:
+            self._restore()
         self.cached = list(cache.lengths)
         cache.collect(self._stores)
+
+    def _restore(self) -> None:
+        """Fill the rows of the empty cache with what the prompt cache has of the prompt, but for
+        the last `_least` tokens of each row."""
+        backbone, prompt, cache = self._backbone, self._prompt, self._cache
+        stored = backbone.prompt_cache
+        assert stored is not None
+        for row, length in enumerate(prompt.lengths):
+            held = cache.held[row] = HeldTokens(prompt.namespace or "", prompt_digests(prompt, row))
+            num_shared = min(stored.shared(backbone.model, held), max(length - self._least, 0))
+            if self._states is not None:
+                num_shared = self._states.restore(row, held, num_shared)
+            most = before_media(prompt.visual[row], num_shared)
+            at_end = backbone.states is not None
+            end = stored.restore(backbone.model, held, cache, row, most, at_end)
+            if at_end:
+                backbone.states.begin(cache, row, end)
 
     @property
     def done(self) -> bool:
@@ -100,8 +119,9 @@ class PromptReading:
             for first, end in zip(firsts, ends, strict=True)
         ]
         part = gather(self._prompt, indices)
-        if self._probe is not None:
-            self._probe.begin_part(starts, ends)
+        for listener in (self._probe, self._states):
+            if listener is not None:
+                listener.begin_part(starts, ends)
         whole = self._stores_ends and not any(starts)
         read = self._backbone.prefill if whole else self._backbone.read_on
         logits = read(part, self._cache, self._probe)
@@ -136,26 +156,6 @@ def _may_be_divided(backbone: Backbone, prompt: Prompt) -> bool:
     if not changing_frequencies(backbone.text_config):
         return True
     return reads_with_original(backbone.text_config, int(prompt.position_ids.max()) + 1)
-
-
-def _name_tokens(prompt: Prompt, namespace: str, cache: KVCache) -> None:
-    for row in range(len(prompt.lengths)):
-        cache.held[row] = HeldTokens(namespace, prompt_digests(prompt, row))
-
-
-def _restore(backbone: Backbone, prompt: Prompt, cache: KVCache, least: int) -> None:
-    """Fill the rows of an empty cache with what the prompt cache has of a prompt, but for the last
-    `least` tokens of each row."""
-    stored = backbone.prompt_cache
-    assert stored is not None
-    for row, (length, cached) in enumerate(zip(prompt.lengths, cache.held, strict=True)):
-        assert cached is not None
-        num_shared = min(stored.shared(backbone.model, cached), max(length - least, 0))
-        most = before_media(prompt.visual[row], num_shared)
-        at_end = backbone.states is not None
-        end = stored.restore(backbone.model, cached, cache, row, most, at_end)
-        if at_end:
-            backbone.states.begin(cache, row, end)
 
 
 def before_media(visual: Tensor, end: int) -> int:

@@ -16,6 +16,7 @@ from draftlens.core.prefill_readings import NO_FEATURES, FeatureSpec, PrefillFea
 from draftlens.models.adapter import Backbone
 from draftlens.models.attention.scores import AttentionProbe
 from draftlens.models.attention.similarities import similarity
+from draftlens.models.hidden_states import HiddenStates
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
 from draftlens.models.prompt_reading import PromptReading
@@ -79,11 +80,10 @@ class FeatureCollector:
 
     def readings(self, probe: AttentionProbe | None = None) -> PrefillFeatures:
         """All readings, with the attention that a probe has read in the same pass."""
-        attention = None if probe is None else probe.result()
-        by_layer = () if probe is None else tuple(probe.by_layer)
-        return PrefillFeatures(
-            attention, by_layer, dict(self._hidden_states), dict(self._similarities)
-        )
+        taken = dict(self._hidden_states), dict(self._similarities)
+        if probe is None:
+            return PrefillFeatures(None, (), *taken)
+        return PrefillFeatures(probe.result(), tuple(probe.by_layer), *taken)
 
 
 NO_INPUTS: Mapping[str, Any] = MappingProxyType({})
@@ -233,16 +233,15 @@ class FullPrefill(AtOnce):
         num_layers = backbone.text_config.num_hidden_layers if reading.spec else 0
         collector = FeatureCollector(reading.spec, prompt, num_layers, reading.early)
         probe = AttentionProbe(prompt.visual, prompt.lengths) if reading.spec.attention else None
-        # Hidden states are taken in one pass over the whole prompt.
-        restores = not collector.layers
-        part = PromptReading(backbone, prompt, reading.cache, probe, restores=restores)
+        layers, receive, states = collector.layers, collector.receive, None
+        if layers and (prompt.namespace is not None or size() is not None):
+            states = HiddenStates(backbone, prompt, layers, collector.receive)
+            receive = states.receive
+        part = PromptReading(backbone, prompt, reading.cache, probe, states)
         logits = None
         while logits is None:
-            if collector.layers:
-                alone = nullcontext() if probe is None else backbone.alone()
-                with alone, backbone.watching(collector.layers, collector.receive):
-                    logits = part.read()
-            else:
+            alone = backbone.alone() if layers and probe is not None else nullcontext()
+            with alone, backbone.watching(layers, receive) if layers else nullcontext():
                 logits = part.read(size())
             if logits is None:
                 yield None

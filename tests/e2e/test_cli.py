@@ -234,6 +234,7 @@ def test_doctor_shows_the_machine_and_a_pair(run) -> None:
         "attention backends",
         "target",
         "draft",
+        "draft that runs ahead",
     } <= set(facts)
     assert facts["pair"].startswith("fits")
     assert run("doctor")[0] == 0

@@ -78,6 +78,22 @@ def test_the_chunks_of_a_stream_are_the_answer(
     assert [tokens] == expected
 
 
+def test_a_later_turn_reads_what_is_new(parallel: draftlens.Engine) -> None:
+    """Its pruner compares hidden states, which the prompt cache has of the first turn."""
+    turns = {}
+    for method in ("plain", "parallelvlm"):
+        chat = parallel.chat(video=CLIP, namespace=method)
+        turns[method] = [
+            chat.ask(question, method=method, max_new_tokens=NEW)
+            for question in (PROMPT, "Which word is shown last?")
+        ]
+    plain, ahead = turns.values()
+    assert [each.tokens for each in ahead] == [each.tokens for each in plain]
+    first, second = (each.stats for each in ahead)
+    assert first.cached_tokens == 0
+    assert second.cached_tokens > second.visual > second.kept > 0
+
+
 def test_the_process_ends_with_its_engine() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("draftlens.methods.parallelvlm.drafters.usable_cores", lambda: 2)

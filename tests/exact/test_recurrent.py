@@ -397,6 +397,26 @@ def test_turns_of_a_chat(family: StockFamily, method: Any) -> None:
     assert 0 < bytes_of_ends < cached.nbytes
 
 
+@every_kind
+def test_turns_with_hidden_states(family: StockFamily) -> None:
+    """The prompt of the first turn is not read again; its answer, of which the cache has no hidden
+    states, is."""
+    target = Backbone(model_of(family))
+    target.prompt_cache = PromptCache(1 << 28)
+    made = torch.Generator().manual_seed(4)
+    rows: list[int] = []
+    cached = []
+    for count in (21, 9):
+        rows += torch.randint(5, 150, (count,), generator=made).tolist()
+        method = {"method": "specvlm", "draft": "self", "pruner": "uv"}
+        given = chat(family, [rows])
+        result = answer_of((target, None), given, method, max_new_tokens=NEW)
+        assert result.tokens == stock_turn(family, (tuple(rows),))
+        cached.append(result.stats.cached_tokens)
+        rows = [*rows, *result.tokens[0]]
+    assert cached == [0, 20]  # the last token is read again for its logits
+
+
 def test_a_long_prompt_read_in_parts_is_kept() -> None:
     """Beside running rows."""
     family = RECURRENT[0]

@@ -49,6 +49,12 @@ METHODS: dict[str, dict[str, Any]] = {
     "chain": {"method": "speculative", "num_speculative_tokens": 3},
     "eagle": {"method": "speculative", "tree": "eagle"},
     "specvlm": {"method": "specvlm", "prune_ratio": 0.6, "num_speculative_tokens": 4},
+    "uv": {
+        "method": "specvlm",
+        "pruner": {"name": "uv", "layer": 1},
+        "prune_ratio": 0.6,
+        "num_speculative_tokens": 4,
+    },
     "lookup": {"method": "lookup", "num_speculative_tokens": 4, "window": 1},
     "mixed": {"method": "mixed", "copying": {"name": "lookup", "window": 1}},
     "tabed": {"method": "tabed", "views": ("multimodal", "pooled"), "num_speculative_tokens": 3},
@@ -320,7 +326,7 @@ def cases(draw: st.DrawFn, families: Sequence[str] = NAMES) -> TurnsCase:
 def made_cases(draw: st.DrawFn) -> TurnsCase:
     """Of methods that the family takes."""
     case = draw(cases(MADE_NAMES))
-    names = ["plain", "chain", "chain", "specvlm", "lookup", "mixed"]
+    names = ["plain", "chain", "chain", "specvlm", "uv", "lookup", "mixed"]
     family = BY_NAME[case.family]
     if takes_trees(family):
         names += ["eagle", "tabed"] if "image" in family.kinds else ["eagle"]

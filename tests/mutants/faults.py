@@ -125,6 +125,8 @@ DIGESTS = ("tests/unit/models/test_prompt_cache.py",)
 WHOLE_MEDIA = _only("tests/exact/test_turns.py", "every_place and onevision")
 NAMESPACES = _only("tests/exact/test_turns.py", "namespaces_share")
 PROBED = _only("tests/exact/test_turns.py", "guides_a_pruner")
+EQUATION_1 = _only("tests/unit/lab/bench/test_summary.py", "equation_1")
+HIDDEN = ("tests/unit/models/test_hidden_states.py",)
 IN_PARTS = _only("tests/exact/test_turns.py", "parts_of_any_size and (onevision or qwen3)")
 STORED = _only("tests/exact/test_turns.py", "their_own_tokens")
 PART_SIZE = ("tests/unit/decoding/test_admission.py",)
@@ -1822,7 +1824,7 @@ FAULTS = (
     Fault(
         "prompt cache: all requests are of one namespace",
         "draftlens/models/prompt_reading.py",
-        "HeldTokens(namespace,",
+        'HeldTokens(prompt.namespace or "",',
         'HeldTokens("",',
         NAMESPACES,
     ),
@@ -1857,8 +1859,8 @@ FAULTS = (
     Fault(
         "parts: each begins with the probe's first tokens",
         "draftlens/models/prompt_reading.py",
-        "self._probe.begin_part(starts, ends)",
-        "self._probe.begin_part([0] * len(starts), ends)",
+        "listener.begin_part(starts, ends)",
+        "listener.begin_part([0] * len(starts), ends)",
         IN_PARTS,
     ),
     Fault(
@@ -1867,6 +1869,55 @@ FAULTS = (
         "self.by_layer[self._num_added] += scores",
         "self.by_layer[self._num_added] = scores",
         IN_PARTS,
+    ),
+    Fault(
+        "doctor: the window of a pair is the inverse of the ratio",
+        "draftlens/cli/doctor.py",
+        "ratio = target.cost(1) / draft.cost(1)",
+        "ratio = draft.cost(1) / target.cost(1)",
+        ("tests/unit/cli/test_doctor.py",),
+    ),
+    Fault(
+        "bench: equation 1 is applied to a draft that runs ahead",
+        "lab/draftlens_lab/bench/summary.py",
+        'if any(m.counters.get("corrections", 0) for m in measurements):',
+        "if False:",
+        EQUATION_1,
+    ),
+    Fault(
+        "bench: equation 1 counts the first token as one of a pass",
+        "lab/draftlens_lab/bench/summary.py",
+        'length = (m.counters["emitted"] - m.counters["first"]) / passes',
+        'length = m.counters["emitted"] / passes',
+        EQUATION_1,
+    ),
+    Fault(
+        "hidden states: all parts are taken for the whole prompt",
+        "draftlens/models/hidden_states.py",
+        "self._is_last = list(ends) == self._lengths",
+        "self._is_last = True",
+        HIDDEN,
+    ),
+    Fault(
+        "hidden states: each part begins at the start of the prompt",
+        "draftlens/models/hidden_states.py",
+        "self._cache.truncate(starts)",
+        "self._cache.truncate([0] * len(starts))",
+        HIDDEN,
+    ),
+    Fault(
+        "hidden states: those of all layers are of one namespace",
+        "draftlens/models/hidden_states.py",
+        "\\0states after {self._layers}",
+        "\\0states",
+        HIDDEN,
+    ),
+    Fault(
+        "hidden states: keys are taken of tokens without them",
+        "draftlens/models/prompt_reading.py",
+        "num_shared = self._states.restore(row, held, num_shared)",
+        "self._states.restore(row, held, num_shared)",
+        HIDDEN,
     ),
     Fault(
         "answers are stored at the positions after theirs",

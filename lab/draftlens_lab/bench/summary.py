@@ -8,7 +8,7 @@ before they are divided.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from draftlens.verify import StockRun, first_divergence
@@ -91,6 +91,7 @@ def figures(measurements: Sequence[Measurement], by_key: ByKey) -> Figures:
         **_time_figures(measurements),
         "speedup_e2e": quartiles(_speedups(measurements, by_key, lambda m: m.e2e)),
         "speedup_decode": quartiles(_speedups(measurements, by_key, lambda m: m.decode)),
+        "speedup_expected": quartiles(list(_expected_speedups(measurements, by_key))),
         **_counter_figures(measurements),
         "views": _view_figures(measurements),
         **_lossy_figures(measurements),
@@ -231,6 +232,23 @@ def _speedups(
         if reference is not None and seconds(reference) > 0 and seconds(measurement) > 0:
             ratios.append(seconds(reference) / seconds(measurement))
     return ratios
+
+
+def _expected_speedups(measurements: Sequence[Measurement], by_key: ByKey) -> Iterator[float]:
+    """Speedups of decoding by equation 1 of TABED, τ / (γ·T_q / T_p + 1): τ tokens a pass, γ·T_q
+    seconds of drafting for each pass, T_p seconds a token of the reference. None for methods that
+    draft nothing or draft while the target runs, which the equation does not describe."""
+    if any(m.counters.get("corrections", 0) for m in measurements):
+        return
+    for m in measurements:
+        reference = by_key.get((m.clip, REFERENCE, m.repeat))
+        passes = m.counters.get("passes", 0)
+        if reference is None or not passes or not m.counters.get("drafted", 0):
+            continue
+        if len(reference.tokens) > 1 and reference.decode > 0:
+            length = (m.counters["emitted"] - m.counters["first"]) / passes
+            drafting = m.phases.get("draft", 0.0) / passes
+            yield length / (drafting * (len(reference.tokens) - 1) / reference.decode + 1)
 
 
 def _phase_seconds(measurements: Iterable[Measurement], phase: str) -> list[float]:

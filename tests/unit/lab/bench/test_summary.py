@@ -238,3 +238,37 @@ def test_lossy_answers_that_differ_are_no_divergences() -> None:
     assert [d["method"] for d in summary["divergences"]] == ["plain"]
     row = summary["groups"]["short"]["methods"]["ours"]
     assert (row["identical"], row["compared"]) == (0, 1)
+
+
+def _made(method: str, seconds: float, **counters: int) -> Measurement:
+    """An answer of 9 tokens that begins after 1 s and takes so many more."""
+    phases = {"draft": 0.5, "verify": 1.0} if counters else {}
+    return Measurement(
+        *("a", "short", method, 0, [1] * 9, 1 + seconds, 1.0, phases, 10, counters),
+        cache_bytes=None,
+        peak_bytes=1,
+        start_bytes=0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, 2 / (0.125 / 0.5 + 1)),  # 8 tokens in 4 passes, 0.5 s of drafting, 0.5 s a token
+        ({"passes": 2}, 4 / (0.25 / 0.5 + 1)),
+        ({"drafted": 0}, None),  # plain decoding
+        ({"passes": 0}, None),
+        ({"corrections": 1}, None),  # the draft runs while the target does
+    ],
+)
+def test_the_speedup_that_equation_1_expects(
+    changed: dict[str, int], expected: float | None
+) -> None:
+    counters = {"emitted": 9, "first": 1, "passes": 4, "drafted": 12, "corrections": 0}
+    found = [_made("hf-generate", 4.0), _made("ours", 2.0, **{**counters, **changed})]
+    row = summary_of(found)["groups"]["short"]["methods"]["ours"]
+    if expected is None:
+        assert row["speedup_expected"] is None
+    else:
+        assert row["speedup_expected"]["median"] == pytest.approx(expected)
+        assert row["speedup_decode"]["median"] == 2
