@@ -33,7 +33,8 @@ class Check:
         file: name of the result file, without suffix.
         read: the figure in the file's JSON.
         above, below: the claim holds if the whole interval lies beyond these, and does not hold if
-            the whole interval lies on the other side of one of them.
+            the whole interval lies on the other side of one of them, wider by the number of the
+            claim's checks (`Figure.among`).
         form: how the figure is written.
         part: key of the part whose environment names the commit, or several keys with slashes
             between them; empty for that of the file.
@@ -167,9 +168,11 @@ def judge(claim: Claim, folder: Path = RESULTS) -> Judged:
         return Judged(claim, MISSING, f"there is no {what}`{missing[0].file}.json` yet", seen)
     known = [(check, figure) for check, figure in zip(claim.checks, seen, strict=True) if figure]
     outcomes = [check.outcome(figure) for check, figure in known]
-    if FAILS in outcomes:
+    # A claim holds if all of its checks do, and any of them refutes it: only that errs more often
+    # with their number.
+    if FAILS in [check.outcome(figure.among(len(known))) for check, figure in known]:
         return Judged(claim, FAILS, "", seen)
-    if OPEN not in outcomes:
+    if {OPEN, FAILS}.isdisjoint(outcomes):
         return Judged(claim, HOLDS, "", seen)
     return Judged(claim, OPEN, "; ".join(_doubts(known)), seen)
 
@@ -196,8 +199,10 @@ def _doubts(known: list[tuple[Check, Figure]]) -> list[str]:
     """Why checks decide nothing, each reason once."""
     reasons: dict[str, list[str]] = {}
     for check, figure in known:
-        if check.outcome(figure) == OPEN:
-            if figure.interval is not None:
+        if (outcome := check.outcome(figure)) != HOLDS:
+            if outcome == FAILS:
+                reason = f"one of {len(known)} figures, and within chance of so many"
+            elif figure.interval is not None:
                 reason = "the interval includes a bound" + _would_decide(check, figure)
             elif check.agrees(figure):
                 reason = "the figure agrees, but its file has no interval"

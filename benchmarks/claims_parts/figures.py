@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, exp, log, sqrt
-from statistics import fmean, stdev
+from statistics import NormalDist, fmean, stdev
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,16 @@ class Figure:
             return f"{shown} (no interval)"
         low, high = self.interval
         return f"{shown} ({low:{form}} to {high:{form}})"
+
+    def among(self, count: int) -> Figure:
+        """The figure as one of several of which any may refute a claim: its interval is as wide as
+        Bonferroni's correction demands, so that all of them together err in 5% of cases."""
+        if self.interval is None or count < 2:
+            return self
+        low, high = self.interval
+        factor = NormalDist().inv_cdf(1 - 0.025 / count) / Z
+        wide = (self.value - factor * (self.value - low), self.value + factor * (high - self.value))
+        return replace(self, interval=wide)
 
     def needed(self, bounds: Iterable[float]) -> int | None:
         """How many clips, prompts or repeats would take these bounds out of the interval if the

@@ -30,9 +30,10 @@ computed from the result files by `python -m benchmarks.claims`, which writes th
 table in `benchmarks/claims_parts`.
 
 A claim **holds** if the whole 95% interval of each figure lies within its bounds, and **does not
-hold** if one lies outside. Otherwise it cannot be shown here, and the row says why. Computed
-figures replay printed tables or count work; the others are of the small models in this package, so
-verdicts are about these and not about the papers' models.
+hold** if one lies outside, corrected for the number of figures of its row (Bonferroni). Otherwise
+it cannot be shown here, and the row says why. Computed figures replay printed tables or count work;
+the others are of the small models in this package, so verdicts are about these and not about the
+papers' models.
 
 Commands have letters, and take two CPU cores and one thread; minutes stand where the result has
 them, or at least those of its answers. A result is stale if the method's code or the weights have

@@ -324,3 +324,26 @@ def test_a_pair_of_ones_own_has_a_page_of_verdicts(
     load.cache_clear()
     assert own_pair.run(OWN, tmp_path) == 1
     assert not (tmp_path / "shown.json").exists()
+
+
+def test_one_of_several_figures_refutes_a_claim_only_beyond_chance(tmp_path: Path) -> None:
+    """All of them have to agree, so only what refutes is corrected for their number."""
+    (tmp_path / "some.json").write_text("{}")
+
+    def verdict(*figures: Figure) -> str:
+        load.cache_clear()
+        checks = tuple(
+            Check(f"figure {place}", "some", lambda _, figure=figure: figure, above=1.0)  # type: ignore[misc]
+            for place, figure in enumerate(figures)
+        )
+        return judge(Claim("1", "here", "says", checks=checks), tmp_path).verdict
+
+    low, high = Figure(0.8, (0.62, 0.98)), Figure(1.3, (1.2, 1.4))
+    assert verdict(low) == FAILS
+    assert verdict(low, high) == OPEN
+    assert verdict(replace(low, interval=(0.7, 0.9)), high) == FAILS
+    assert verdict(high, high) == HOLDS
+    wide = low.among(4).interval
+    assert wide is not None
+    assert wide[1] - 0.8 == pytest.approx(0.18 * 2.4977 / 1.96, rel=1e-3)
+    assert low.among(1) is low
