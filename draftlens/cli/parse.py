@@ -24,7 +24,7 @@ class PageOptions:
             `rapidocr`, several of them with commas between.
         layout: Layout that divides pages into regions: `auto` or a name.
         ocr_languages: Languages of scans and pictures, as names of tesseract's data, joined by +,
-            such as deu+eng. [default: eng]
+            such as deu+eng. [default: those that are installed of the pages' script, at most three]
         running_heads: Keep running heads and feet and page numbers. With --target, its prompt says
             what is kept.
         pictures: Write the pictures of pages beside their Markdown, which names them. Needs --out.

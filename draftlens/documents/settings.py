@@ -47,7 +47,8 @@ class ParseSettings:
             by commas or as a sequence of names or objects.
         layout: `auto`, the name of a layout (`documents.reading.layouts.LAYOUTS`), or an object.
         ocr_languages: of pictures, names of tesseract's data, joined by `+`, such as `deu+eng`;
-            None for English, or for what RapidOCR knows where tesseract is not installed.
+            None for those that are installed of the script of a file's first page, or for what
+            RapidOCR knows where tesseract is not installed.
         running_heads: whether running heads and feet and page numbers are kept without a target;
             with one, its prompt says so.
         pictures: whether the pictures of a page are cut out without a target, and named in its

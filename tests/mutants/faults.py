@@ -1300,6 +1300,20 @@ FAULTS = (
         ("tests/unit/documents/reading/test_open.py",),
     ),
     Fault(
+        "texts: an uncertain script counts",
+        "draftlens/documents/reading/tesseract.py",
+        "float(found[2]) < _SURE or ",
+        "",
+        ("tests/unit/documents/reading/test_pipeline.py",),
+    ),
+    Fault(
+        "texts: each page has a script of its own",
+        "draftlens/documents/reading/tesseract.py",
+        "self._found[page.source] = languages",
+        "self._found.clear()",
+        ("tests/unit/documents/reading/test_pipeline.py",),
+    ),
+    Fault(
         "columns are read across",
         "draftlens/documents/reading/geometry.py",
         "for count in range(len(bands), 1, -1):",

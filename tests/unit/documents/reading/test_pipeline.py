@@ -14,20 +14,21 @@ import pdfs
 import pytest
 from PIL import Image
 
-from draftlens import ConfigError, ParseSettings
+from draftlens import ConfigError, MediaError, ParseSettings
 from draftlens.documents.drafting import standard_pipeline
 from draftlens.documents.reading import StandardPipeline, open_document
 from draftlens.documents.reading.assign import owners
 from draftlens.documents.reading.geometry import Box
 from draftlens.documents.reading.layouts import LAYOUTS, make_layout
 from draftlens.documents.reading.page import Page, Piece, Reading, Region, TextLayer
+from draftlens.documents.reading.pictures import PicturePage
 from draftlens.documents.reading.pipeline import parse_readers
 from draftlens.documents.reading.readers import (
     READERS,
     lines_of_rapidocr,
     make_reader,
-    words_of_tesseract,
 )
+from draftlens.documents.reading.tesseract import words_of_tesseract
 from draftlens.documents.reading.trust import collapsed, disagreement, fault_of
 
 HEAD = "level\tblock_num\tpar_num\tline_num\tleft\ttop\twidth\theight\tconf\ttext\n"
@@ -221,10 +222,14 @@ def test_what_has_to_be_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 TESSERACT = """#!/bin/sh
+case "$*" in
+--list-langs) printf 'List of available languages (4):\\nchi_tra\\ndeu\\neng\\nosd\\n'; exit ;;
+*osd) printf '%b' "$SCRIPT"; test -n "$SCRIPT"; exit ;;
+esac
 printf 'level\\tblock_num\\tpar_num\\tline_num\\tleft\\ttop\\twidth\\theight\\tconf\\ttext\\n'
-printf '5\\t1\\t1\\t1\\t9\\t9\\t40\\t9\\t90\\t%s\\n' "$4"
+printf '5\\t1\\t1\\t1\\t9\\t9\\t40\\t9\\t90\\t%s\\n' "$6"
 """
-"""Reads the names of its languages on each page."""
+"""Reads the names of its languages on each page, which is in the script of a variable."""
 
 
 def test_the_languages_of_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,6 +237,7 @@ def test_the_languages_of_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     program.write_text(TESSERACT)
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("SCRIPT", "")
     Image.new("RGB", (200, 100), "gray").save(tmp_path / "a.png")
     with closing(open_document(str(tmp_path / "a.png"))) as document:
         for readers in ("auto", "tesseract", "text-layer,tesseract"):
@@ -271,6 +277,37 @@ def test_faults_name_their_cause() -> None:
     assert fault_of(good, [Region(Box(0, 40, 90, 90), "figure")], whole) is None
     fault = fault_of(good, [Region(Box(0, 40, 90, 90), "text")], whole)
     assert fault == "it has no characters in 100% of what looks like text"
+
+
+@pytest.mark.parametrize(
+    ("script", "read"),
+    [
+        ("Script: Latin\\nScript confidence: 9.5\\n", "eng+deu"),
+        ("Script: Han\\nScript confidence: 9.5\\n", "chi_tra"),
+        ("Script: Han\\nScript confidence: 0.9\\n", "eng"),
+        ("Script: Runic\\nScript confidence: 9.5\\n", "eng"),
+        ("", "eng"),
+    ],
+)
+def test_languages_follow_the_script_of_the_page(
+    script: str, read: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "tesseract"
+    program.write_text(TESSERACT)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("SCRIPT", script)
+    reader = make_reader("tesseract")
+    page = PicturePage("a.png", 1, Image.new("RGB", (200, 100), "gray"))
+    assert reader.read(page).pieces[0].text == read
+    monkeypatch.setenv("SCRIPT", "Script: Cyrillic\\nScript confidence: 9.5\\n")
+    assert reader.read(page).pieces[0].text == read  # as the page before it
+    other = PicturePage("b.png", 3, Image.new("RGB", (200, 100), "gray"))
+    said = "b.png, page 3 is in Cyrillic script, of which .* apt install tesseract-ocr-rus"
+    with pytest.raises(MediaError, match=said):
+        reader.read(other)
+    named = make_reader({"name": "tesseract", "languages": "fra"})
+    assert named.read(other).pieces[0].text == "fra"
 
 
 @pytest.mark.skipif(shutil.which("tesseract") is None, reason="tesseract is not installed")

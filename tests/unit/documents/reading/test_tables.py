@@ -14,8 +14,9 @@ from draftlens.documents.reading import LayoutPipeline, StandardPipeline
 from draftlens.documents.reading.geometry import Box
 from draftlens.documents.reading.open import open_document
 from draftlens.documents.reading.page import Page, Piece, Reading, Region, RegionText
-from draftlens.documents.reading.readers import lines_of_rapidocr, words_of_tesseract
+from draftlens.documents.reading.readers import lines_of_rapidocr
 from draftlens.documents.reading.tables import MOST_COLUMNS, table_of, tables_in, without_captions
+from draftlens.documents.reading.tesseract import words_of_tesseract
 
 HEIGHT = 10.0
 
