@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import Any, Protocol
 
 from draftlens.core.errors import ConfigError, MediaError
@@ -90,10 +91,9 @@ class StandardPipeline:
         self._alone = alone
         self._automatic = isinstance(readers, str) and readers == AUTO
         self._readers: list[Reader] = []
-        self._ocr: Reader | None = None
+        self._named_ocr = None if ocr is None else _installed_reader(ocr)
         if self._automatic:
             self._readers = [make_reader(TEXT_LAYER)]
-            self._ocr = installed_ocr() if ocr is None else _installed_reader(ocr)
         elif not (isinstance(readers, str) and readers == NONE):
             self._readers = [_installed_reader(choice) for choice in _several(readers)]
         self.reads_pictures = True
@@ -101,6 +101,11 @@ class StandardPipeline:
         self._distrusted: set[str] = set()
         self._source = ""
         self._headings = Headings()
+
+    @cached_property
+    def _ocr(self) -> Reader | None:
+        """The reader of pictures, which most files do not need and which is slow to import."""
+        return self._named_ocr or installed_ocr()
 
     def read(self, page: Page, phase: Phase = untimed) -> list[Region]:
         regions: list[Region] = []
