@@ -26,9 +26,11 @@ CONFIGURATIONS: dict[str, Any] = {
     "plain": "plain",
     "chain of 5": {"num_speculative_tokens": 5},
     "EAGLE's tree": {"tree": "eagle"},
-    "automatic tree": None,
+    "default": None,
+    "automatic tree": "speculative",
     "specvlm": "specvlm",
     "lookup": "lookup",
+    "mixed": "mixed",
 }
 CLIPS = ("shapes.mp4", "drift.mp4")
 
@@ -39,7 +41,8 @@ import torch, transformers
 import draftlens
 torch.set_num_threads(1)
 transformers.utils.logging.disable_progress_bar()
-engine = draftlens.load(device="cpu")
+compile = {"no": False, "yes": True}.get(sys.argv[1], sys.argv[1])
+engine = draftlens.load(device="cpu", compile=compile)
 inputs = {}
 print(json.dumps("ready"), flush=True)
 for line in sys.stdin:
@@ -59,12 +62,13 @@ class Worker:
 
     Args:
         checkout: its folder.
+        compile: what computes the passes: `no`, `yes` or the name of an engine.
     """
 
-    def __init__(self, checkout: Path) -> None:
+    def __init__(self, checkout: Path, compile: str) -> None:
         environment = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", WORKER],
+            [sys.executable, "-c", WORKER, compile],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
@@ -92,7 +96,10 @@ class Worker:
 
 def measure(args: argparse.Namespace) -> Report:
     """Ratios old / new of every configuration, end to end and of decoding alone."""
-    workers = {"old": Worker(args.old.resolve()), "new": Worker(args.new.resolve())}
+    workers = {
+        name: Worker(folder.resolve(), args.compile)
+        for name, folder in (("old", args.old), ("new", args.new))
+    }
     clips = [str(args.new.resolve() / "draftlens" / "embedded" / "clips" / clip) for clip in CLIPS]
     found: dict[str, dict[str, list[float]]] = {
         name: {"seconds": [], "decode": []} for name in CONFIGURATIONS
@@ -109,7 +116,12 @@ def measure(args: argparse.Namespace) -> Report:
     for worker in workers.values():
         worker.close()
     commits = {"old": commit_of(args.old), "new": commit_of(args.new)}
-    return {"commits": commits, "repeats": args.repeats, "ratios": found}
+    return {
+        "commits": commits,
+        "compile": args.compile,
+        "repeats": args.repeats,
+        "ratios": found,
+    }
 
 
 def commit_of(checkout: Path) -> str:
@@ -129,8 +141,8 @@ def page(report: Report) -> list[str]:
 
     return [
         f"Seconds of {commits['old']} / seconds of {commits['new']}: median (quartiles) of "
-        f"{report['repeats']} repeats of {len(CLIPS)} clips, one thread each. Above 1 the new "
-        "commit is faster. All tokens are equal.",
+        f"{report['repeats']} repeats of {len(CLIPS)} clips, one thread each; compiled passes: "
+        f"{report.get('compile', 'no')}. Above 1 the new commit is faster. All tokens are equal.",
         grid("", found, columns, spread),
     ]
 
@@ -144,6 +156,7 @@ BENCHMARK = Benchmark(
     {
         "old": {"type": Path},
         "--new": {"type": Path, "default": Path(__file__).resolve().parents[1]},
+        "--compile": {"default": "no", "help": "no, yes or the name of an engine"},
         "--repeats": 15,
     },
 )
