@@ -47,7 +47,7 @@ class Headings:
     def read(self, pieces: Sequence[Piece], facts: PageFacts) -> None:
         """Note a page before its headings are asked for."""
         heights = [piece.box.height for piece in pieces for _ in piece.text]
-        self._usual = facts.size or median(heights)
+        self._usual = facts.size or median(heights) or 1.0
         self._bookmarks.update((_letters(title), level) for title, level in facts.bookmarks)
         self._styles.clear()
 

@@ -56,6 +56,9 @@ _LED = 3
 _CENTRED = 3.0
 """Points by which the middles of centred lines differ at most, and their left ends at least."""
 
+_MOST_COLUMNS = 1000
+"""Characters of the longest line of code whose spaces are kept."""
+
 _LINES_OF_ADDRESS = 60
 """Characters of the longest line of an address."""
 
@@ -302,7 +305,8 @@ def _indented(lines: Sequence[Line]) -> list[str]:
     for line in lines:
         text = ""
         for piece in line.pieces:
-            column = round((piece.box.left - left) / width) if width else 0
+            place = (piece.box.left - left) / width if width else 0.0
+            column = round(place) if 0 <= place < _MOST_COLUMNS else 0  # damaged files have any
             text += " " * max(column - len(text), 1 if text else 0) + piece.text
         written.append(text)
     return written

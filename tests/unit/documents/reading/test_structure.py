@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from collections.abc import Sequence
+from math import inf, nan
 
 import pytest
 
-from draftlens.documents.reading.assign import line_owners
+from draftlens.documents.reading.assign import (
+    line_owners,
+    ordered,
+    regions_of_blocks,
+    words_outside,
+)
+from draftlens.documents.reading.blocks import with_blocks
+from draftlens.documents.reading.formats import Canvas
+from draftlens.documents.reading.formats.markdown import Markdown
 from draftlens.documents.reading.geometry import Box
 from draftlens.documents.reading.headings import Headings
-from draftlens.documents.reading.page import PageFacts, Piece, Reading, Region
+from draftlens.documents.reading.page import KINDS, PageFacts, Piece, Reading, Region
 from draftlens.documents.reading.structure import prepared, structured, with_depths
 
 PAGE = Box(0, 0, 400, 1000)
@@ -138,3 +149,79 @@ def test_single_words_beside_a_region_belong_to_its_line() -> None:
     assert line_owners(words, [right, table])[:2] == [1, 1]
     half = Region(Box(words[3].box.right, 290, 400, 320), "text")
     assert line_owners(words, [half])[0] is None
+
+
+WORDS = ("Mill", "the", "\u2022", "1.", "(a)", "\u2014", "....", "2.1", "rye\x02", "ROYAL", "12")
+STRANGE = (0.0, -5.0, 1e9, -1e9, 1e38, inf, -inf, nan, 1e-30)
+
+
+class Pages:
+    """Random words and regions; those of damaged files stand anywhere."""
+
+    def __init__(self, seed: int, damaged: bool) -> None:
+        self._draw = random.Random(seed)
+        self._damaged = damaged
+        self.words = [
+            word for number in range(self._draw.randint(1, 14)) for word in self._line(number)
+        ]
+        self.regions = [
+            Region(self._box(), self._draw.choice(KINDS)) for _ in range(self._draw.randint(0, 5))
+        ]
+        self.facts = PageFacts(
+            bookmarks=(("Mill the", self._draw.randint(1, 9)),),
+            running=tuple(self._box() for _ in range(self._draw.randint(0, 2))),
+            rules=tuple(self._box() for _ in range(self._draw.randint(0, 9))),
+            size=self._number(0, 20),
+        )
+
+    def _number(self, low: float, high: float) -> float:
+        if self._damaged and self._draw.random() < 0.3:
+            return self._draw.choice(STRANGE)
+        return self._draw.uniform(low, high)
+
+    def _box(self) -> Box:
+        across = sorted(self._number(0, 400) for _ in range(2))
+        down = sorted(self._number(0, 1000) for _ in range(2))
+        return Box(across[0], down[0], across[1], down[1])
+
+    def _line(self, number: int) -> list[Piece]:
+        top, left = self._number(0, 980), self._number(0, 300)
+        size = self._number(8, 14) if self._draw.random() < 0.8 else 0.0
+        words = []
+        for text in self._draw.choices(WORDS, k=self._draw.randint(1, 5)):
+            box = Box(left, top, left + 5 * len(text), top + 10)
+            left = box.right + self._draw.choice((3, 3, 30))
+            font = (size, self._draw.random() < 0.2, self._draw.random() < 0.2)
+            words.append(Piece(text, box, number, 0, 1.0, *font))
+        return words
+
+    def markdown(self) -> str:
+        read = Reading("mine", tuple(with_blocks(self.words)))
+        found = prepared(self.regions, read, self.facts, PAGE)
+        found += regions_of_blocks(words_outside(read, found), PAGE)
+        form = Markdown(leave_out=())
+        written = [
+            (part, form.region(part, part.texts[0])[0])
+            for part in structured(ordered(found), read, self.facts, Headings())
+            if part.texts
+        ]
+        return form.page(written, Canvas(PAGE, 400, 1000))
+
+
+def letters(text: str) -> Counter[str]:
+    return Counter(filter(str.isalnum, text))
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_no_letter_of_a_page_is_lost_or_there_twice(seed: int) -> None:
+    page = Pages(seed, damaged=False)
+    shown = [word for word in page.words if PAGE.holds(word.box.middle)]
+    beside = [word for word in page.words if word not in shown]
+    markdown = letters(page.markdown())
+    assert letters("".join(word.text for word in shown)) <= markdown
+    assert markdown <= letters("".join(word.text for word in [*shown, *beside]))
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_words_of_damaged_files_may_stand_anywhere(seed: int) -> None:
+    assert len(Pages(seed, damaged=True).markdown()) < 10_000
