@@ -45,6 +45,8 @@ def variants(lines: Sequence[str]) -> list[str]:
 
         >>> variants(["An exam-", "ple here"])
         ['An example here', 'An exam-ple here', 'An exam-\\nple here']
+        >>> variants(["The Barnes-", "Jewish Hospital"])
+        ['The Barnes-Jewish Hospital', 'The Barnes-\\nJewish Hospital']
     """
     written = [clean(line) for line in lines if line.strip()]
     ways = [closed(written), joined(written), printed(lines)]
@@ -69,6 +71,8 @@ def closed(lines: Sequence[str]) -> str:
     for line in lines:
         if _breaks_word(text, line):
             text = text[:-1] + line
+        elif text.endswith(_HYPHENS) and text[-2:-1].isalnum():
+            text = visible(text) + line
         elif text:
             text = visible(text) + _space_between(text, line) + line
         else:
@@ -101,7 +105,8 @@ def _breaks_word(text: str, line: str) -> bool:
     if not text.endswith(_HYPHENS):
         return False
     if text.endswith((BROKEN_WORD, SOFT_HYPHEN)):
-        return True
+        is_name = text[-2:-1].islower() and line[:1].isupper()
+        return not is_name and not line[:1].isdigit()
     return text[-2:-1].isalpha() and line[:1].islower()
 
 
