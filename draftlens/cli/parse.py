@@ -25,9 +25,10 @@ class PageOptions:
         layout: Layout that divides pages into regions: `auto` or a name.
         ocr_languages: Languages of scans and pictures, as names of tesseract's data, joined by +,
             such as deu+eng. [default: those that are installed of the pages' script, at most three]
-        running_heads: Keep running heads and feet and page numbers. With --target, its prompt says
-            what is kept.
-        pictures: Write the pictures of pages beside their Markdown, which names them. Needs --out.
+        running_heads: Keep running heads and feet and page numbers. Not with --target, whose prompt
+            decides.
+        pictures: Write the pictures of pages beside their Markdown, which names them. Needs --out;
+            not with --target.
         stages: `page`, `regions+page` (the regions' crops first), or `regions` (these alone, which
             is not exact).
         tolerance: 1 keeps the tokens of stock generate; below 1, draft tokens may replace somewhat

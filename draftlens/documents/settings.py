@@ -49,8 +49,8 @@ class ParseSettings:
         ocr_languages: of pictures, names of tesseract's data, joined by `+`, such as `deu+eng`;
             None for those that are installed of the script of a file's first page, or for what
             RapidOCR knows where tesseract is not installed.
-        running_heads: whether running heads and feet and page numbers are kept without a target;
-            with one, its prompt says so.
+        running_heads: whether running heads and feet and page numbers are kept; only without a
+            target, whose prompt decides.
         pictures: whether the pictures of a page are cut out without a target, and named in its
             Markdown.
         stages: one of `STAGES`. With `regions` the crops' answers are joined without a pass over

@@ -39,7 +39,7 @@ class Forced(LogitsProcessor):
 
 def stock_logits(model: Any, given: Mapping[str, Any], rows: Sequence[Sequence[int]]) -> Tensor:
     """Logits before each token of given answers by stock `generate`, float32 ``[B, T, V]``; `given`
-    is padded on the left. Rows that are shorter than the longest one have arbitrary logits behind
+    is padded on the left. Rows that are shorter than the longest one have arbitrary logits after
     their ends."""
     output = renewed(model).generate(
         **given,

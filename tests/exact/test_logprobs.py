@@ -111,7 +111,7 @@ def test_drawn_tokens(family: Family, rule: str, kind: str) -> None:
 
 @every_family
 def test_answers_that_end_within_an_accepted_run(family: Family) -> None:
-    """Two rows end early. Each chunk has an entry for each of its tokens, none behind an end."""
+    """Two rows end early. Each chunk has an entry for each of its tokens, none after an end."""
     given, kind = inputs(family, family.richest), family.richest
     ends = staggered(reference(family, kind, LONG))
     stream = draftlens.stream(

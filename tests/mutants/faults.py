@@ -375,7 +375,7 @@ FAULTS = (
         IN_STEP,
     ),
     Fault(
-        "accepted tokens behind the end are counted",
+        "accepted tokens after the end are counted",
         "draftlens/decoding/observer.py",
         "accepted = min(emission.count, len(path))",
         "accepted = len(path)",
@@ -3364,7 +3364,7 @@ FAULTS = (
         LOGPROBS,
     ),
     Fault(
-        "logprobs: those of tokens behind the end are handed on",
+        "logprobs: those of tokens after the end are handed on",
         "draftlens/decoding/session.py",
         "verdict.logprobs[row][: emission.count]",
         "verdict.logprobs[row]",

@@ -52,7 +52,7 @@ class Headings:
         self._styles.clear()
 
     def is_one(
-        self, text: str, size: float, has_font: bool, is_bold: bool, seen: bool, leads: bool
+        self, text: str, size: float, has_font: bool, is_bold: bool, seen: bool, stands_apart: bool
     ) -> bool:
         """Whether a paragraph is a heading.
 
@@ -62,9 +62,9 @@ class Headings:
             has_font: whether `size` is that of a font.
             is_bold: whether all of it is.
             seen: whether the layout has taken it for a title.
-            leads: whether it stands like a heading: a longer paragraph that is not bold follows in
-                the same region, or it is a region of its own in bold capitals or with a number of
-                three levels.
+            stands_apart: whether it stands as a heading does: a longer paragraph that is not bold
+                follows in the same region, or it is a region of its own in bold capitals or with a
+                number of three levels.
         """
         letters = _letters(text)
         if sum(map(str.isalpha, letters)) < _LEAST_LETTERS or len(text) > _LONGEST:
@@ -80,7 +80,7 @@ class Headings:
             return False
         if text.rstrip().endswith(_ENDS_OF_TEXT):
             return is_numbered and ratio > _LARGER
-        return ratio > _LARGER or leads or (is_bold and is_numbered)
+        return ratio > _LARGER or stands_apart or (is_bold and is_numbered)
 
     def note(self, title: Region, size: float, is_bold: bool) -> None:
         """Note the font of a heading."""

@@ -1,6 +1,6 @@
 """Paragraphs, headings, items of lists and code in the printed lines of regions.
 
-A layout finds blocks of text; where a paragraph begins is told by its lines: their distances,
+A layout finds blocks of text; where a paragraph begins follows from its lines: their distances,
 fonts and indentation, the marks of lists, and lines that end although the next word had room.
 """
 
@@ -18,6 +18,7 @@ from draftlens.documents.reading.geometry import Box, around
 from draftlens.documents.reading.headings import Headings
 from draftlens.documents.reading.marks import BULLETS, Marks
 from draftlens.documents.reading.page import BROKEN_WORD, Piece, Region, RegionText
+from draftlens.documents.reading.tables import Cell
 
 _END = re.compile(r"[.!?:;\u2026\u3002]['\"\u2019\u201d\u00bb)\]]*$")
 """The end of a sentence, or of what introduces a list."""
@@ -63,19 +64,8 @@ _LINES_OF_ADDRESS = 60
 """Characters of the longest line of an address."""
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(Cell):
     """A printed line of a region."""
-
-    pieces: tuple[Piece, ...]
-
-    @cached_property
-    def box(self) -> Box:
-        return around(piece.box for piece in self.pieces)
-
-    @cached_property
-    def text(self) -> str:
-        return " ".join(piece.text for piece in self.pieces)
 
     @cached_property
     def has_font(self) -> bool:
@@ -109,6 +99,18 @@ class Part:
     @property
     def pieces(self) -> list[Piece]:
         return [piece for line in self.lines for piece in line.pieces]
+
+    @property
+    def text(self) -> str:
+        return " ".join(line.text for line in self.lines)
+
+    @property
+    def size(self) -> float:
+        return max(line.size for line in self.lines)
+
+    @property
+    def is_bold(self) -> bool:
+        return all(line.is_bold for line in self.lines)
 
 
 class _Column:
@@ -219,37 +221,19 @@ def divided(
         parts = [Part([line for part in parts for line in part.lines])]
     found = []
     for part, following in zip(parts, [*parts[1:], None], strict=True):
-        found.append(_region(region, part, following, len(parts) == 1, source, headings))
+        stands_apart = _leads(part, following) or (len(parts) == 1 and _is_label(part))
+        found.append(_region(region, part, stands_apart, source, headings))
     return found
 
 
 def _region(
-    region: Region,
-    part: Part,
-    following: Part | None,
-    is_alone: bool,
-    source: str,
-    headings: Headings,
+    region: Region, part: Part, stands_apart: bool, source: str, headings: Headings
 ) -> Region:
-    lines = part.lines
-    words = " ".join(line.text for line in lines)
-    is_bold = all(line.is_bold for line in lines)
-    size = max(line.size for line in lines)
+    """A part with its text; `stands_apart` as a heading does (`Headings.is_one`)."""
     kind = region.kind
     if kind in ("text", "title", "list"):
-        leads = is_bold and following is not None and _is_led(following, len(words))
-        is_deep = len(lines) == 1 and _DEEP.match(words) is not None
-        is_label = is_alone and (is_deep or (is_bold and words.isupper()))
-        if _is_code(lines):
-            kind = "code"
-        elif LEADERS.search(words):
-            kind = "list"
-        elif words[0] not in BULLETS and headings.is_one(
-            words, size, lines[0].has_font, is_bold, kind == "title", leads or is_label
-        ):
-            kind = "title"
-        else:
-            kind = "list" if part.marked else "text"
+        kind = _kind(part, kind == "title", stands_apart, headings)
+    lines = part.lines
     texts = _indented(lines) if kind == "code" else [line.text for line in lines]
     if kind == "list":
         texts = [LEADERS.sub(" \u2026 ", text) for text in texts]
@@ -258,14 +242,36 @@ def _region(
     box = around(line.box for line in lines)
     divided_region = replace(region, box=box, kind=kind, texts=(text,))
     if kind == "title":
-        headings.note(divided_region, size, is_bold)
+        headings.note(divided_region, part.size, part.is_bold)
     return divided_region
 
 
-def _is_led(part: Part, length: int) -> bool:
-    """Whether a part may follow a heading of some length."""
-    is_longer = sum(len(line.text) for line in part.lines) > _LED * length
-    return is_longer and not part.lines[0].is_bold and not _is_address("text", part.lines)
+def _kind(part: Part, seen: bool, stands_apart: bool, headings: Headings) -> str:
+    """The kind of a part of running text; `seen`: the layout takes it for a title."""
+    if _is_code(part.lines):
+        return "code"
+    if LEADERS.search(part.text):
+        return "list"
+    has_font = part.lines[0].has_font
+    if part.text[0] not in BULLETS and headings.is_one(
+        part.text, part.size, has_font, part.is_bold, seen, stands_apart
+    ):
+        return "title"
+    return "list" if part.marked else "text"
+
+
+def _leads(part: Part, following: Part | None) -> bool:
+    """Whether a part in bold type stands above a longer one that is no address."""
+    if following is None or not part.is_bold or following.lines[0].is_bold:
+        return False
+    is_longer = sum(len(line.text) for line in following.lines) > _LED * len(part.text)
+    return is_longer and not _is_address("text", following.lines)
+
+
+def _is_label(part: Part) -> bool:
+    """Whether a part is in bold capitals, or one line with a number of three levels."""
+    is_deep = len(part.lines) == 1 and _DEEP.match(part.text) is not None
+    return is_deep or (part.is_bold and part.text.isupper())
 
 
 def _is_code(lines: Sequence[Line]) -> bool:

@@ -36,23 +36,34 @@ def ruled_table(pieces: Sequence[Piece], rules: Sequence[Box]) -> list[list[str]
     printed = [[piece for cell in row for piece in cell.pieces] for row in apart]
     if len(down) + 1 < _RULED_ROWS * len(printed):
         down = [min(piece.box.top for piece in row) for row in printed]
-    cells: dict[tuple[int, int], list[str]] = {}
-    for row in printed:
-        level = fmean(piece.box.middle[1] for piece in row)
-        edges = _edges([rule.middle[0] for rule in upright if rule.top <= level <= rule.bottom])
-        # A cell over several columns stands in the first of them.
-        columns_of_cells: dict[int, int] = {}
-        for piece in row:
-            middle = piece.box.middle[0]
-            column = columns_of_cells.setdefault(
-                bisect_right(edges, middle), bisect_right(across, middle)
-            )
-            cells.setdefault((bisect_right(down, level), column), []).append(piece.text)
+    cells = _cells(printed, upright, across, down)
     rows, columns = (sorted({place[axis] for place in cells}) for axis in (0, 1))
     usual = Counter(map(len, apart)).most_common(1)[0][0]
     if len(rows) < 2 or not max(2, usual) <= len(columns) <= MOST_COLUMNS:
         return None
     return [[" ".join(cells.get((row, column), ())) for column in columns] for row in rows]
+
+
+def _cells(
+    printed: Sequence[Sequence[Piece]],
+    upright: Sequence[Box],
+    across: Sequence[float],
+    down: Sequence[float],
+) -> dict[tuple[int, int], list[str]]:
+    """The words of printed rows by row and column; `across` and `down` are the places of lines. A
+    cell over several columns, between which no line is drawn there, stands in the first of them."""
+    cells: dict[tuple[int, int], list[str]] = {}
+    for row in printed:
+        level = fmean(piece.box.middle[1] for piece in row)
+        edges = _edges([rule.middle[0] for rule in upright if rule.top <= level <= rule.bottom])
+        first_columns: dict[int, int] = {}
+        for piece in row:
+            middle = piece.box.middle[0]
+            column = first_columns.setdefault(
+                bisect_right(edges, middle), bisect_right(across, middle)
+            )
+            cells.setdefault((bisect_right(down, level), column), []).append(piece.text)
+    return cells
 
 
 def _edges(places: Sequence[float]) -> list[float]:
