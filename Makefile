@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
 
-.PHONY: demo test lmms clients fuzz mutants soak serve-soak siege faults check docs sbom format pair reader bench clean
+.PHONY: demo test lmms clients fuzz mutants soak serve-soak siege faults check docs sbom release test-oldest test-python format pair reader bench clean
 
 demo: $(INSTALLED)
 	$(BIN)/draftlens demo
@@ -22,7 +22,7 @@ test: $(READY)
 # Random calls with fresh seeds; EXAMPLES=20000 for a long run.
 EXAMPLES ?= 3000
 fuzz: $(READY)
-	DRAFTLENS_FUZZ_EXAMPLES=$(EXAMPLES) OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -o timeout=0 tests/exact/test_fuzz.py
+	DRAFTLENS_FUZZ_EXAMPLES=$(EXAMPLES) OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -o timeout=0 tests/exact/test_fuzz.py tests/exact/test_document_fuzz.py
 
 # The test with lmms-eval, whose requirements (av below 16, one version of wandb) need an environment
 # of their own.
@@ -34,7 +34,7 @@ lmms:
 # The clients whose requirements (an older openai, rich below 15, a whole torch) need an environment of their own.
 clients: $(READY)
 	$(PYTHON) -m venv .venv-clients
-	.venv-clients/bin/python -m pip install --quiet instructor litellm guidellm
+	.venv-clients/bin/python -m pip install --quiet instructor litellm guidellm mineru-vl-utils
 	OMP_NUM_THREADS=1 $(BIN)/pytest tests/e2e/serve/test_other_clients.py
 
 mutants: $(READY)
@@ -81,6 +81,34 @@ sbom:
 	.venv-release/bin/python -m pip install --quiet --dry-run --ignore-installed --report dist/report.json ".[serve,documents]"
 	.venv-release/bin/python recipes/lock.py dist/report.json > $(LOCK)
 	.venv-release/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --output-file dist/sbom.json $(LOCK)
+
+# Both wheels and their sources in dist/, with the SBOM, and `release.json`: versions, megabytes and seconds of the commands in an
+# environment of their own. Nothing is signed or uploaded.
+# BEFORE="--before torch==..." installs these requirements first, such as a build of torch for CPUs.
+release: $(READY)
+	rm -rf dist
+	$(BIN)/python -m hatchling build -d dist
+	cd lab && ../$(BIN)/python -m hatchling build -d ../dist
+	$(MAKE) sbom
+	$(BIN)/python -m recipes.release dist $(BEFORE)
+
+# Some of the tests with the lowest version of each requirement that has a lower bound, in an environment of their own.
+OLDEST := .venv-oldest/bin/python
+SOME := -e ".[serve,documents]" pytest pytest-timeout hypothesis scipy jsonschema-rs
+SOME_TESTS := tests/exact/test_callers_generate.py tests/exact/test_matrix.py tests/exact/test_hub.py tests/unit/core
+test-oldest: $(READY)
+	mkdir -p build
+	$(BIN)/python -m recipes.release.oldest > build/oldest.txt
+	test -x $(OLDEST) || $(PYTHON) -m venv .venv-oldest
+	$(OLDEST) -m pip install --quiet -c build/oldest.txt $(SOME)
+	OMP_NUM_THREADS=1 $(OLDEST) -m pytest $(SOME_TESTS)
+
+# The same and the tests of media by another Python, with the newest versions that it takes: make test-python PYTHON=python3.13
+OTHER := .venv-$(notdir $(PYTHON))/bin/python
+test-python:
+	test -x $(OTHER) || $(PYTHON) -m venv .venv-$(notdir $(PYTHON))
+	$(OTHER) -m pip install --quiet $(SOME)
+	OMP_NUM_THREADS=1 $(OTHER) -m pytest $(SOME_TESTS) tests/unit/media
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

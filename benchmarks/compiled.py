@@ -7,6 +7,7 @@
     python benchmarks/compiled.py quantized
     python benchmarks/compiled.py rounding
     python benchmarks/compiled.py memory
+    python benchmarks/compiled.py vision
     python benchmarks/compiled.py reading
     python benchmarks/compiled.py windows
     python benchmarks/compiled.py families
@@ -29,6 +30,7 @@ PARTS = {
     "quantized": "compiled_parts.quantized",
     "rounding": "compiled_parts.rounding",
     "memory": "compiled_parts.memory",
+    "vision": "compiled_parts.vision",
     "reading": "compiled_parts.reading",
     "windows": "compiled_parts.windows",
     "families": "compiled_parts.families",

@@ -16,6 +16,7 @@ PARTS = {
     "claims": "documents_parts.claims",
     "repeated": "documents_parts.repeated",
     "texts": "documents_parts.texts",
+    "shapes": "documents_parts.shapes",
 }
 """Modules by name."""
 

@@ -1,13 +1,18 @@
 """The server under load, beside `transformers serve` and stock `generate`, single and in batches.
 
     python benchmarks/serve.py --out benchmarks/results/serve
+    python benchmarks/race.py --write --folder RACE  # a pair of real text weights, 0.27B and 0.13B
+    python benchmarks/serve.py --target RACE/target --draft RACE/draft --repeats 1 --ways stock \
+        "transformers serve" plain default "plain, int8" "default, int8" \
+        --out benchmarks/results/serve_rounded
 
 Each of several clients sends one request after the other, with pauses of exponential length between
-them, for the embedded pair. `stock` and `static` answer the same requests in this process, first
-come first served, `static` up to 16 together; the servers are processes of their own. Requests have
-pictures or words only: `transformers serve` reads the sound of each clip for models that may take
-clips, and refuses clips without. Writes OUT.json and OUT.md; `--resume` takes the finished runs of
-OUT.runs.json.
+them, for the embedded pair or another one. `stock` and `static` answer the same requests in this
+process, first come first served, `static` up to 16 together; the servers are processes of their
+own. Requests have pictures or words only: `transformers serve` reads the sound of each clip for
+models that may take clips, and refuses clips without. With 8 bits answers are compared with those
+of `plain, int8`, since they are another model's. Writes OUT.json and OUT.md; `--resume` takes the
+finished runs of OUT.runs.json.
 """
 
 from __future__ import annotations
@@ -24,7 +29,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -53,7 +58,18 @@ TRANSFORMERS = "transformers serve"
 STOCK = {"stock": 1, "static": ROWS}
 """Ways of answering in this process, with the requests that are answered together."""
 
-WAYS = (*STOCK, TRANSFORMERS, "plain", "speculative")
+ROUNDED = ["--quantization", "int8"]
+SERVED: Mapping[str, list[str]] = {
+    "plain": ["--method", "plain"],
+    "speculative": ["--method", "speculative"],
+    "default": [],
+    "plain, int8": ["--method", "plain", *ROUNDED],
+    "default, int8": ROUNDED,
+}
+"""Options of `draftlens serve` by way."""
+
+WAYS = (*STOCK, TRANSFORMERS, *SERVED)
+USUAL = [*STOCK, TRANSFORMERS, "plain", "speculative"]
 
 
 @dataclass(frozen=True)
@@ -102,18 +118,20 @@ def questions(count: int, seed: int) -> list[Ask]:
 
 
 @contextmanager
-def server(way: str, threads: int) -> Iterator[str]:
+def server(way: str, args: argparse.Namespace) -> Iterator[str]:
     """The address of a server in a process of its own."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     if way == TRANSFORMERS:
         program = str(Path(sys.executable).with_name("transformers"))
-        words = [program, "serve", path_of("embedded", "target"), "--device", "cpu"]
+        words = [program, "serve", folder_of(args), "--device", "cpu"]
         words += ["--host", "127.0.0.1", "--log-level", "error"]
     else:
-        words = [sys.executable, "-m", "draftlens", "-q", "serve", "--method", way]
+        words = [sys.executable, "-m", "draftlens", "-q", "serve", *SERVED[way]]
         words += ["--prompt-cache", "0"]  # the same questions come again in every run
-    variables = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+        words += ["--target", args.target] if args.target else []
+        words += ["--draft", args.draft] if args.draft else []
+    variables = {**os.environ, "OMP_NUM_THREADS": str(args.threads)}
     # transformers prints each request.
     process = subprocess.Popen([*words, "--port", port], env=variables, stdout=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
@@ -129,6 +147,11 @@ def server(way: str, threads: int) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait()
+
+
+def folder_of(args: argparse.Namespace) -> str:
+    """The folder of the target."""
+    return str(args.target or path_of("embedded", "target"))
 
 
 def over_http(client: httpx.AsyncClient, url: str, model: str | None) -> Answer:
@@ -244,10 +267,12 @@ def figures(seconds: float, told: list[Told]) -> dict[str, float]:
 class Ways:
     """Answers in each way; a server starts when it is first needed."""
 
-    def __init__(self, engine: draftlens.Engine, client: httpx.AsyncClient, threads: int) -> None:
+    def __init__(
+        self, engine: draftlens.Engine, client: httpx.AsyncClient, args: argparse.Namespace
+    ) -> None:
         self._engine = engine
         self._client = client
-        self._threads = threads
+        self._args = args
         self._made: dict[str, Answer] = {}
         self.servers = ExitStack()
 
@@ -256,8 +281,8 @@ class Ways:
             if way in STOCK:
                 self._made[way] = by_stock(self._engine, STOCK[way])
             else:
-                url = self.servers.enter_context(server(way, self._threads))
-                model = path_of("embedded", "target") if way == TRANSFORMERS else None
+                url = self.servers.enter_context(server(way, self._args))
+                model = folder_of(self._args) if way == TRANSFORMERS else None
                 self._made[way] = over_http(self._client, url, model)
             await load(self._made[way], questions(5, seed=0), 1)  # fills caches
         return self._made[way]
@@ -275,22 +300,27 @@ def runs_of(args: argparse.Namespace) -> Path:
     return Path(args.out).with_suffix(".runs.json")
 
 
+def reference_of(way: str) -> str:
+    """The way whose answers a way has to give."""
+    return "plain, int8" if way.endswith("int8") else "stock"
+
+
 def rows_of(args: argparse.Namespace, runs: Runs) -> list[dict[str, Any]]:
-    """Medians over repeats, and how many answers differ from those of stock `generate`."""
+    """Medians over repeats, and how many answers differ from those of the reference."""
     rows = []
     for clients in args.clients:
-        stock = runs.get(f"{clients} stock 0")
         for way in args.ways:
+            reference = runs.get(f"{clients} {reference_of(way)} 0")
             own = [runs[f"{clients} {way} {repeat}"] for repeat in range(args.repeats)]
             told = [[Told(**each) for each in run["told"]] for run in own]
             each_run = [figures(run["seconds"], each) for run, each in zip(own, told, strict=True)]
             medians = {key: statistics.median(run[key] for run in each_run) for key in each_run[0]}
             differ = None
-            if stock is not None:
+            if reference is not None:
                 differ = sum(
                     each.text != expected["text"]
                     for answers in told
-                    for each, expected in zip(answers, stock["told"], strict=True)
+                    for each, expected in zip(answers, reference["told"], strict=True)
                 )
             counts = {"answers": sum(map(len, told)), "differ": differ}
             rows.append({"who": way, "clients": clients, **medians, **counts})
@@ -300,7 +330,7 @@ def rows_of(args: argparse.Namespace, runs: Runs) -> list[dict[str, Any]]:
 async def load_in_turn(args: argparse.Namespace, engine: draftlens.Engine, runs: Runs) -> None:
     """Run what `runs` lacks. The ways take turns: noise of the machine affects all of them."""
     async with httpx.AsyncClient(timeout=1800, limits=httpx.Limits(max_connections=None)) as client:
-        ways = Ways(engine, client, args.threads)
+        ways = Ways(engine, client, args)
         with ways.servers:
             for clients in args.clients:
                 asks = questions(num_asks(args, clients), seed=clients)
@@ -320,7 +350,8 @@ def measure(args: argparse.Namespace) -> Report:
     runs: Runs = {}
     if args.resume and runs_of(args).exists():
         runs = json.loads(runs_of(args).read_text())
-    asyncio.run(load_in_turn(args, draftlens.load(device="cpu"), runs))
+    engine = draftlens.load(folder_of(args), device="cpu", dtype="float32", compile=False)
+    asyncio.run(load_in_turn(args, engine, runs))
     return {"rows": rows_of(args, runs)}
 
 
@@ -352,7 +383,13 @@ BENCHMARK = Benchmark(
     {
         "--repeats": 2,
         "--clients": [1, 4, 16, 64],
-        "--ways": {"nargs": "+", "choices": WAYS, "default": list(WAYS)},
+        "--ways": {
+            "nargs": "+",
+            "choices": WAYS,
+            "default": [*STOCK, TRANSFORMERS, "plain", "speculative"],
+        },
+        "--target": {"help": "folder of the target [default: the embedded one]"},
+        "--draft": {"help": "folder of its draft"},
         "--requests": {"type": int, "help": "of each run [default: 8, or 3 for a client]"},
         "--resume": {"action": "store_true", "help": "keep the runs of OUT.runs.json"},
     },

@@ -20,6 +20,7 @@ release = version
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "docs/index"
 include_patterns = [
+    "hub/README.md",
     "docs/**",
     "benchmarks/README.md",
     "benchmarks/near_sighted/README.md",

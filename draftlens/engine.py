@@ -357,6 +357,8 @@ class Engine:
         """A request of an engine's own options, and those of `generate`."""
         if namespace is None and self.prompt_cache is not None:
             namespace = ""
+        if namespace is not None and (rounding := self.target.backbone.passes.rounding):
+            namespace = "\0".join([namespace, *rounding])  # other keys and features
         extras = {name: own[name] for name in own if name not in ("method", "prefill", "seed")}
         return Request(
             inputs=inputs.target,

@@ -1,1 +1,1 @@
-"""Training of the embedded models. It runs from a checkout and is not part of the wheel."""
+"""Training of the embedded models and the check of a release, from a checkout; in no wheel."""

@@ -2,7 +2,7 @@
 does, by tiny random models.
 
 `PYTHONPATH=.:tests python -W ignore tests/census.py --write` writes `tests/census.json` and the
-tables of `docs/models.md`; with names of types only their verdicts change.
+tables of `docs/families.md`; with names of types only their verdicts change.
 `tests/exact/test_census.py` compares the file with what it sees.
 """
 

@@ -96,8 +96,10 @@ def steady_costs(monkeypatch: pytest.MonkeyPatch) -> None:
 def make_costs_steady(monkeypatch: pytest.MonkeyPatch) -> None:
     """Automatic methods draft by costs of a table, so that neither the speed of this machine nor
     earlier answers decide what they draft: a draft costs a tenth of its target, and a forward over
-    64 tokens twice as much as one over a single token. Every round looks for copies."""
+    64 tokens twice as much as one over a single token. What a round takes is what they expect of
+    it. Every round looks for copies."""
     from draftlens.drafting.adaptive import history as records
+    from draftlens.drafting.adaptive.controller import TreeController
     from draftlens.drafting.adaptive.costs import CostCurve, ForwardCosts
     from draftlens.methods.mixed.drafter import LookAllowance
     from draftlens.models.model_state import Slot
@@ -115,6 +117,30 @@ def make_costs_steady(monkeypatch: pytest.MonkeyPatch) -> None:
     def costs(backbone: Any, other: Any = None) -> Any:
         return of_target if other is None else of_draft
 
+    judged, has_read, drafted = (
+        TreeController.judged,
+        TreeController.has_read,
+        TreeController.drafted,
+    )
+
+    def judged_as_expected(
+        self: Any, topology: Any, paths: Any, seconds: float, num_further: int = 0
+    ) -> None:
+        expected = self.history.costs.check(len(topology) + num_further, self._at)
+        judged(self, topology, paths, expected, num_further)
+
+    def drafted_as_expected(self: Any, widths: Any, seconds: float) -> None:
+        at = self._at
+        costs = self.history.costs.draft
+        expected = sum(costs.cost(width, at.rows, at.draft_context) for width in widths)
+        drafted(self, widths, expected)
+
+    def read_as_expected(self: Any, num_tokens: int, seconds: float) -> None:
+        has_read(self, num_tokens, of_draft.cost(num_tokens))
+
+    monkeypatch.setattr(TreeController, "judged", judged_as_expected)
+    monkeypatch.setattr(TreeController, "drafted", drafted_as_expected)
+    monkeypatch.setattr(TreeController, "has_read", read_as_expected)
     monkeypatch.setattr(records, "_live_costs", costs)
     monkeypatch.setattr(records, "_RECORDS", Slot("records"))
     monkeypatch.setattr(LookAllowance, "is_left", True)

@@ -79,19 +79,21 @@ class Pictured:
         """The model with random weights, and its processor."""
         raise NotImplementedError
 
-    def inputs(self, processor: Any, dark: float = 1.0) -> dict[str, Any]:
-        """Two rows of different lengths with pictures of different sizes.
+    def inputs(
+        self, processor: Any, dark: float = 1.0, rows: Sequence[int] = (0, 1)
+    ) -> dict[str, Any]:
+        """Two rows of different lengths with pictures of different sizes, or some of them.
 
         Args:
             dark: the brightness of the pictures.
         """
         rng = np.random.default_rng(0)
         pictures = [rng.integers(0, 256, (*size, 3), dtype=np.uint8) for size in SIZES]
-        pictures = [Image.fromarray((dark * each).astype(np.uint8)) for each in pictures]
+        pictures = [Image.fromarray((dark * pictures[row]).astype(np.uint8)) for row in rows]
         images: Sequence[Any] = [[picture] for picture in pictures] if self.nested else pictures
         return dict(
             processor(
-                text=[words.format(self.image) for words in WORDS],
+                text=[WORDS[row].format(self.image) for row in rows],
                 images=images,
                 padding=True,
                 padding_side="left",

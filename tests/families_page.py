@@ -1,4 +1,4 @@
-"""The tables of families in `docs/models.md`, made from `tests/census.json`.
+"""The tables of families in `docs/families.md`, made from `tests/census.json`.
 
 `PYTHONPATH=.:tests python tests/families_page.py` writes them; so does the census.
 """
@@ -18,7 +18,7 @@ from families import FAMILIES
 from picture_types import PICTURE_TYPES
 from type_exceptions import EXEMPT, Exempt
 
-PAGE = Path(__file__).parents[1] / "docs" / "models.md"
+PAGE = Path(__file__).parents[1] / "docs" / "families.md"
 BEGIN = f"<!-- families: {COMMAND} -->\n"
 END = "<!-- end of families -->\n"
 

@@ -17,7 +17,7 @@ FIDELITY = (
 )
 QUICK = (
     "python benchmarks/spava.py fidelity --claims --minutes 60 --rounds 1 "
-    "--rows OUT/spava_claimed_rows.jsonl --out OUT/spava_claimed"
+    "--prompts 6 --rows OUT/spava_claimed_rows.jsonl --out OUT/spava_claimed"
 )
 MODEL = f"python benchmarks/spava.py model {OUT}/spava_model"
 COUNTS = f"python benchmarks/spava.py counts {OUT}/spava_counts"

@@ -30,7 +30,7 @@ ACCEPTANCE = (
 )
 SMALL = (
     "--prompts 3 --checked 1 --temperatures 0 --kinds picture 'five pictures' '64 frames' "
-    "'second turn, aside' --out OUT"
+    "'second turn, aside' --max-new-tokens 64 --out OUT"
 )
 
 Counts = Mapping[str, Mapping[str, Rows]]

@@ -90,14 +90,19 @@ def read_rows(file: Path, weights: str) -> list[Row]:
 
 
 def todo(
-    rows: Sequence[Row], cells: Sequence[Cell], lengths: Sequence[int], rounds: int | None = None
+    rows: Sequence[Row],
+    cells: Sequence[Cell],
+    lengths: Sequence[int],
+    rounds: int | None = None,
+    most: int | None = None,
 ) -> list[tuple[Cell, int]]:
-    """Cells and indices of the prompts that are still to be read, in rounds, or in the first."""
+    """Cells and indices of the prompts that are still to be read, in rounds, or in the first; of
+    each cell the first `most` or all."""
     done = {(row["cell"], row["index"]) for row in rows}
     places = []
     for number, cell in enumerate(cells):
         if cell.visual in lengths:
-            for index in range(cell.number):
+            for index in range(cell.number)[:most]:
                 places.append((ceil(cell.rounds * (index + 1) / cell.number), number, index))
     order = [
         (cells[number], index)
@@ -218,7 +223,7 @@ def measure(args: argparse.Namespace) -> Report:
         with args.rows.open("a") as file:
             hosts = start(engine.target.backbone, 2, args.threads) if args.ring else ALONE
             set_hosts(engine.target.backbone, ALONE)
-            prompts = todo(rows, chosen, args.lengths, args.rounds)
+            prompts = todo(rows, chosen, args.lengths, args.rounds, args.prompts)
             for row in measured(engine, prompts, ends_at, hosts):
                 row["weights"] = weights
                 rows.append(row)
@@ -247,6 +252,7 @@ BENCHMARK = Benchmark(
             "help": "how long to go on; 0 for the report alone",
         },
         "--rounds": {"type": int, "help": "stop after this many rounds"},
+        "--prompts": {"type": int, "help": "of each kind at most"},
         "--lengths": {"type": int, "nargs": "+", "default": [*FRAMES], "choices": [*FRAMES]},
         "--claims": {
             "action": "store_true",

@@ -71,7 +71,8 @@ def measure_length(
 ) -> dict[str, Any]:
     """Counts of every case over the same samples of this number of frames."""
     ends_at = time.monotonic() + 60 * args.minutes
-    run = f"{kind} {frames} {args.max_new_tokens}"
+    read = " after the first turn" * (kind == "chat")
+    run = f"{kind}{read} {frames} {args.max_new_tokens}"
     keep = args.keep and args.keep / models_digest(engine)
     curve = remembered(keep, run, partial(calibrate, engine, kind, frames, args.max_new_tokens))
     mass = float(max(curve, key=lambda value: curve[value]))

@@ -34,7 +34,6 @@ from specvlm_parts.scenes import (
     attention_from,
     attention_of_answer,
     passes,
-    question_start,
     ranks,
     read_scene,
     samples_of,
@@ -108,10 +107,6 @@ def measure_samples(
     for sample in samples:
         scene = read_scene(engine, sample, frames, max_new_tokens)
         scores = attentions(engine, scene)
-        if len(sample.turns) > 1:
-            start = question_start(engine, sample, frames)
-            whole = attention_from(engine.target.backbone, scene.inputs.target, start)
-            scores[TURN] = whole[scene.prompt.visual[0]]
         for name, values in scores.items():
             shares.setdefault(name, []).append(share_of_top_tenth(values))
         for ratio in RATIOS:
@@ -142,14 +137,18 @@ def share_of_top_tenth(scores: Tensor) -> float:
 def attentions(engine: Engine, scene: Scene) -> dict[str, Tensor]:
     """Attention to each visual token, float32 ``[n]``, by its source."""
     target, draft = backbones(engine)
-    scores = scene.context.readings.attention
-    assert scores is not None
     visual = scene.prompt.visual[0]
     inputs = scene.inputs
+    read = scene.context.readings.attention
+    assert read is not None
+    of_turn = read[0, scene.context.prompt.visual[0]]
+    guides = {PROMPT: of_turn}
+    if scene.earlier:
+        guides = {PROMPT: attention_from(target, inputs.target, 0)[visual], TURN: of_turn}
     oracle = attention_of_answer(target, inputs.target, scene.answer)
     draft_oracle = attention_of_answer(draft, inputs.draft or inputs.target, scene.answer)
     return {
-        PROMPT: scores[0, scene.context.prompt.visual[0]],
+        **guides,
         ORACLE: oracle[visual],
         DRAFT_ORACLE: draft_oracle[visual],
     }

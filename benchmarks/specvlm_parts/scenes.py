@@ -3,6 +3,10 @@
 A greedy draft proposes its highest ranked tokens, so one teacher-forced forward determines how many
 tokens each pass of any tree emits (`draftlens_lab.measure.rounds`). `check` compares this with the
 engine's own count.
+
+A second question is asked in a chat: the target's own answer is in front of it, and the prompt
+cache has the first turn, so that only the tokens after it are read and only their attention is
+measured.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from draftlens.methods.specvlm.config import SpecVLM
 from draftlens.models.adapter import Backbone
 from draftlens.models.attention.scores import AttentionProbe
 from draftlens.models.prompt import Prepared, Prompt
+from draftlens.models.prompt_cache import PromptCache
 from draftlens.prefill.base import FullPrefill, PrefillReading
 
 Settings = dict[str, Any]
@@ -55,6 +60,12 @@ KINDS = {
 
 SEED = 7
 """Seed of questions; `draftlens evaluate` uses other scenes."""
+
+CHAT = ""
+"""Namespace of the turns before a question in the prompt cache."""
+
+CACHE_BYTES = 1 << 31
+"""Size of the prompt cache, that of `Engine.chat`."""
 
 
 def samples_of(kind: str, number: int, frames: int, calibration: bool = False) -> list[Sample]:
@@ -82,6 +93,7 @@ class Scene:
         context: the target's prefill, as a drafter receives it.
         prepared: the target's call.
         answer: ids of its greedy answer.
+        earlier: prompts of the turns before, in order.
     """
 
     inputs: Inputs
@@ -89,6 +101,7 @@ class Scene:
     context: TargetContext
     prepared: Prepared
     answer: list[int]
+    earlier: Sequence[Inputs] = ()
 
 
 @torch.inference_mode()
@@ -99,19 +112,57 @@ def read_scene(
     max_new_tokens: int,
     spec: FeatureSpec = ATTENTION,
 ) -> Scene:
-    """Answer a sample by plain decoding, and prefill its prompt with these readings."""
+    """Answer a sample by plain decoding, and prefill its prompt with these readings, after the
+    turns before its question if there are any."""
     target, draft = backbones(engine)
+    sample, earlier = converse(engine, sample, frames, max_new_tokens)
     inputs = sample_inputs(engine, sample, frames)
-    result = engine.answer(
-        inputs, method="plain", max_new_tokens=max_new_tokens, do_sample=False
-    ).run()
     prepared = target.prepare(inputs.target, max_new_tokens=1, do_sample=False)
-    target_prompt = target.encode(prepared)
+    namespace = CHAT if earlier else None
+    target_prompt = replace(target.encode(prepared), namespace=namespace)
     cache = target.new_cache(target_prompt, 1)
     output = FullPrefill().run(target, PrefillReading(target_prompt, cache, spec))
     context = TargetContext(target_prompt, cache, readings=output.readings)
     prompt = encoded_prompt(draft, inputs.draft or inputs.target)
-    return Scene(inputs, prompt, context, prepared, result.tokens[0])
+    answer = greedy_answer(engine, inputs, max_new_tokens, namespace, method="plain")
+    return Scene(inputs, prompt, context, prepared, answer, earlier)
+
+
+def greedy_answer(
+    engine: Engine,
+    inputs: Inputs,
+    max_new_tokens: int,
+    namespace: str | None = CHAT,
+    method: Any = None,
+) -> list[int]:
+    """Ids of the target's greedy answer, by the engine's own method if none is given."""
+    stream = engine.answer(
+        inputs,
+        method=method,
+        namespace=namespace,
+        max_new_tokens=max_new_tokens,
+        do_sample=False,
+    )
+    return stream.run().tokens[0]
+
+
+def converse(
+    engine: Engine, sample: Sample, frames: int, max_new_tokens: int
+) -> tuple[Sample, list[Inputs]]:
+    """Ask the questions before the last one with an empty prompt cache, as a chat does.
+
+    Returns:
+        The sample with the target's answers to them, and their prompts.
+    """
+    engine.attach(PromptCache(CACHE_BYTES))
+    turns = list(sample.turns)
+    prompts = []
+    for place in range(len(turns) - 1):
+        begun = replace(sample, turns=tuple(turns[: place + 1]))
+        prompts.append(sample_inputs(engine, begun, frames))
+        tokens = greedy_answer(engine, prompts[-1], max_new_tokens)
+        turns[place] = replace(turns[place], marked_answer=engine.text_decoder(tokens))
+    return replace(sample, turns=tuple(turns)), prompts
 
 
 def ranks(engine: Engine, scene: Scene, pruning: Pruning) -> list[int]:
@@ -149,8 +200,16 @@ def engine_passes(
         AssertionError: the engine's answer differs from the scene's.
     """
     method = {**PAPER, **TREE_OPTIONS[tree], **settings}
+    # An earlier call has left the question itself in the prompt cache.
+    engine.attach(PromptCache(CACHE_BYTES))
+    for inputs in scene.earlier:
+        greedy_answer(engine, inputs, max_new_tokens)
     result = engine.answer(
-        scene.inputs, method=method, max_new_tokens=max_new_tokens, do_sample=False
+        scene.inputs,
+        method=method,
+        namespace=CHAT if scene.earlier else None,
+        max_new_tokens=max_new_tokens,
+        do_sample=False,
     ).run()
     assert result.tokens == [scene.answer], f"{settings}: another answer"
     return result.stats.passes
@@ -206,14 +265,3 @@ def attention_from(backbone: Backbone, inputs: Mapping[str, Any], first: int) ->
     probe.readers = [readers[readers >= first] for readers in probe.readers]
     backbone.prefill(prompt, backbone.new_cache(prompt, 1), probe)
     return probe.result()[0]
-
-
-def question_start(engine: Engine, sample: Sample, frames: int) -> int:
-    """Index of the first token of the last question."""
-    last = replace(sample.turns[-1], question="?")
-    other = replace(sample, turns=(*sample.turns[:-1], last))
-    rows = [
-        sample_inputs(engine, each, frames).target["input_ids"][0].tolist()
-        for each in (sample, other)
-    ]
-    return next(at for at, (one, two) in enumerate(zip(*rows, strict=False)) if one != two)

@@ -121,7 +121,7 @@ def caption(
 def ask_command(
     images: list[str],
     *,
-    prompt: str,
+    prompt: str = opt.IMAGE_PROMPT,
     decoding: DecodingOptions,
     answers: AnswerOptions,
     loading: Loading = PLAIN,
@@ -187,16 +187,29 @@ def doctor(
     *,
     target: Annotated[str | None, typer.Option("--target", "-t")] = None,
     draft: str = AUTO,
+    plan: str | None = None,
+    memory: str | None = None,
     loading: Loading = PLAIN,
     as_json: bool = False,
 ) -> None:
     """Show the environment, and check a target and its draft.
 
-    The exit status is 2 if the two cannot be used together.
+    The exit status is 2 if the two cannot be used together. With --plan nothing is loaded but
+    configurations, and the memory of the models is shown.
 
     Args:
         target: Target model to check: a folder, a Hub id, or `embedded`.
+        plan: Target model whose memory, and that of its draft, is computed without its weights.
+        memory: With --plan: memory of the device, such as 24GB.
     """
+    if plan is not None:
+        from draftlens.cli.plan import memory_facts, show_memory
+
+        named = None if draft == opt.NO_DRAFT else draft
+        show_memory(memory_facts(plan, named, memory), memory, as_json)
+        return
+    if memory is not None:
+        raise ConfigError("--memory needs a model: name one with --plan")
     from draftlens.cli.doctor import collect_facts, show_facts
 
     show_facts(collect_facts(target, draft, loading), as_json)

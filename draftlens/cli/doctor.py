@@ -14,13 +14,23 @@ import transformers
 from draftlens.cli.loading import load_models
 from draftlens.cli.options import PLAIN, Loading
 from draftlens.cli.show import print_json, table
-from draftlens.core.errors import ConfigError
+from draftlens.core.errors import ConfigError, DraftlensError
 from draftlens.core.names import AUTO, UNQUANTIZED
 from draftlens.core.tree import Topology
 from draftlens.core.version import __version__
 from draftlens.drafting.adaptive.controller import Costs, best_for
 from draftlens.drafting.adaptive.costs import CostCurve, ForwardCosts
 from draftlens.drafting.adaptive.history import calibrate_models
+from draftlens.methods.automatic import Automatic
+from draftlens.methods.base import (
+    METHODS,
+    Models,
+    has_option,
+    name_of,
+    plan_of,
+    resolve,
+    with_option,
+)
 from draftlens.methods.parts import TEXT_DRAFT_HINT
 from draftlens.models.adapter import Backbone
 from draftlens.models.checks import is_blind, unseen
@@ -34,6 +44,9 @@ STEP = 1.2
 """Factor between the times of neighbouring widths that counts as a step."""
 CHANCES = (0.9, 0.7, 0.5, 0.3)
 """Acceptance rates for which the best tree is shown."""
+
+FREE = CostCurve((1, 2), (1e-9, 1e-9))
+"""Drafts that cost nothing: tokens that are copied from a text."""
 
 _GIB = 2**30
 _MIB = 2**20
@@ -74,12 +87,14 @@ def _environment() -> dict[str, Any]:
 
 def _models(target: str, draft: str, loading: Loading) -> dict[str, Any]:
     target_model, draft_model = load_models(target, draft, loading, quiet=True)
+    draft_backbone = None if draft_model is None else draft_model.backbone
     if target_model.backbone.plain_only:
         cause = target_model.backbone.plain_only
         return {"target": _model(target_model), "drafting": f"none: {cause}"}
     facts = {
         "target": _model(target_model),
         **_passes("target", target_model.backbone),
+        **_methods(Models(target_model.backbone, draft_backbone)),
     }
     if draft_model is None:
         return facts
@@ -102,6 +117,7 @@ def _models(target: str, draft: str, loading: Loading) -> dict[str, Any]:
         facts[f"{name} forwards"] = describe_curve(curve)
     chains_only = any(backbone.chains_only for backbone in backbones)
     facts["best drafting"] = describe_choices(curves[0], curves[1], chains_only)
+    facts["best copying"] = describe_choices(curves[0], FREE, chains_only=True)
     facts["draft that runs ahead"] = describe_window(curves[0], curves[1])
     return facts
 
@@ -111,6 +127,28 @@ def _passes(role: str, backbone: Backbone) -> dict[str, str]:
     facts = {f"{role} passes by {name}": text for name, text in describe_passes(backbone).items()}
     quantization = None if role == "draft" else UNQUANTIZED
     return facts | {f"{role} passes by default": str(chosen(backbone, quantization))}
+
+
+def _methods(models: Models) -> dict[str, str]:
+    """The method of a call that names none, the others that these models can take, and why not the
+    rest."""
+    chosen = name_of(Automatic().method_for(models))
+    fitting: list[str] = []
+    refused: dict[str, list[str]] = {}
+    for name in METHODS:
+        if name in (chosen, "auto"):
+            continue
+        method = resolve(name)
+        if has_option(method, "schedule"):  # another one may start a process for the draft
+            method = with_option(method, "schedule", "serial")
+        try:
+            plan_of(method, models)
+            fitting.append(name)
+        except DraftlensError as error:
+            refused.setdefault(str(error), []).append(name)
+    facts = {"method by default": chosen, "further methods": ", ".join(fitting)}
+    causes = [f"{', '.join(names)} ({cause})" for cause, names in refused.items()]
+    return facts | ({"methods refused": "; ".join(causes)} if causes else {})
 
 
 def describe_curve(curve: CostCurve) -> str:

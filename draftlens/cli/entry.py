@@ -57,10 +57,11 @@ def main() -> None:
 
 def _run(debug: bool) -> None:
     from draftlens.cli.app import app
-    from draftlens.cli.options import with_values
+    from draftlens.cli.options import check_compile_words, with_values
 
     try:
         sys.argv = with_values(sys.argv)
+        check_compile_words(sys.argv)
         app()
     except Exception as error:
         if debug:
@@ -75,6 +76,14 @@ def _sentence(error: Exception) -> str:
         return re.sub(r"Limits\((\w+)=\.\.\.\)", r"""--limits '{"\1": ...}'""", str(error))
     if isinstance(error, OSError):
         return _about_file(error)
+    cause: BaseException | None = error
+    while cause is not None:
+        if "torchvision::" in str(cause):
+            return (
+                "torchvision does not fit torch, as where one is built for CUDA and the other for "
+                "CPUs: install both from the same index (docs/quickstart.md)"
+            )
+        cause = cause.__cause__ or cause.__context__
     name = type(error).__name__
     return f"unexpected {name}: {error} (run with --debug for the traceback)"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 import time
@@ -24,6 +23,8 @@ from draftlens.core.files import (
     LineWriter,
     begins_with,
     cut_incomplete_line,
+    name_fields,
+    name_in,
     only_writer,
     read_lines,
 )
@@ -34,9 +35,6 @@ from draftlens.methods.base import name_of, to_dict
 
 FIRST_KEY = "file"
 """Key that each line of answers begins with."""
-
-BYTES_KEY = "file_bytes"
-"""Key of the bytes of a file's name, where they are not UTF-8."""
 
 LOG_SECONDS = 30.0
 """Time between two lines about the progress where there is no terminal."""
@@ -87,10 +85,10 @@ def run_folder(run: FolderRun, out: Path, resume: bool | None, load: Callable[[]
     _check_place(out)
     with only_writer(out):
         written = _begin(out, resume)
-        done = {_name_in(line) for line in written}
+        done = {name_in(line) for line in written}
         names = [name for name in run.names if name not in done]
         requested = set(run.names)
-        failed = sum("error" in line for line in written if _name_in(line) in requested)
+        failed = sum("error" in line for line in written if name_in(line) in requested)
         progress = _Progress(len(run.names), len(run.names) - len(names), failed)
         try:
             if names:
@@ -164,7 +162,7 @@ def line_of(
     answer: ClipAnswer, identity: Mapping[str, Any], has_form: bool = False
 ) -> dict[str, Any]:
     """The line of a clip; answers of a form have their JSON values as `fields`, too."""
-    line: dict[str, Any] = {**_name_fields(str(answer.source)), **identity}
+    line: dict[str, Any] = {**name_fields(str(answer.source)), **identity}
     if answer.error is not None:
         return {**line, "error": printable(answer.error)}
     return {
@@ -188,21 +186,6 @@ def fields_of(text: str) -> Any:
         return loads(text)
     except ValueError:
         return None
-
-
-def _name_fields(name: str) -> dict[str, str]:
-    """A file's name in its line. One that is not UTF-8 has its bytes beside it, in hexadecimal."""
-    text = printable(name)
-    if text == name:
-        return {FIRST_KEY: name}
-    return {FIRST_KEY: text, BYTES_KEY: os.fsencode(name).hex()}
-
-
-def _name_in(line: Mapping[str, Any]) -> Any:
-    try:
-        return os.fsdecode(bytes.fromhex(line[BYTES_KEY]))
-    except (KeyError, TypeError, ValueError):
-        return line.get(FIRST_KEY)
 
 
 def _identity(engine: Engine, run: FolderRun) -> dict[str, Any]:

@@ -61,18 +61,19 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     """A command for typer.
 
     The fields of each parameter that is a dataclass become parameters, and those of `ModelOptions`,
-    for the target and with the prefix `draft-` for the draft, take the place of a parameter
-    `loading`. A parameter that is listed under `Args:` in the docstring, which the help leaves out,
-    is an argument, or an option if it is keyword-only; one with a name of the dataclasses in
-    `options` is that option.
+    for the target and, where there is an option `--draft`, with the prefix `draft-` for the draft,
+    take the place of a parameter `loading`. A parameter that is listed under `Args:` in the
+    docstring, which the help leaves out, is an argument, or an option if it is keyword-only; one
+    with a name of the dataclasses in `options` is that option.
     """
     signature = inspect.signature(command, eval_str=True)
     texts = documented(command)
+    has_draft = _has_draft(signature)
     groups: dict[str, Any] = {}
     parameters: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
         if parameter.name == "loading":
-            parameters += _of_models()
+            parameters += _of_models(has_draft)
         elif is_dataclass(parameter.annotation):
             groups[parameter.name] = parameter.annotation
             parameters += _of_group(parameter.annotation)
@@ -82,7 +83,7 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def with_options(**values: Any) -> None:
         if "loading" in signature.parameters:
-            names = [parameter.name for parameter in _of_models()]
+            names = [parameter.name for parameter in _of_models(has_draft)]
             loading = {name: opt.parse_loading(values.pop(name)) for name in names}
             opt.check_names(values.get("target"), values.get("draft"), loading)
             values["loading"] = loading
@@ -136,9 +137,16 @@ def _of_group(group: Any) -> Iterator[inspect.Parameter]:
         yield _of_command(_parameter(item.name, item.default, kind), {})
 
 
-def _of_models() -> list[inspect.Parameter]:
+def _has_draft(signature: inspect.Signature) -> bool:
+    """Whether a command, or one of its dataclasses, has an option `--draft`."""
+    kinds = [parameter.annotation for parameter in signature.parameters.values()]
+    names = {item.name for kind in kinds if is_dataclass(kind) for item in fields(kind)}
+    return "draft" in names | set(signature.parameters)
+
+
+def _of_models(has_draft: bool) -> list[inspect.Parameter]:
     own = list(_of_group(opt.ModelOptions))
-    for parameter in list(own):
+    for parameter in list(own) if has_draft else []:
         kind, info = get_args(parameter.annotation)
         text = f"The same for the draft: {parameter.name}."
         settings = {"rich_help_panel": opt.LOADING, "autocompletion": info.autocompletion}

@@ -286,10 +286,11 @@ def check_names(target: str | None, draft: str | None, loading: Loading) -> None
         no_hub_names = (None, EMBEDDED, READER, AUTO, NO_DRAFT)
         if name is None or name in no_hub_names or Path(name).exists():
             continue
-        from draftlens.core.hub import check_hub, is_cached, is_local
+        from draftlens.core.hub import check_hub, is_cached, is_local, refuse_gguf
 
         revision = loading[f"{prefix}revision"]
         cache_dir = loading[f"{prefix}cache_dir"] or loading["cache_dir"]
+        refuse_gguf(name, role)
         if not is_local(name) and not is_cached(name, revision, cache_dir):
             check_hub(name, role, revision)
 
@@ -373,6 +374,14 @@ def with_values(words: Iterable[str]) -> list[str]:
     if rewritten[-1:] == ["--compile"]:
         rewritten[-1] = "--compile=yes"
     return rewritten
+
+
+def check_compile_words(words: Iterable[str]) -> None:
+    """Refuse values of `--compile`, as `with_values` writes them, that contradict each other."""
+    given = dict.fromkeys(word for word in words if word.startswith("--compile="))
+    if len(given) > 1:
+        named = " and ".join(word.replace("=yes", "").replace("=no", "=modules") for word in given)
+        raise ConfigError(f"{named} contradict each other: give one of them")
 
 
 def parse_text(text: str, source: str) -> Any:

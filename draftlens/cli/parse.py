@@ -21,7 +21,8 @@ class PageOptions:
     Args:
         drafter: Reader of the text, or of the drafts of a target: `auto` (the text layer, else
             optical character recognition), `none`, or readers such as `text-layer`, `tesseract`,
-            `rapidocr`, several of them with commas between.
+            `rapidocr`, several of them with commas between; with --target also a JSON file of
+            Docling, MinerU or PP-StructureV3, or a folder of them.
         layout: Layout that divides pages into regions: `auto` or a name.
         ocr_languages: Languages of scans and pictures, as names of tesseract's data, joined by +,
             such as deu+eng. [default: those that are installed of the pages' script, at most three]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from draftlens.cli.options import NO_DRAFT, Loading
-from draftlens.cli.progress import spinner
+from draftlens.cli.parse_progress import ParseProgress
 from draftlens.cli.show import console, near_tie, print_json, say
 from draftlens.core.errors import ConfigError, MediaError
 from draftlens.core.names import AUTO, READER
@@ -96,8 +96,11 @@ class PageCounts:
         parsed: pages with an answer that is not doubtful, and blank pages.
         doubtful: pages whose answer is not the text of the page (`ParsedPage.doubt`).
         failed: pages and files that were not parsed, or that differ from stock `generate`.
+        pages: their JSON values, if `keeps_pages`: a folder may have very many.
         has_text: whether a page has text.
     """
+
+    keeps_pages: bool = False
 
     parsed: int = 0
     doubtful: int = 0
@@ -107,16 +110,18 @@ class PageCounts:
     has_text: bool = False
 
     def count(self, page: ParsedPage, without: Iterable[str] = ()) -> None:
-        """Count a page and keep its JSON values but for some."""
+        """Count a page; its JSON values are kept but for some."""
         self.failed += page.error is not None or (page.differs and page.lossless is True)
         self.parsed += page.error is None and page.doubt is None
         self.doubtful += page.doubt is not None
         self.has_text |= bool(page.markdown.strip())
-        values = page.to_dict()
-        self.pages.append({name: values[name] for name in values if name not in without})
+        if self.keeps_pages:
+            values = page.to_dict()
+            self.pages.append({name: values[name] for name in values if name not in without})
 
     def to_dict(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "has_text"}
+        names = ("parsed", "doubtful", "failed", "skipped", "pages")
+        return {name: getattr(self, name) for name in names}
 
 
 def parse_files(inputs: list[Path], out: Path | None, resume: bool, run: ParseRun) -> None:
@@ -166,8 +171,9 @@ def _print_pages(files: list[str], resume: bool, run: ParseRun) -> PageCounts:
         raise ConfigError(f"{len(files)} documents need --out, the folder that their pages go to")
     _check_opening(files, run)
     parser, _ = run.load()
-    tally = PageCounts()
-    for page in _with_spinner(parser.parse(files, every_page), run.as_json):
+    tally = PageCounts(run.as_json)
+    progress = ParseProgress(files)
+    for page in progress.shown(parser.parse(files, every_page), run.as_json):
         if not run.as_json:
             _print_page(page, is_first=not tally.has_text)
         _print_notes(parser)
@@ -191,7 +197,7 @@ def _write_pages(files: list[str], out: Path, resume: bool, run: ParseRun) -> Pa
     What has been written stays when the command is interrupted, and the documents so far are put
     together.
     """
-    tally = PageCounts()
+    tally = PageCounts(run.as_json)
     with OutputFolder(out) as folder:
         claimed = _claimed(files, folder, tally, run.as_json)
         if not claimed:
@@ -222,7 +228,8 @@ def _write_all(
     tally: PageCounts,
     quiet: bool,
 ) -> None:
-    for page in _with_spinner(parser.parse(files, is_wanted), quiet):
+    progress = ParseProgress(files)
+    for page in progress.shown(parser.parse(files, is_wanted), quiet):
         try:
             folder.write(page)
         except OSError as error:
@@ -241,6 +248,7 @@ def _claimed(files: list[str], folder: OutputFolder, tally: PageCounts, quiet: b
             claimed.append(file)
         except ConfigError as error:
             tally.count(ParsedPage(file, 0, ended="failed", error=str(error)), without=_TEXTS)
+            folder.refuse(file, str(error))
             if not quiet:
                 _print_failure(str(error))
     return claimed
@@ -258,15 +266,6 @@ def _check_opening(files: list[str], run: ParseRun) -> None:
         except MediaError as error:
             refusals.append(error)
     raise refusals[0]
-
-
-def _with_spinner(pages: Iterator[ParsedPage], quiet: bool) -> Iterator[ParsedPage]:
-    while True:
-        with spinner("reading", quiet):
-            page = next(pages, None)
-        if page is None:
-            return
-        yield page
 
 
 def _print_notes(parser: PipelineParser | DocumentParser) -> None:

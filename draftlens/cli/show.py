@@ -40,7 +40,10 @@ error_console = _Terminal(stderr=True, highlight=False, emoji=False)
 DRAFT_STYLE = "bold green"
 
 UNLIMITED = 10_000
-"""Columns where there is no terminal."""
+"""Columns by which a table is measured."""
+
+PIPE_WIDTH = 100
+"""Columns of a table where there is no terminal."""
 
 JSON_WIDTH = 100
 """Characters of a line of JSON, where it can be broken."""
@@ -130,7 +133,8 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     """Print a table with its first column aligned left and all others aligned right.
 
     Cells are printed as they are, without markup, because file names may contain brackets. Long
-    cells are folded to the width of a terminal; elsewhere nothing is.
+    cells are folded to the width of a terminal. Elsewhere they are broken between words, so that a
+    line has `PIPE_WIDTH` columns unless words are longer, which stay whole.
     """
     grid = Table(title=Text(title, "bold"), title_justify="left")
     for index, column in enumerate(columns):
@@ -141,7 +145,8 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
         console.print(grid)
         return
     unlimited = console.options.update(max_width=UNLIMITED)
-    width = Measurement.get(console, unlimited, grid).maximum
+    measured = Measurement.get(console, unlimited, grid)
+    width = min(measured.maximum, max(measured.minimum, PIPE_WIDTH))
     Console(file=console.file, width=width, highlight=False, emoji=False).print(grid)
 
 

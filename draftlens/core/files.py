@@ -7,13 +7,14 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from draftlens.core.errors import ConfigError
+from draftlens.core.text import printable
 
 Value = TypeVar("Value")
 
@@ -152,6 +153,31 @@ def read_lines(path: Path, first_key: str) -> list[dict[str, Any]]:
     if not _may_begin(rest, first_key):
         raise _foreign(path, len(lines) + 1, first_key)
     return values
+
+
+def name_fields(name: str, key: str = "file") -> dict[str, str]:
+    r"""A file's name in a line, under a key that the line begins with. One that is not UTF-8 has
+    its bytes beside it, in hexadecimal.
+
+    Example:
+
+        >>> name_fields("a.pdf"), name_fields("\udce4.pdf")["file_bytes"]
+        ({'file': 'a.pdf'}, 'e42e706466')
+    """
+    text = printable(name)
+    return {key: text} if text == name else {key: text, _bytes_key(key): os.fsencode(name).hex()}
+
+
+def name_in(line: Mapping[str, Any], key: str = "file") -> Any:
+    """The name that `name_fields` has written."""
+    try:
+        return os.fsdecode(bytes.fromhex(line[_bytes_key(key)]))
+    except (KeyError, TypeError, ValueError):
+        return line.get(key)
+
+
+def _bytes_key(key: str) -> str:
+    return f"{key}_bytes"
 
 
 def begins_with(path: Path, first_key: str) -> bool:

@@ -44,6 +44,18 @@ def is_cached(path: str, revision: str | None = None, cache_dir: str | Path | No
     return isinstance(config_path, str)
 
 
+def refuse_gguf(path: str, role: str) -> None:
+    """Raise ConfigError for a file in GGUF, or a folder or repository of such files."""
+    folder = Path(path)
+    files = () if (folder / CONFIG).is_file() else folder.glob("*.gguf")
+    if path.lower().endswith((".gguf", "-gguf")) or any(files):
+        raise ConfigError(
+            f"cannot load the {role} {path!r}: it is in GGUF, the form of llama.cpp, which has the "
+            "vision encoder in another file: name the checkpoint that it was made of, and take "
+            "quantization='int4' (--quantization int4) for weights of 4 bits"
+        )
+
+
 def check_hub(path: str, role: str, revision: str | None = None) -> None:
     """Raise ConfigError, after `HUB_SECONDS` at most, unless the Hub confirms the model."""
     question = _Question(path, revision)

@@ -15,8 +15,8 @@ from draftlens.core.files import parse_json
 from draftlens.core.references import GivenText
 from draftlens.core.repetition import LoopCriterion
 from draftlens.core.stats import Clock
-from draftlens.documents.reading.formats import LearningFormat, make_format
-from draftlens.documents.reading.targets import TargetProfile, profile_of
+from draftlens.documents.reading.formats import FormatWithSpecialTokens, LearningFormat, make_format
+from draftlens.documents.reading.targets import TargetProfile, named_profile, profile_of
 from draftlens.documents.settings import ParseSettings
 from draftlens.engine import Engine
 from draftlens.inputs import Inputs
@@ -31,22 +31,24 @@ PROFILE_FILE = "document_profile.json"
 
 
 def profile_for(target: Loaded) -> TargetProfile:
-    """The profile in the target's folder, else that of its architecture, else a general one. Raises
+    """The profile in the target's folder, or else that of its architecture or name. Raises
     ConfigError for an invalid file."""
     file = Path(path_of(target.name, "target")) / PROFILE_FILE
     if file.is_file():
         return _stored(file)
-    return profile_of(target.backbone.model.config)
+    return profile_of(target.backbone.model.config, target.name)
 
 
 def _stored(file: Path) -> TargetProfile:
     try:
-        values: Any = parse_json(file.read_bytes())
-        return TargetProfile(**values)
+        values: Any = dict(parse_json(file.read_bytes()))
+        name = values.pop("profile", None)
+        return TargetProfile(**values) if name is None else replace(named_profile(name), **values)
     except (OSError, ValueError, TypeError) as error:
         names = ", ".join(field.name for field in fields(TargetProfile))
         raise ConfigError(
-            f"{file} is not valid ({error}): it holds an object with fields among {names}"
+            f"{file} is not valid ({error}): it holds an object with fields among {names}, and "
+            "profile, the name of a known one that they change"
         ) from error
 
 
@@ -78,7 +80,8 @@ class Asker:
         self.settings = settings
         self.profile = _with_settings(profile, settings)
         # An unknown format is refused before pages are read.
-        self.form = make_format(self.profile.form if settings.form is None else settings.form)
+        given = settings.form
+        self.form = self.profile.make_form() if given is None else make_format(given)
 
     def learn(self, answer: str) -> None:
         """Write the drafts of further pages in the notations of a finished answer."""
@@ -108,10 +111,12 @@ class Asker:
 
     def process(self, pictures: Sequence[Image.Image], prompts: Sequence[str]) -> Inputs:
         """The processor's output for a picture and a prompt per row; may raise InputError."""
-        chats = [
-            read(ask(prompt, images=[picture]), num_frames=1)
-            for picture, prompt in zip(pictures, prompts, strict=True)
-        ]
+        chats = []
+        for picture, prompt in zip(pictures, prompts, strict=True):
+            messages = ask(prompt, images=[picture])
+            if self.profile.prompt_first:
+                messages[0]["content"].reverse()
+            chats.append(read(messages, num_frames=1))
         return self.engine.process(chats)
 
     def answer(
@@ -152,7 +157,11 @@ class Asker:
         return {"method": dict(method), "references": references, **options}
 
     def text(self, tokens: Sequence[int]) -> str:
-        text: str = self.tokenizer.decode(list(tokens), skip_special_tokens=True)
+        form = self.form
+        keeps = isinstance(form, FormatWithSpecialTokens) and form.special_tokens
+        if keeps:
+            tokens = [token for token in tokens if token not in self.eos]
+        text: str = self.tokenizer.decode(list(tokens), skip_special_tokens=not keeps)
         return text
 
     def count_tokens(self, text: str) -> int:

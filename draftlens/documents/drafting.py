@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from PIL import Image
 
@@ -119,6 +119,15 @@ def standard_pipeline(settings: ParseSettings, alone: bool = False) -> StandardP
     return None if readers == "none" else StandardPipeline(readers, settings.layout, alone, ocr)
 
 
+@runtime_checkable
+class PipelineWithNotes(Protocol):
+    """A pipeline that says how it has read a page."""
+
+    def take_note(self) -> str | None:
+        """A sentence about the last page, once; None if there is nothing to say."""
+        ...
+
+
 def drafted_pages(
     inputs: str | Path | Iterable[str | Path],
     draft: Callable[[Page], DraftedPage],
@@ -225,6 +234,8 @@ class PageDrafter:
                 regions = in_order(self.pipeline.read(page, lane.phase))
             except Exception as error:  # drafts never cost an answer
                 note = f"{page.source}, page {page.number} has no drafts: {error}"
+            if isinstance(self.pipeline, PipelineWithNotes):
+                note = self.pipeline.take_note() or note
         return DraftedPage(
             source=page.source,
             number=page.number,

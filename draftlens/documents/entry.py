@@ -26,7 +26,7 @@ def parse(
     target: str | None = None,
     engine: Engine | None = None,
     pipeline: LayoutPipeline | None = None,
-    profile: TargetProfile | None = None,
+    profile: TargetProfile | str | None = None,
     limits: Limits | None = None,
     device: str | None = None,
     dtype: str | None = None,
@@ -46,7 +46,8 @@ def parse(
             package, trained on one generator of pages; None for the pipeline alone.
         engine: a loaded target, instead of `target`.
         pipeline: reads pages, instead of the one that `drafter` and `layout` describe.
-        profile: prompts and limits of the target, instead of the known ones.
+        profile: prompts and limits of the target, instead of the known ones; or the name of known
+            ones, such as `olmocr` (`documents.reading.targets.named_profile`).
         limits: bounds on the size of files and pages.
         device, dtype: as for `draftlens.load`.
         compile: as for `draftlens.load`, and applied to `engine`, too; None for `"auto"` with a
@@ -82,12 +83,8 @@ not 'backwards'
     if engine is not None and target is not None:
         raise ConfigError("give parse a target or an engine, not both")
     if engine is None and target is None:
-        target_options: dict[str, Any] = {"profile": profile, "device": device, "dtype": dtype}
-        if compile is not False:
-            target_options["compile"] = compile
-        for name, value in target_options.items():
-            if value is not None:
-                raise needs_target(name, value)
+        asked = None if compile is False else compile
+        _check_without_target(profile=profile, device=device, dtype=dtype, compile=asked)
         return PipelineParser(parse_settings, pipeline, limits).parse(inputs)
 
     from draftlens.documents.run import DocumentParser
@@ -105,3 +102,10 @@ not 'backwards'
     if compile is not None:
         engine.compile(compile)
     return DocumentParser(engine, parse_settings, pipeline, profile, limits).parse(inputs)
+
+
+def _check_without_target(**options: Any) -> None:
+    """Refuse options that concern a target. Raises ConfigError."""
+    for name, value in options.items():
+        if value is not None:
+            raise needs_target(name, value)

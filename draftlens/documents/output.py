@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from draftlens.core.errors import ConfigError
-from draftlens.core.files import only_writer, parse_json, write_json, write_text
+from draftlens.core.files import name_fields, only_writer, parse_json, write_json, write_text
+from draftlens.core.text import printable
+from draftlens.documents.lines import LINES, DocumentLines
 from draftlens.documents.results import ParsedPage
 
 if TYPE_CHECKING:
@@ -56,7 +58,8 @@ class IndexEntry:
 
 
 class OutputFolder:
-    """A folder with a Markdown file and a folder of pages for each document, and an index of them.
+    """A folder with a Markdown file and a folder of pages for each document, an index of them, and
+    a line for each (`lines.LINES`).
 
     The names of a document follow from its path alone (`document_name`). Inside the `with`
     statement no other process writes to the folder; at its end the index and the documents are
@@ -70,7 +73,7 @@ class OutputFolder:
         self.folder = folder
         self._lock = ExitStack()
         self._entries: dict[str, IndexEntry] = {}
-        self._owners: dict[str, str] = {INDEX: "the index"}
+        self._owners: dict[str, str] = {INDEX: "the index", LINES: "the lines"}
         self._ancestors: set[str] = set()
         self._names: dict[str, str] = {}
         self._options: dict[str, Any] = {}
@@ -78,6 +81,8 @@ class OutputFolder:
         self._touched: dict[str, None] = {}
         self._cleaned: set[str] = set()
         self._writing: str | None = None
+        self._lines: DocumentLines | None = None
+        self._errors: dict[str, str] = {}
 
     def __enter__(self) -> OutputFolder:
         try:
@@ -100,6 +105,8 @@ class OutputFolder:
             for source in list(self._touched):
                 self._finish(source)
             self._write_index()
+            if self._lines is not None:
+                self._lines.close()
 
     def claim(self, source: str) -> None:
         """Reserve the names of a document before writing. Raises ConfigError if they belong to
@@ -116,12 +123,19 @@ class OutputFolder:
         self._check_inside(source, name)
         self._names[source] = name
 
+    def refuse(self, source: str, sentence: str) -> None:
+        """Note a document whose names cannot be claimed."""
+        self._errors[source] = sentence
+
     def begin(self, options: Mapping[str, Any]) -> None:
         """Write the index with the claimed documents; `options` are JSON values on which the
         answers depend. Raises ConfigError if it cannot be written."""
         self._options = dict(options)
         try:
             self._write_index()
+            self._lines = DocumentLines(self.folder / LINES)
+            for source in self._errors:
+                self._write_line(source, None, [])
         except OSError as error:
             reason = error.strerror or error
             raise ConfigError(f"cannot write to the folder {self.folder}: {reason}") from error
@@ -145,6 +159,8 @@ class OutputFolder:
             self._finish(str(self._writing))
         self._touched[source] = None
         self._writing = source
+        if page.number == 0 and page.error is not None:
+            self._errors[source] = page.error
         markdown, description = self._files(source, page.number)
         markdown.parent.mkdir(parents=True, exist_ok=True)
         values = {"format": FORMAT, **page.to_dict()}
@@ -161,32 +177,50 @@ class OutputFolder:
 
     def _finish(self, source: str) -> None:
         """Join the pages of a document into one Markdown file, except those read with other
-        options, and update its entry."""
+        options, and update its entry and its line."""
         self._touched.pop(source, None)
         if not os.path.isfile(source):
+            self._write_line(source, None, [])
             return
         texts = []
-        ended = {}
+        pages = []
         for number, description in self._numbered(source):
             page = self._current(source, description)
             if page is None:
                 continue
-            ended[str(number)] = str(page["ended"])
+            pages.append((number, page))
             markdown = description.with_suffix(".md")
             if page["error"] is None and markdown.is_file():
                 text = markdown.read_text(encoding="utf-8").strip()
                 # Pictures lie beside the pages, whose folder lies beside the whole.
                 folder = quote(os.fsencode(self._pages(source).name))
                 texts.append(text.replace("![](page-", f"![]({folder}/page-"))
-        if not texts:
+        name = f"{self._names[source]}.md" if texts else None
+        self._write_line(source, name, pages)
+        if name is None:
             return
-        whole = self.folder / f"{self._names[source]}.md"
-        write_text(whole, "\n\n".join(text for text in texts if text) + "\n")
+        write_text(self.folder / name, "\n\n".join(text for text in texts if text) + "\n")
         entry = self._entries[self._names[source]]
         entry.size = os.stat(source).st_size
         entry.digest = self._digest(source)
         entry.options = self._options
-        entry.pages = ended
+        entry.pages = {str(number): str(page["ended"]) for number, page in pages}
+
+    def _write_line(
+        self, source: str, markdown: str | None, pages: list[tuple[int, dict[str, Any]]]
+    ) -> None:
+        """The line of a document: how many of its pages are there, and what has failed."""
+        failed = {str(number): page["error"] for number, page in pages if page["error"] is not None}
+        line = {
+            **name_fields(source),
+            "markdown": None if markdown is None else printable(markdown),
+            "pages": len(pages) - len(failed),
+            "doubtful": sum(page.get("doubt") is not None for _, page in pages),
+            "failed": failed,
+            "error": self._errors.get(source),
+        }
+        if self._lines is not None:
+            self._lines.write(line)
 
     def _version(self, source: str) -> dict[str, str]:
         """Identifies file and options of a document."""

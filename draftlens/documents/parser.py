@@ -91,6 +91,9 @@ class EarlierPages:
 
 PAGE = "page"
 REGIONS = "regions"
+_FAILURES = (DraftlensError, RuntimeError, MemoryError)
+"""Errors of a target that cost the pages that it reads at that time, and no others."""
+
 REGIONS_ALONE = "regions without a page"
 """The name of this approximation in `ParsedPage.approximate`."""
 
@@ -128,7 +131,7 @@ class PageParser:
         if readable:
             try:
                 answered = self._answer(readable)
-            except (DraftlensError, RuntimeError, MemoryError) as error:
+            except _FAILURES as error:
                 answered = [page.failed(_sentence(page, error)) for page in readable]
             by_page = zip(readable, answered, strict=True)
             parsed = {id(page): self._judged(page, answer) for page, answer in by_page}
@@ -171,13 +174,19 @@ class PageParser:
         return disagreement(answer.markdown, ["\n".join(texts) for texts in readings.values()])
 
     def _read_regions(self, pages: Sequence[DraftedPage]) -> RegionAnswers | None:
-        """The first stage; None if no region of these pages has a draft."""
+        """The first stage; None if no region of these pages has a draft, or if the target cannot
+        read a crop, as one that is too small, and reads the page anyway."""
         crops = crops_of(pages, self.asker)
         if not crops:
             return None
         # Half of a page's time, so that there is some left for the page.
         half = (self.settings.page_timeout or 0.0) / 2
-        return read_regions(crops, self.asker, self._ending(half))
+        try:
+            return read_regions(crops, self.asker, self._ending(half))
+        except _FAILURES:
+            if self.settings.stages == REGIONS:
+                raise
+            return None
 
     def _ending(self, spent: float) -> Ending:
         """The limits after the page has taken `spent` seconds."""

@@ -21,7 +21,7 @@ from draftlens.documents.drafting import (
 )
 from draftlens.documents.reading.formats import Canvas, DraftFormat, make_format
 from draftlens.documents.reading.formats.markdown import Markdown
-from draftlens.documents.reading.geometry import POINTS_PER_INCH
+from draftlens.documents.reading.geometry import POINTS_PER_INCH, Box
 from draftlens.documents.reading.page import Page, Region, in_order
 from draftlens.documents.reading.pipeline import (
     OCR_BY_PREFERENCE,
@@ -41,6 +41,13 @@ _CONTROL = {
 }
 """Control characters are removed, except those that are quotation marks and dashes of Windows-1252,
 as in many PDF files, which are replaced."""
+
+
+_INSIDE = 0.8
+"""Share of a region in a figure from which it is a part of it."""
+
+_MOST_TEXT = 0.5
+"""Share of a figure's height with words beside each other from which it is a form."""
 
 
 class PipelineParser:
@@ -94,7 +101,9 @@ class PipelineParser:
         except DraftlensError as error:
             refusal = error
         picture = None
-        has_pictures = self.settings.pictures and any(map(_is_picture, regions))
+        has_pictures = self.settings.pictures and any(
+            _is_picture(region, regions) for region in regions
+        )
         if has_pictures or not any(region.texts for region in regions):
             with lane.phase("render"):
                 picture = page.picture(READING_DPI if has_pictures else POINTS_PER_INCH)
@@ -141,16 +150,30 @@ class PipelineParser:
         return ways[0].translate(_CONTROL) if ways else ""
 
 
-def _is_picture(region: Region) -> bool:
-    """Whether a layout has found a picture; the words in one are regions of their own."""
-    return region.kind == "figure" and not region.texts
+def _is_picture(region: Region, regions: Sequence[Region]) -> bool:
+    """Whether a layout has found a picture rather than a form. The words in one are regions of
+    their own, which cover most of the height of a form."""
+    if region.kind != "figure" or region.texts:
+        return False
+    words = [each.box for each in regions if each.texts and each.box.share_in(region.box) > _INSIDE]
+    height = sum(bottom - top for top, bottom in _joined(words))
+    return height < _MOST_TEXT * region.box.height
+
+
+def _joined(boxes: Sequence[Box]) -> list[tuple[float, float]]:
+    """Tops and bottoms of boxes, those that overlap as one."""
+    spans: list[tuple[float, float]] = []
+    for box in sorted(boxes, key=lambda box: box.top):
+        top, bottom = spans.pop() if spans and box.top <= spans[-1][1] else (box.top, box.top)
+        spans.append((top, max(bottom, box.bottom)))
+    return spans
 
 
 def _pictures(page: DraftedPage) -> dict[int, Image.Image]:
     """The pictures of a page by the places of their regions."""
     pictures = {}
     for place, region in enumerate(page.regions):
-        if page.picture is not None and _is_picture(region):
+        if page.picture is not None and _is_picture(region, page.regions):
             box = region.box.within(page.box).scaled(page.picture.width / page.box.width)
             edges = (int(box.left), int(box.top), ceil(box.right), ceil(box.bottom))
             pictures[place] = page.picture.crop(edges)

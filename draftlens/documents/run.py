@@ -25,7 +25,7 @@ from draftlens.documents.reading.pipeline import (
     LayoutPipeline,
     StandardPipeline,
 )
-from draftlens.documents.reading.targets import TargetProfile
+from draftlens.documents.reading.targets import TargetProfile, named_profile
 from draftlens.documents.results import ParsedPage
 from draftlens.documents.settings import ParseSettings
 from draftlens.drafting.adaptive.history import checked_curve
@@ -74,7 +74,7 @@ class DocumentParser:
         engine: the target; its own draft is not used.
         settings: of the user.
         pipeline: reads pages; None for the one that the settings describe.
-        profile: prompts and limits of the target; None for the known ones.
+        profile: prompts and limits of the target, or their name; None for the known ones.
         limits: bounds on the size of files and pages.
 
     Raises:
@@ -100,7 +100,7 @@ class DocumentParser:
         engine: Engine,
         settings: ParseSettings | None = None,
         pipeline: LayoutPipeline | None = None,
-        profile: TargetProfile | None = None,
+        profile: TargetProfile | str | None = None,
         limits: Limits | None = None,
     ) -> None:
         self.engine = engine
@@ -111,8 +111,16 @@ class DocumentParser:
             self.settings = replace(self.settings, method="plain")
             self.notes += engine.target.backbone.notes
         self.limits = limits
+        if isinstance(profile, str):
+            profile = named_profile(profile)
         self.asker = Asker(engine, profile or profile_for(engine.target), self.settings)
         needs_drafts = self.settings.method == "hsd" or self.settings.stages != "page"
+        results = self.settings.stored_results
+        if pipeline is None and needs_drafts and results is not None:
+            from draftlens.documents.reading.stored.pipeline import StoredPipeline
+
+            otherwise = StandardPipeline(layout=self.settings.layout)
+            pipeline = StoredPipeline(results, otherwise)
         is_standard = pipeline is None and needs_drafts
         self._standard = standard_pipeline(self.settings) if is_standard else None
         self.pipeline = self._standard if pipeline is None else pipeline

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from draftlens.core.errors import ConfigError
@@ -44,7 +45,8 @@ class ParseSettings:
     Args:
         pages: such as `1-3,7`, from 1; None for all.
         drafter: `auto`, `none`, or names of readers (`documents.reading.readers.READERS`), joined
-            by commas or as a sequence of names or objects.
+            by commas or as a sequence of names or objects; or a JSON file or a folder of them by
+            Docling, MinerU or PP-StructureV3 (`documents.reading.stored`).
         layout: `auto`, the name of a layout (`documents.reading.layouts.LAYOUTS`), or an object.
         ocr_languages: of pictures, names of tesseract's data, joined by `+`, such as `deu+eng`;
             None for those that are installed of the script of a file's first page, or for what
@@ -140,8 +142,8 @@ class ParseSettings:
             value = getattr(self, item.name)
             if item.name not in OF_READING and value != item.default:
                 raise needs_target(item.name, value)
-        if self.drafter == "none":
-            raise needs_target("drafter", "none")
+        if self.drafter == "none" or self.stored_results is not None:
+            raise needs_target("drafter", str(self.drafter))
 
     def check_with_target(self) -> None:
         """Raise ConfigError if a setting differs from its default that a target has no use for."""
@@ -150,6 +152,15 @@ class ParseSettings:
                 raise ConfigError(
                     f"{name} works without a target alone; its prompt says what it writes"
                 )
+
+    @property
+    def stored_results(self) -> Path | None:
+        """The file or folder that `drafter` names; None for readers."""
+        readers = self.drafter
+        if isinstance(readers, Path):
+            return readers
+        is_path = isinstance(readers, str) and (readers.endswith(".json") or "/" in readers)
+        return Path(readers) if is_path else None
 
     @property
     def page_numbers(self) -> PageNumbers:

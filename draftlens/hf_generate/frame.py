@@ -1,6 +1,6 @@
 """Arguments that stock `generate` does not pass to a callable `custom_generate`.
 
-transformers 5.17 to 5.24 pass neither the streamer nor whether the cache is the user's. A streamer
+transformers 5.23 to 5.24 pass neither the streamer nor whether the cache is the user's. A streamer
 that is never ended blocks its reader for ever, and a cache of an earlier turn must not be dropped
 silently. So both are read from the frame of the running `generate`; no other module inspects the
 stack.

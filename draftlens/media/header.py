@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import av
 from av.container import InputContainer
@@ -119,6 +120,12 @@ class _Duration:
     is_video: bool
 
 
+# From version 19 on, PyAV reads names and values that are not UTF-8 without an option.
+_AS_TEXT: dict[str, Any] = (
+    {"metadata_errors": "replace"} if int(av.__version__.split(".")[0]) < 19 else {}
+)
+
+
 def open_container(path: str, file: ClipFile, limits: Limits) -> InputContainer:
     # The whitelist keeps a playlist from fetching the files that it lists.
     options = {"protocol_whitelist": "file"}
@@ -126,7 +133,8 @@ def open_container(path: str, file: ClipFile, limits: Limits) -> InputContainer:
         options["format_whitelist"] = ",".join(_COMMON_CONTAINERS)
         options["codec_whitelist"] = ",".join(_COMMON_CODECS)
     try:
-        return av.open(file, "r", metadata_errors="replace", container_options=options)
+        container: InputContainer = av.open(file, "r", container_options=options, **_AS_TEXT)
+        return container
     except av.FFmpegError as error:
         cause = _open_failure(path, error)
         if limits.common_formats:

@@ -179,14 +179,19 @@ class Backbone:
         self.passes.begin()
         checked = checked_inputs(inputs, self.device)
         if self.prompt_cache is not None:
-            with self._passing(), self.products.of_pixels(checked):
+            with self._passing(), self._reading_pixels(checked):
                 checked = with_features(self.prompt_cache, self.model, checked)
-        encoded = self.encode_pixels(self.model, checked)
-        with self._passing(), self.products.of_pixels(encoded.inputs):
+        with self.passes.of_pixels(self.model) or nullcontext():
+            encoded = self.encode_pixels(self.model, checked)
+        with self._passing(), self._reading_pixels(encoded.inputs):
             prepared: Prepared = model.generate(
                 **encoded.inputs, **options, custom_generate=capture_call
             )
         return replace(prepared, notes=(*self.notes, *encoded.notes))
+
+    def _reading_pixels(self, inputs: Mapping[str, Any]) -> AbstractContextManager[Any]:
+        """A context in which the vision tower reads the pixels of a processor's output."""
+        return self.passes.of_pixels(self.model) or self.products.of_pixels(inputs)
 
     @torch.no_grad()
     def encode(self, prepared: Prepared) -> Prompt:
@@ -219,12 +224,13 @@ class Backbone:
 
     def new_cache(self, prompt: Prompt, room: int) -> KVCache:
         """An empty cache for the prompt and `room` further tokens of each row, of which at most
-        `BLOCK` are reserved at once."""
+        `BLOCK` are reserved at once, or what suits the passes."""
         if self.plain_only:
             from draftlens.models.stock_rows import StockRows
 
             return StockRows(len(prompt.lengths))
-        return self.empty_cache(len(prompt.lengths), max(prompt.lengths) + min(room, BLOCK))
+        at_once = self.passes.cache_step or BLOCK
+        return self.empty_cache(len(prompt.lengths), max(prompt.lengths) + min(room, at_once))
 
     def empty_cache(self, rows: int, capacity: int) -> KVCache:
         """A cache for so many rows and, until it grows, tokens of each. Of models with sliding
@@ -235,7 +241,11 @@ class Backbone:
             return self.indexers.new_cache(rows, capacity, layers_per_block)  # type: ignore[no-any-return]
         num_layers = self.kinds.num_cached if self.kinds else self.text_config.num_hidden_layers
         make = KVCache if self.states is None else self.states.new_cache
+        step = self.passes.cache_step
+        if step:
+            capacity = -(-capacity // step) * step
         cache = make(num_layers, rows, capacity, True, layers_per_block)
+        cache.step = step
         if self.kinds is None:
             return cache
         return self.kinds.bounded(cache, layers_per_block, whole=bool(self.passes.label))
@@ -492,7 +502,8 @@ class Backbone:
         return support.additive(mask, self.model.dtype)
 
     def _built(self, inputs: Mapping[str, Any], visual: Tensor, mask: Tensor | None) -> Prompt:
-        given = capture_arguments(self._lock, self.model, self.decoder, inputs)
+        with self.passes.of_pixels(self.model) or nullcontext():
+            given = capture_arguments(self._lock, self.model, self.decoder, inputs)
         arguments = {**given, **self.token_inputs(given.get("input_ids"))}
         return build_prompt(self.name, arguments, self.embed, visual, mask, self.both_ways)
 

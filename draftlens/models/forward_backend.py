@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from torch import Tensor
@@ -23,9 +24,14 @@ class Passes:
         quantization: of its weights, which the model does not have; empty for the model's own.
         rounding: what of a target these passes round, in words for `Result.approximate`; the answer
             is that of the rounded model.
+        most_nodes: draft tokens of a tree that a pass can verify in a row; None for any number.
+        cache_step: by how many slots a row caches grow, where passes read empty slots, too; 0 for
+            `kv_cache.GROWTH`.
     """
 
     engine: Any = None
+    most_nodes: int | None = None
+    cache_step: int = 0
     quantization: str = ""
     rounding: tuple[str, ...] = ()
 
@@ -42,6 +48,10 @@ class Passes:
         """A model whose stock `generate` has the answers of these passes: `model`, or a copy with
         rounded weights; None if there is none."""
         return model
+
+    def of_pixels(self, model: Any) -> AbstractContextManager[Any] | None:
+        """A context in which the model's vision tower runs; None for that of `models.products`."""
+        return None
 
     def prepare(self) -> None:
         """Prepare what a request of one row needs, though it may take minutes."""

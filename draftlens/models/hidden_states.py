@@ -42,11 +42,14 @@ class HiddenStates:
         the number of tokens that it has."""
         stored = self._backbone.prompt_cache
         assert stored is not None
-        held = HeldTokens(f"{held.namespace}\0states after {self._layers}", held.digests)
-        self._cache.held[row] = held
-        stored.restore(self._backbone.model, held, self._cache, row, most)
+        stored.restore(self._backbone.model, self.hold(row, held), self._cache, row, most)
         count, self._cache.lengths[row] = self._cache.lengths[row], 0
         return count
+
+    def hold(self, row: int, held: HeldTokens) -> HeldTokens:
+        """Let the states of a row be stored beside its keys, which are those of `held`."""
+        states = self._cache.held[row] = held_states(held, self._layers)
+        return states
 
     def begin_part(self, starts: Sequence[int], ends: Sequence[int]) -> None:
         """Let the next pass read each row's tokens from one index up to another. A pass that is not
@@ -67,3 +70,8 @@ class HiddenStates:
         for row, held in enumerate(self._cache.held):
             if held is not None and self._backbone.prompt_cache is not None:
                 self._backbone.prompt_cache.store(self._backbone.model, held, self._cache, row)
+
+
+def held_states(held: HeldTokens, layers: Sequence[int]) -> HeldTokens:
+    """The tokens of a row as the prompt cache has their hidden states after some layers."""
+    return HeldTokens(f"{held.namespace}\0states after {list(layers)}", held.digests)

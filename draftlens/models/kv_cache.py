@@ -183,13 +183,14 @@ class KVCache(Cache):  # type: ignore[misc]
     Args:
         rows: B.
         capacity: tokens that a row can hold, draft tokens included.
-        grows: whether a pass beyond the capacity enlarges the buffers (by `GROWTH`) instead of
-            raising `RuntimeError`.
+        grows: whether a pass beyond the capacity enlarges the buffers (by `GROWTH`, or to the next
+            multiple of `step`) instead of raising `RuntimeError`.
         layers_per_block: layers whose buffers are allocated together. Those of another device,
             dtype or shape than the first layer of their block get buffers of their own.
 
     Attributes:
         lengths: tokens that each row holds.
+        step: of the capacity, for passes that compute over empty slots, too; 0 for none.
         held: by row the first of its tokens as a prompt cache knows them; None where it does not.
         first_seen: the first slot that the next pass reads in layers that slide.
         is_local: whether this process holds all tokens; a pass of a cache that is not local needs
@@ -197,6 +198,7 @@ class KVCache(Cache):  # type: ignore[misc]
     """
 
     is_local: ClassVar[bool] = True
+    step = 0
     first_seen = 0
     _whole: _Whole | None = None
     _slots: tuple[Any, Tensor, Tensor] | None = None
@@ -312,6 +314,7 @@ class KVCache(Cache):  # type: ignore[misc]
         """A cache over further rows of the same buffers, for the prefill of rows that `join` later.
         Present rows are copied only when spare rows are used up, which then double."""
         rows = self._empty_rows(count)
+        rows.step = self.step
         rows.first_row = len(self.lengths)
         rows.layers = [layer.of_rows(rows) for layer in self.layers]
         return rows
@@ -524,7 +527,10 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
             raise RuntimeError(
                 f"the cache holds {cache.capacity} tokens a row; {end} were asked of it"
             )
-        cache.capacity = max(end, int(GROWTH * cache.capacity))
+        if cache.step:
+            cache.capacity = -(-end // cache.step) * cache.step
+        else:
+            cache.capacity = max(end, int(GROWTH * cache.capacity))
         cache._whole = None  # so that the smaller buffers are freed
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:

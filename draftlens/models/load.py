@@ -24,7 +24,7 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from draftlens.core.errors import ConfigError, IncompatiblePairError, UnsupportedModelError
-from draftlens.core.hub import check_hub, is_cached, is_local
+from draftlens.core.hub import check_hub, is_cached, is_local, refuse_gguf
 from draftlens.core.names import AUTO
 from draftlens.models.adapter import Backbone
 from draftlens.models.checks import check_tokenizers, check_vocabularies, unseen
@@ -181,6 +181,7 @@ def known_draft(target: str, options: LoadOptions) -> str | None:
 def check_source(name: str, role: str, options: LoadOptions) -> None:
     """Raise `ConfigError` unless a folder, the Hub or its local cache has the model."""
     path = path_of(name, role)
+    refuse_gguf(path, role)
     if not is_local(path):
         if not _is_in_cache(path, options):
             check_hub(path, role, options.revision)

@@ -99,6 +99,17 @@ class Pictures(Shares):
 
 
 @dataclass(frozen=True)
+class SizedPictures(Pictures):
+    """Pictures of the sizes `image_sizes`, which are padded to the largest of a batch."""
+
+    def arguments(self, first: int, last: int) -> dict[str, Any]:
+        arguments = super().arguments(first, last)
+        height, width = torch.as_tensor(arguments["image_sizes"]).amax(0).tolist()
+        arguments["pixel_values"] = arguments["pixel_values"][..., :height, :width].contiguous()
+        return arguments
+
+
+@dataclass(frozen=True)
 class Videos(Shares):
     """Videos ``[V, F, C, H, W]``, video by video."""
 
@@ -265,6 +276,13 @@ MAKERS: Mapping[tuple[str, str], Maker] = {
     ("qwen2_5_vl", "video"): Grids.of_videos,
     ("qwen3_vl", "image"): Grids.of_pictures,
     ("qwen3_vl", "video"): Grids.of_videos,
+    ("glm_ocr", "image"): Grids.of_pictures,
+    ("hunyuan_vl", "image"): Grids.of_pictures,
+    ("paddleocr_vl", "image"): Grids.of_pictures,
+    ("lighton_ocr", "image"): SizedPictures.of,
+    ("got_ocr2", "image"): Pictures.of,
+    ("qianfan_ocr", "image"): Pictures.of,
+    ("idefics3", "image"): PaddedPictures.of,
 }
 """How the pixels of a family are divided, by its `model_type` and the modality."""
 

@@ -141,12 +141,23 @@ class RoundedLinear(nn.Module):
         return _product(states, self, lambda rows: matrix.rows(rows).values())
 
 
+class RoundedPixelLinear(RoundedLinear):
+    """One that reads pixels. Its products are computed by those passes alone that round activations
+    (`passes.pixel_products`), which know it by `weight`: infinite anywhere, without memory."""
+
+    def round(self, matrix: Tensor) -> None:
+        super().round(matrix)
+        nothing = torch.full((1, 1), torch.inf).expand(self.out_features, self.in_features)
+        self.weight = nn.Parameter(nothing, requires_grad=False)
+        self.weight._is_hf_initialized = True  # or transformers would write random values
+
+
 @contextmanager
 def without_values(model: nn.Module) -> Iterator[None]:
     """Let rounded layers compute with a float32 parameter `weight` of any values inside the block:
     for traces, which only need to find it, and for the shapes of what a model computes. Its bytes
     are never written and take no memory."""
-    layers = [each for each in model.modules() if isinstance(each, RoundedLinear)]
+    layers = _text_layers(model)
     for layer in layers:
         empty = torch.empty(layer.out_features, layer.in_features)
         layer.weight = nn.Parameter(empty, requires_grad=False)
@@ -165,18 +176,22 @@ def rounded_layer(model: nn.Module, name: str) -> RoundedLinear | None:
 
 
 def release(model: nn.Module) -> list[Tensor]:
-    """Take from rounded layers what they hold; they can compute nothing afterwards."""
+    """Take from the rounded layers of the language model what they hold; they can compute nothing
+    afterwards."""
     taken = []
-    for layer in model.modules():
-        if isinstance(layer, RoundedLinear):
-            taken += layer.matrix.tensors()
-            layer.integers = layer.scales = layer.zeros = None
+    for layer in _text_layers(model):
+        taken += layer.matrix.tensors()
+        layer.integers = layer.scales = layer.zeros = None
     return taken
 
 
+def _text_layers(model: nn.Module) -> list[RoundedLinear]:
+    """The rounded layers of the language model."""
+    return [each for each in model.modules() if type(each) is RoundedLinear]
+
+
 def is_released(model: nn.Module) -> bool:
-    layers = (each for each in model.modules() if isinstance(each, RoundedLinear))
-    return any(layer.integers is None for layer in layers)
+    return any(layer.integers is None for layer in _text_layers(model))
 
 
 def layer_bits(model: Any, bits: int) -> dict[str, int]:
@@ -192,6 +207,20 @@ def layer_bits(model: Any, bits: int) -> dict[str, int]:
     decoder = {name: module for name, module in layers.items() if module is not head}
     kept = {name for name in layers if name not in decoder} | _sensitive(decoder)
     return {name: 8 if name in kept else bits for name in layers}
+
+
+def pixel_layers(model: Any) -> list[str]:
+    """Names of the linear layers outside of the language model: of the vision tower and what joins
+    it to the language model. Those with fewer inputs than a group are left out."""
+    decoder, head = model.get_decoder(), model.get_output_embeddings()
+    inside = {id(module) for module in (*decoder.modules(), head)}
+    return [
+        name
+        for name, module in model.named_modules()
+        if id(module) not in inside
+        and type(module) in (nn.Linear, RoundedPixelLinear)
+        and module.in_features >= GROUPS[-1]
+    ]
 
 
 def _sensitive(layers: Mapping[str, nn.Linear]) -> set[str]:
@@ -270,11 +299,13 @@ class RoundedWeights(QuantizationConfigMixin):  # type: ignore[misc]
 
     Args:
         bits: 8 or 4.
+        has_pixels: whether the layers that read pixels are rounded to 8 bits, too.
     """
 
-    def __init__(self, bits: int = 8) -> None:
+    def __init__(self, bits: int = 8, has_pixels: bool = False) -> None:
         self.quant_method = METHOD
         self.bits = bits
+        self.has_pixels = has_pixels
 
 
 register_quantization_config(METHOD)(RoundedWeights)
@@ -285,12 +316,17 @@ class RoundingQuantizer(HfQuantizer):  # type: ignore[misc]
     """What transformers asks while it reads a checkpoint with `RoundedWeights`."""
 
     def _process_model_before_weight_loading(self, model: Any, **_: Any) -> None:
+        config = self.quantization_config
         tied = {name.rpartition(".")[0] for name in model.all_tied_weights_keys}
-        for name, bits in layer_bits(model, self.quantization_config.bits).items():
-            module = model.get_submodule(name)
-            if type(module) is nn.Linear and name not in tied:
-                with torch.device("meta"):
-                    model.set_submodule(name, RoundedLinear(module, bits))
+        kinds = [(RoundedLinear, layer_bits(model, config.bits))]
+        if config.has_pixels:
+            kinds.append((RoundedPixelLinear, dict.fromkeys(pixel_layers(model), 8)))
+        for kind, layers in kinds:
+            for name, bits in layers.items():
+                module = model.get_submodule(name)
+                if type(module) is nn.Linear and name not in tied:
+                    with torch.device("meta"):
+                        model.set_submodule(name, kind(module, bits))
 
     def _process_model_after_weight_loading(self, model: Any, **_: Any) -> None:
         self.remove_quantization_config(model)

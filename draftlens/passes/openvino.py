@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
@@ -28,6 +28,7 @@ from draftlens.models.rounded_weights import (
     RoundedWeights,
     group_of,
     layer_bits,
+    pixel_layers,
     release,
     rounded_layer,
     rounding_layers,
@@ -74,6 +75,8 @@ class Rounding:
 
 INT8 = "int8"
 
+PIXELS_ROUNDED = "8-bit weights and activations of the vision tower"
+
 ROUNDINGS = {
     INT8: Rounding(8, has_activations=True),
     "int8-weights": Rounding(8, has_activations=False),
@@ -95,7 +98,7 @@ LEAST = 64 * 2**20
 MEMORY = 1.2
 """Free memory that the copy of the weights needs, in sizes of the weights."""
 
-FORMAT = 5
+FORMAT = 6
 """Version of the graphs; those of another version are traced again."""
 
 WEIGHT = "weight:"
@@ -158,7 +161,8 @@ class OpenVinoEngine(PassEngine):
         return INT8 if multiplies_int8() else ""
 
     def loading(self) -> Any:
-        return RoundedWeights(ROUNDINGS[self.quantization].bits)
+        rounding = ROUNDINGS[self.quantization]
+        return RoundedWeights(rounding.bits, has_pixels=rounding.has_activations)
 
     def make(self, backbone: Backbone) -> OpenVinoPasses:
         _log.info("preparing passes of %s by OpenVINO", backbone.name)
@@ -191,10 +195,14 @@ class OpenVinoPasses(SplitPasses):
     def __init__(self, backbone: Backbone, quantization: str = "", is_target: bool = False) -> None:
         self.quantization = quantization
         self.is_ordered = is_target and rounds_activations(quantization)
+        self._pixel_products: Any = None
+        self.most_nodes = BLOCK - 1 if self.is_ordered else None
         self.is_stored = False
         self._constants: list[Tensor] = []  # OpenVINO reads constants from this memory
         if is_target and quantization:
             self.rounding = (str(ROUNDINGS[quantization]),)
+            if rounds_activations(quantization) and pixel_layers(backbone.model):
+                self.rounding = (*self.rounding, PIXELS_ROUNDED)
         super().__init__(backbone, ACTIVATIONS_BOUND if rounds_activations(quantization) else None)
 
     @property
@@ -267,6 +275,16 @@ class OpenVinoPasses(SplitPasses):
                 "features between layers; take another method, or no quantization"
             )
 
+    def of_pixels(self, model: Any) -> Any:
+        """See `Passes.of_pixels`. The vision tower has 8 bits where activations are rounded."""
+        if not rounds_activations(self.quantization):
+            return None
+        if self._pixel_products is None:
+            from draftlens.passes.pixel_products import PixelProducts
+
+            self._pixel_products = PixelProducts(model, integer_product)
+        return self._pixel_products.computing()
+
     def rounded_model(self, model: Any) -> Any:
         """See `Passes.rounded_model`."""
         if not self.quantization:
@@ -277,12 +295,7 @@ class OpenVinoPasses(SplitPasses):
     def _start_graph(
         self, backbone: Backbone, axes: tuple[int, ...], graph: Any, file: GraphFile | None
     ) -> None:
-        options: dict[str, Any] = {
-            # Float32 models run in bfloat16 on processors that have it unless this is said.
-            "INFERENCE_PRECISION_HINT": "f32",
-            "INFERENCE_NUM_THREADS": torch.get_num_threads(),
-            "PERFORMANCE_HINT": "LATENCY",
-        }
+        options = _options()
         if file is not None and not self.has_changed:
             options |= file.blob_options(backbone)
         if self.quantization:
@@ -300,17 +313,62 @@ def rounds_activations(quantization: str) -> bool:
 
 
 def _function_of(compiled: Any) -> Function:
-    """Calls a compiled graph."""
+    """Calls a compiled graph. Inputs that lie where those of the last call did are not given
+    again: most are the buffers of a cache."""
     import openvino
 
     request = compiled.create_infer_request()
+    outputs = range(len(compiled.outputs))
+    places: dict[int, Any] = {}
 
     def infer(inputs: Sequence[Tensor]) -> list[Tensor]:
-        shared = [openvino.Tensor(tensor.numpy(), shared_memory=True) for tensor in inputs]
-        outputs = request.infer(shared, share_outputs=True)
-        return [torch.from_numpy(outputs[index]) for index in range(len(outputs))]
+        for index, tensor in enumerate(inputs):
+            place = (tensor.data_ptr(), tensor.shape)
+            if places.get(index) != place:
+                given = openvino.Tensor(tensor.numpy(), shared_memory=True)
+                request.set_input_tensor(index, given)
+                places[index] = place
+        request.infer({}, share_outputs=True)
+        return [torch.from_numpy(request.get_output_tensor(index).data) for index in outputs]
 
     return infer
+
+
+def integer_product(matrix: RoundedMatrix, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
+    """The product of rows ``[n, in]`` with a matrix of 8 bits, plus a bias: float32 ``[n, out]``.
+    Activations are rounded in groups, the last of which may be smaller."""
+    import openvino
+    from openvino import opset13
+
+    width, inputs = matrix.shape
+    states = opset13.parameter([-1, inputs], openvino.Type.f32)
+    outputs = opset13.matmul(states, constant_of(matrix), False, True)
+    if bias is not None:
+        outputs = opset13.add(outputs, opset13.constant(bias.detach().float().numpy()[None]))
+    options = {
+        **_options(),
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": next(size for size in GROUPS if size <= inputs),
+    }
+    graph = openvino.Model([outputs], [states])
+    request = core().compile_model(graph, "CPU", options).create_infer_request()
+
+    def product(rows: Tensor) -> Tensor:
+        found = torch.empty(len(rows), width)
+        request.set_input_tensor(openvino.Tensor(rows.detach().numpy(), shared_memory=True))
+        request.set_output_tensor(openvino.Tensor(found.numpy(), shared_memory=True))
+        request.infer()
+        return found
+
+    return product
+
+
+def _options() -> dict[str, Any]:
+    return {
+        # Float32 models run in bfloat16 on processors that have it unless this is said.
+        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        "PERFORMANCE_HINT": "LATENCY",
+    }
 
 
 @cache
@@ -418,7 +476,7 @@ def traced_graph(backbone: Backbone, axes: tuple[int, ...], is_ordered: bool = F
     from openvino.frontend import FrontEndManager
     from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 
-    inputs = example_inputs(backbone, axes)
+    inputs = example_inputs(backbone, axes, is_ordered)
     module = SplitPass(backbone, is_ordered).eval()
     # Tracing is deprecated in favour of torch.export, which takes minutes here.
     with warnings.catch_warnings(record=True) as caught:
@@ -567,8 +625,8 @@ def check_order(backbone: Backbone, passes: SplitPasses, axes: tuple[int, ...]) 
         if not torch.equal(found[:1], alone):
             raise UnsupportedModelError(
                 "its logits depend on the number of tokens in a pass, as products of rounded "
-                "activations are no sums of integers on this processor or in matrices with fewer "
-                f"than {GROUPS[-1]} inputs"
+                "activations are no sums of integers on this processor (it needs VNNI) or in "
+                f"matrices with fewer than {GROUPS[-1]} inputs"
             )
 
 

@@ -21,6 +21,9 @@ from torch.nn import functional
 BLOCK = 256
 """Keys of a block, and the most new tokens of a pass, which then begins at most one new block."""
 
+LANES = 16
+"""Columns of the product that sums weights, of which one is used: as many as registers hold."""
+
 HIDDEN = torch.finfo(torch.float32).min
 """Added to scores of keys that a token does not attend to, whose weights become zero."""
 
@@ -30,37 +33,45 @@ class OrderedAttention:
     that of `split_pass`.
 
     The blocks that are full before the pass are read in the cache. The keys of the open block are
-    read together with the new keys, twice: with the new ones that belong into this block, and
-    with those of the next one.
+    read together with the new keys, twice where a row crosses the end of its block: with the new
+    ones that belong into this block, and with those of the next one.
 
     What does not depend on the layer is computed once for a pass.
 
     Args:
-        keys, values: of each layer, ``[B, G, K, D]``.
+        keys, values: of each layer, ``[B, G, K, D]``, where K is a multiple of `BLOCK`.
         visible: as for `SplitPass.forward`; a row attends to its last cached token.
+        layout: of this size (`layout_of`); only its sizes are read.
     """
 
-    def __init__(self, keys: Sequence[Tensor], values: Sequence[Tensor], visible: Tensor) -> None:
+    def __init__(
+        self, keys: Sequence[Tensor], values: Sequence[Tensor], visible: Tensor, layout: Tensor
+    ) -> None:
         self._cached = iter(zip(keys, values, strict=True))
         self._layouts: dict[tuple[int, int], _Layout] = {}
         reach = keys[0].shape[2]
-        self._room = BLOCK - reach % BLOCK  # at least one: the open block may be empty
-        old = functional.pad(visible[:, 0, :, :reach], (0, self._room))
+        num_opened, num_blocks = layout.shape
+        old = visible[:, 0, :, :reach]
         new = visible[:, 0, :, reach:]
-        slots = torch.arange(reach + self._room)
+        slots = torch.arange(reach)
         lengths = (old.any(1) * (slots + 1)).amax(-1)
         self._open = lengths // BLOCK
         width = visible.shape[2]
-        in_open = (self._open[:, None] * BLOCK + torch.arange(BLOCK))[:, None]
-        open_old = old.gather(2, in_open.expand(-1, width, -1))
+        in_open = self._open[:, None] * BLOCK + torch.arange(BLOCK)[:num_opened]
+        open_old = old.gather(2, in_open[:, None].expand(-1, width, -1))
         places = lengths[:, None] + new.sum(-1) - 1  # of the new tokens, in their sequences
         is_next = (places // BLOCK > self._open[:, None])[:, None]
         is_full = (slots // BLOCK < self._open[:, None])[:, None]
         full_BNTS = (old & is_full).reshape(old.shape[0], width, -1, BLOCK).transpose(1, 2)
         here = torch.cat([open_old, new & ~is_next], -1)
         beyond = torch.cat([torch.zeros_like(open_old), new & is_next], -1)
+        self._num_opened = num_opened
         self._full = _bias(full_BNTS)
-        self._rest = _bias(torch.stack([here, beyond], 1))
+        self._rest = _bias(torch.stack([here, beyond], 1)[:, :num_blocks])
+        # A product adds in the order of the keys, which a sum over a dimension does not.
+        self._ones = [
+            torch.ones(old.shape[0], 1, 1, count, LANES) for count in (BLOCK, here.shape[-1])
+        ]
 
     def __call__(
         self,
@@ -79,23 +90,20 @@ class OrderedAttention:
         layout = self._layout(groups, heads // groups)
         rows, width = query.shape[0], query.shape[2]
         cached_keys, cached_values = next(self._cached)
-        # Weights are summed by the same product as weighted values.
         full_keys, open_keys = layout.blocks(cached_keys, key, size)
-        full_values, open_values = layout.blocks(
-            _with_ones(cached_values), _with_ones(value), depth + 1
-        )
+        full_values, open_values = layout.blocks(cached_values, value, depth)
         queries = (query * (scaling or size**-0.5)).reshape(rows, groups, 1, -1, size)
         if heads == groups:  # products with a single row of queries add in another order
             queries = functional.pad(queries, (0, 0, 0, 1))
         full = queries @ full_keys.transpose(3, 4) + layout.full
         rest = queries @ open_keys.transpose(3, 4) + layout.rest
         largest = torch.maximum(full.amax((2, 4), keepdim=True), rest.amax((2, 4), keepdim=True))
-        full = (full - largest).exp() @ full_values
-        rest = (rest - largest).exp() @ open_values
-        sums = torch.cat([full, rest], 2).sum(2)
+        full_weights, rest_weights = (full - largest).exp(), (rest - largest).exp()
+        values = [full_weights @ full_values, rest_weights @ open_values]
+        sums = [full_weights @ self._ones[0], rest_weights @ self._ones[1]]
+        output = torch.cat(values, 2).sum(2) / torch.cat(sums, 2).sum(2)[..., :1]
         if heads == groups:
-            sums = sums[:, :, :-1]
-        output = sums[..., :-1] / sums[..., -1:]
+            output = output[:, :, :-1]
         return output.reshape(rows, heads, width, depth).transpose(1, 2).contiguous(), None
 
     def _layout(self, groups: int, ratio: int) -> _Layout:
@@ -103,7 +111,7 @@ class OrderedAttention:
             biases = [bias.repeat(1, 1, 1, ratio, 1) for bias in (self._full, self._rest)]
             if ratio == 1:
                 biases = [functional.pad(bias, (0, 0, 0, 1)) for bias in biases]
-            self._layouts[groups, ratio] = _Layout(self._open, self._room, groups, *biases)
+            self._layouts[groups, ratio] = _Layout(self._open, self._num_opened, groups, *biases)
         return self._layouts[groups, ratio]
 
 
@@ -112,39 +120,55 @@ class _Layout:
 
     Args:
         opened: the open block of each row.
-        room: slots after the cache, up to the end of a block.
+        num_opened: `BLOCK`, or 0 where open blocks are empty.
         groups: key heads.
         full, rest: added to the scores of full blocks, and of the open one with the new keys.
     """
 
-    def __init__(self, opened: Tensor, room: Any, groups: int, full: Tensor, rest: Tensor) -> None:
+    def __init__(
+        self, opened: Tensor, num_opened: Any, groups: int, full: Tensor, rest: Tensor
+    ) -> None:
         self.full = full
         self.rest = rest
         self._groups = groups
-        self._rooms: dict[int, Tensor] = {}
         self._rows = opened.shape[0]
-        self._room = room
         heads = torch.arange(self._rows * groups).reshape(-1, groups)
-        self._opened = (heads * full.shape[2] + opened[:, None]).flatten()
+        blocks = heads * full.shape[2] + opened[:, None]
+        slots = blocks[..., None] * BLOCK + torch.arange(BLOCK)[:num_opened]
+        self._opened = slots.flatten()
 
     def blocks(self, cached: Tensor, new: Tensor, size: int) -> tuple[Tensor, Tensor]:
         """Cached states ``[B, G, K, D]`` by blocks, ``[B, G, N, S, D]``, and the open block of each
         row with the new states, ``[B, G, 1, S + T, D]``."""
-        if size not in self._rooms:
-            self._rooms[size] = torch.zeros(self._rows, self._groups, self._room, size)
-        states = torch.cat([cached, self._rooms[size]], 2)
-        opened = states.reshape(-1, BLOCK, size).index_select(0, self._opened)
-        opened = opened.reshape(-1, self._groups, BLOCK, size)
-        blocks = states.reshape(self._rows, self._groups, -1, BLOCK, size)
+        blocks = cached.reshape(self._rows, self._groups, -1, BLOCK, size)
+        opened = cached.reshape(-1, size).index_select(0, self._opened)
+        opened = opened.reshape(self._rows, self._groups, -1, size)
         return blocks, torch.cat([opened, new], 2)[:, :, None]
+
+
+def layout_of(lengths: Tensor, width: int) -> Tensor:
+    """A tensor whose sizes say what a pass over new tokens reads besides full blocks: slots of
+    the open block, none where all rows end with a full one, and how many blocks the new tokens
+    belong to.
+
+    Args:
+        lengths: cached tokens of each row, int64 ``[B]``.
+        width: new tokens. Products with fewer than `LANES` keys add in another order.
+    """
+    filled = lengths % BLOCK
+    has_opened = bool(filled.any()) or width < LANES
+    num_blocks = 2 if int(filled.max()) + width > BLOCK else 1
+    return torch.zeros(BLOCK if has_opened else 0, num_blocks)
+
+
+def slots_read(lengths: Sequence[int], width: int) -> int:
+    """Cached slots that such a pass is given: those of all full blocks and, if it is read, of the
+    open one."""
+    num_opened = layout_of(torch.tensor(lengths), width).shape[0]
+    return max(max(lengths) // BLOCK * BLOCK + num_opened, BLOCK)
 
 
 def _bias(visible_BNTS: Tensor) -> Tensor:
     """What is added to scores ``[B, G, N, R * T, S]``, before its repetition for each R."""
     bias = torch.zeros(visible_BNTS.shape, dtype=torch.float32)
     return bias.masked_fill(~visible_BNTS, HIDDEN)[:, None]
-
-
-def _with_ones(states: Tensor) -> Tensor:
-    """States with a further element of one."""
-    return torch.cat([states, torch.ones_like(states[..., :1])], -1)

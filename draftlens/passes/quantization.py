@@ -82,9 +82,11 @@ def attach_rounded(backbone: Backbone, compile: Compile, quantization: str) -> N
     passes = made_passes(backbone, engine)
     trim_memory()
     if not isinstance(passes, Passes):
+        of_weights = f"{quantization}-weights"
+        other = shown(of_weights) if of_weights in engine.quantizations else "another quantization"
         raise UnsupportedModelError(
             f"{backbone.name} does not run with quantization={shown(quantization)} by "
-            f"{engine.label}: {passes}; take another quantization, or none"
+            f"{engine.label}: {passes}; take {other}, or none"
         )
     backbone.passes = passes
     backbone.encode_pixels = encoded_alone

@@ -27,7 +27,7 @@ from draftlens.models.outer_model import ReplacingEmbedding
 from draftlens.models.prompt import Prompt
 from draftlens.models.prompt_blocks import ends_of_parts
 from draftlens.models.support import with_cache
-from draftlens.passes.ordered_attention import OrderedAttention
+from draftlens.passes.ordered_attention import BLOCK, OrderedAttention, layout_of, slots_read
 from draftlens.passes.structure import (
     Forward,
     check_pass,
@@ -104,6 +104,7 @@ class SplitPasses(Passes):
             rounding of the dtype.
 
     Attributes:
+        is_ordered: whether attention is `OrderedAttention`.
         seconds: that making the functions took.
         has_changed: whether the model's weights have changed since the start.
 
@@ -111,6 +112,9 @@ class SplitPasses(Passes):
         UnsupportedModelError: its logits differ from those of the modules.
         Exception: whatever the engine raises on code that it does not support.
     """
+
+    is_ordered = False
+    cache_step = BLOCK
 
     def __init__(self, backbone: Backbone, bound: float | None = None) -> None:
         self.seconds = 0.0
@@ -204,7 +208,10 @@ class SplitPasses(Passes):
         if buffers is None:
             return None
         slots = slots_of(cache.lengths, width, tokens.device)
-        visible = _visible(mask, cache.lengths, slots, buffers[0][0].shape[2])
+        reach = buffers[0][0].shape[2]
+        if self.is_ordered:
+            reach = -(-reach // BLOCK) * BLOCK
+        visible = _visible(mask, cache.lengths, slots, reach)
         readers = torch.arange(tokens.numel())
         embeds, further = self._read_tokens(tokens)
         given = Tokens(embeds, position_ids, visible, readers, further)
@@ -262,6 +269,8 @@ class SplitPasses(Passes):
         embeds = prompt.embeds[:, start:end]
         rows, width = embeds.shape[:2]
         reach = max(*cache.lengths, 1)  # one slot that no token attends to where all are empty
+        if self.is_ordered:
+            reach = slots_read(cache.lengths, width)
         visible = torch.ones(rows, 1, width, reach + width, dtype=torch.bool)
         visible[..., :reach] = (
             torch.arange(reach) < torch.tensor(cache.lengths)[:, None, None, None]
@@ -298,12 +307,14 @@ class SplitPasses(Passes):
             part = _slots_in_windows(masks[-1], width, kinds.window)
             masks[-1] = torch.cat([masks[-1][..., part], masks[-1][..., every.stop :]], -1)
         mask, *others = masks
+        if self.is_ordered:
+            others.insert(0, layout_of(slots[:, 0], width))
         given = (tokens.embeds, tokens.position_ids, mask, tokens.readers, *others, *tokens.further)
         parts = [every] * len(self._layers)
         if kinds is not None:
             parts = [part if slides else every for slides in kinds.slides[: len(self._layers)]]
         states = [*buffers[0], *buffers[1]]
-        cached = [layer[:, :, read] for layer, read in zip(states, parts * 2, strict=True)]
+        cached = [_slots(layer, read) for layer, read in zip(states, parts * 2, strict=True)]
         with self._one_at_a_time:
             function = self._functions[tuple(tokens.position_ids.shape[:-2])]
             assert function is not None
@@ -388,12 +399,14 @@ class SplitPass(nn.Module):
             visible: bool ``[B, 1, T, K + T]``, which of the K cached and the T new tokens each new
                 token attends to; in layers without a window, where both kinds are there.
             readers: int64 ``[N]``, the tokens that logits follow, counted through all rows.
-            others: the same mask of sliding layers, where both kinds are there; further inputs of
+            others: the layout of `OrderedAttention` (`layout_of`), where it is used; the same mask
+                of sliding layers, where both kinds are there; further inputs of
                 tokens (`Backbone.token_inputs`); the cached keys of each layer that keeps them,
                 then their values, ``[B, H, K, D]``.
         """
         mask: Any = visible
         rest = list(others)
+        layout = rest.pop(0) if self.is_ordered else None
         if self.is_mixed:
             sliding = rest.pop(0)
             mask = {FULL: visible, SLIDING: sliding}
@@ -403,8 +416,8 @@ class SplitPass(nn.Module):
         values = rest[num_layers:]
         layers = [_NewStates(visible.shape[-1]) for _ in keys]
         attention: AttentionPass = _SplitAttention(keys, values, layers)
-        if self.is_ordered:
-            attention = OrderedAttention(keys, values, visible)
+        if layout is not None:
+            attention = OrderedAttention(keys, values, visible, layout)
         with dispatching(self.decoder):
             output = self.decoder(
                 inputs_embeds=embeds,
@@ -421,22 +434,36 @@ class SplitPass(nn.Module):
         return (logits, *new_keys, *new_values)
 
 
-def example_inputs(backbone: Backbone, axes: tuple[int, ...]) -> tuple[Tensor, ...]:
+def example_inputs(
+    backbone: Backbone, axes: tuple[int, ...], is_ordered: bool = False
+) -> tuple[Tensor, ...]:
     """Inputs of `SplitPass` to trace it with."""
     prompt = backbone.text_prompt(torch.ones(ROWS, 2, dtype=torch.long))
-    cache = whole_cache(backbone, prompt, room=CAPACITY)
+    capacity = BLOCK if is_ordered else CAPACITY
+    cache = whole_cache(backbone, prompt, room=capacity)
     backbone.prefill(prompt, cache)
-    buffers = cache.whole_buffers(CAPACITY)
+    buffers = cache.whole_buffers(capacity)
     if buffers is None:
         raise UnsupportedModelError("its cache has no buffers of all tokens")
-    keys, values = ([states[:, :, :CAPACITY].contiguous() for states in part] for part in buffers)
+    keys, values = ([states[:, :, :capacity].contiguous() for states in part] for part in buffers)
     tokens = torch.zeros(ROWS, WIDTH, dtype=torch.long)
     positions = torch.zeros(*axes, ROWS, WIDTH, dtype=torch.long)
-    visible = torch.ones(ROWS, 1, WIDTH, CAPACITY + WIDTH, dtype=torch.bool)
+    visible = torch.ones(ROWS, 1, WIDTH, capacity + WIDTH, dtype=torch.bool)
+    if is_ordered:
+        visible[..., CAPACITY:capacity] = False
     mask, *others = _masks(backbone.kinds, visible, {})
+    if is_ordered:
+        others.insert(0, layout_of(torch.tensor([CAPACITY] * ROWS), BLOCK))
     others += backbone.token_inputs(tokens).values()
     readers = torch.arange(ROWS * WIDTH - 1)
     return (backbone.embed(tokens), positions, mask, readers, *others, *keys, *values)
+
+
+def _slots(states: Tensor, read: slice) -> Tensor:
+    """Some slots of a buffer, and zeros where it is too short."""
+    states = states[:, :, read]
+    missing = read.stop - read.start - states.shape[2]
+    return nn.functional.pad(states, (0, 0, 0, missing)) if missing else states
 
 
 def _masks(kinds: LayerKinds | None, visible: Tensor, ahead: Mapping[str, Tensor]) -> list[Tensor]:

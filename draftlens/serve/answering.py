@@ -29,13 +29,10 @@ from draftlens.serve.protocol import ChatRequest, GenerationRequest
 from draftlens.serve.sharing import Budget, Turns
 from draftlens.serve.steering import STEERING, steering_options
 from draftlens.serve.templates import TEMPLATE, demanded_tools, template_options
-from draftlens.serve.text import RowText
+from draftlens.serve.text import RowText, decoded_with_special_tokens, num_repeated
 from draftlens.serve.tools import CallReader, CallText
 
 REFERENCES = "references"
-PREDICTION = 0
-"""Index of the prediction among the references of a row."""
-
 
 Work = TypeVar("Work")
 
@@ -69,16 +66,16 @@ class Row:
 
 
 class Answer:
-    """The choices of a response while they grow. `predicted` is the number of tokens of the
-    prediction that the draft tokens may come from."""
+    """The choices of a response while they grow. `predicted` has the tokens of a prediction that
+    the method reads."""
 
     def __init__(
-        self, stream: AsyncAnswer, rows: list[Row], prompt: int, predicted: int = 0
+        self, stream: AsyncAnswer, rows: list[Row], prompt: int, predicted: Sequence[int] = ()
     ) -> None:
         self.stream = stream
         self.rows = rows
         self.num_prompt = prompt
-        self.num_predicted = predicted
+        self.predicted = predicted
 
     async def next_round(self) -> list[tuple[int, list[tuple[str, bool]]]]:
         """Rows that gained text, with its stretches (`RowText.add`); rows end with their last."""
@@ -111,12 +108,11 @@ class Answer:
 
     @property
     def prediction(self) -> tuple[int, int]:
-        """Tokens of the prediction that the draft supplied and the answers have, and those that
-        they do not have."""
-        if not self.num_predicted:
-            return 0, 0
-        accepted = [row.accepted_by_reference[PREDICTION] for row in self.stream.job.sequences]
-        return sum(accepted), sum(max(self.num_predicted - count, 0) for count in accepted)
+        """Tokens of the prediction that the answers repeat, and those that they do not. Both are 0
+        where the method reads no predictions."""
+        sequences = self.stream.job.sequences
+        accepted = [num_repeated(self.predicted, sequence.tokens) for sequence in sequences]
+        return sum(accepted), len(self.predicted) * len(accepted) - sum(accepted)
 
     @property
     def speedup(self) -> float | None:
@@ -198,6 +194,9 @@ class Answering:
             cause = f"the prediction has more than {self.options.max_prediction} characters"
             raise ApiError(400, cause, "prediction")
         began = time.perf_counter()
+        if body.keeps_special_tokens and body.tools:
+            cause = "skip_special_tokens: false does not go with tools"
+            raise ApiError(400, cause, "skip_special_tokens", "unsupported_parameter")
         with self.reading(1):
             conversation = await self.media.read(body.messages, client)
             conversation.template = {**conversation.template, **template}
@@ -251,21 +250,21 @@ class Answering:
 
     def _chat_request(
         self, conversation: Conversation, body: ChatRequest, client: str, engine: Engine
-    ) -> tuple[Request, int]:
-        """The request, and the tokens of its prediction that drafts may come from."""
+    ) -> tuple[Request, list[int]]:
+        """The request, and the tokens of its prediction if the method reads it."""
         num_visual = engine.processors.num_visual_tokens(conversation)
         if num_visual > self._max_visual:
             cause = f"pictures and clips have {num_visual} tokens, more than {self._max_visual}"
             raise ApiError(400, f"{cause}: send fewer or smaller ones", "messages")
         inputs = engine.process([conversation])
         references: dict[str, Any] = {}
-        num_predicted = 0
+        predicted: list[int] = []
         if body.prediction is not None and self._reads_references:
             text = body.prediction.text
             references[REFERENCES] = [[text]]
             tokenizer = engine.target.processor.tokenizer
-            num_predicted = len(tokenizer.encode(text, add_special_tokens=False))
-        return self.request(engine, inputs, body, client, **references), num_predicted
+            predicted = tokenizer.encode(text, add_special_tokens=False)
+        return self.request(engine, inputs, body, client, **references), predicted
 
     def request(
         self,
@@ -278,7 +277,7 @@ class Answering:
         length = int(inputs.target["input_ids"].shape[1])
         max_new_tokens = self._max_new_tokens(length, body.length)
         if STEERING & body.model_fields_set:
-            extras |= steering_options(body, engine, max_new_tokens)
+            extras |= steering_options(body, engine, length, max_new_tokens)
         form = body.form
         if isinstance(body, ChatRequest) and body.tools and (tools := demanded_tools(body)):
             form = self._calls.demanded(tools)
@@ -306,11 +305,11 @@ class Answering:
         body: GenerationRequest,
         client: str,
         began: float,
-        predicted: int = 0,
+        predicted: Sequence[int] = (),
     ) -> Answer:
         stream = AsyncAnswer(self.scheduler, request, samples=body.n, client=client, began=began)
         row_text: Callable[[], RowText | CallText]
-        row_text = partial(RowText, self.engine.text_decoder, body.stop)
+        row_text = partial(RowText, self._decoder(body), body.stop)
         if isinstance(body, ChatRequest) and body.calls_tools:
             row_text = self._calls.text_of(request, body)
         rows = [Row(row_text()) for _ in range(body.n)]
@@ -320,6 +319,17 @@ class Answering:
                 row.logprobs = kind(self.engine.token_texts, self.engine.text_decoder)
         length = int(request.inputs["attention_mask"].sum())
         return Answer(stream, rows, length, predicted)
+
+    def _decoder(self, body: GenerationRequest) -> Callable[[list[int]], str]:
+        """Decodes the answers of a request. With special tokens those that end answers are left
+        out, as vLLM does."""
+        if not body.keeps_special_tokens:
+            return self.engine.text_decoder
+        own = self.engine.target.backbone.model.generation_config.eos_token_id
+        ends = own if isinstance(own, (list, tuple)) else [own]
+        ended = {*([] if body.ignore_eos else ends), *(body.stop_token_ids or ())}
+        tokenizer = self.engine.token_texts.tokenizer
+        return partial(decoded_with_special_tokens, tokenizer, frozenset(ended))
 
     @cached_property
     def _calls(self) -> CallReader:

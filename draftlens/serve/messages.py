@@ -54,6 +54,10 @@ class Pdf(BaseModel):
 Part = Annotated[Text | Picture | Clip | Pdf, Field(discriminator="type")]
 
 
+PARTS = ("text", "image_url", "video_url", "file")
+"""The types of parts."""
+
+
 class CalledFunction(BaseModel):
     name: str
     arguments: str
@@ -131,8 +135,6 @@ class StreamOptions(BaseModel):
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "functions": ([],),
     "function_call": ("none", "auto"),
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
     "top_logprobs": (0,),
     "modalities": (["text"],),
     "audio": (),

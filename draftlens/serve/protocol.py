@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError, field_validator
 from draftlens.core.forms import Form
 from draftlens.core.logprobs import MOST_TOP
 from draftlens.core.text import shortened
+from draftlens.serve import messages
 from draftlens.serve.errors import ApiError
 from draftlens.serve.messages import NEUTRAL, Message, Prediction, StreamOptions, ToolChoice, Tools
 from draftlens.serve.options import ServeOptions
@@ -85,6 +86,11 @@ class GenerationRequest(Steering):
         """Options of `generate`; empty if no log probabilities are asked for."""
         return {}
 
+    @property
+    def keeps_special_tokens(self) -> bool:
+        """Whether the text of the answer has its special tokens."""
+        return getattr(self, "skip_special_tokens", None) is False
+
     def drop_prompt(self) -> None:
         """Discard what only the processors need, while the answer is made."""
 
@@ -127,6 +133,7 @@ class ChatRequest(GenerationRequest):
     messages: Annotated[list[Message], Field(fail_fast=True)] = Field(min_length=1)
     max_completion_tokens: Count | None = None
     prediction: Prediction | None = None
+    skip_special_tokens: bool | None = Field(None, strict=True)
     logprobs: bool | None = Field(None, strict=True)
     top_logprobs: NumLogprobs | None = None
 
@@ -162,6 +169,7 @@ class ChatRequest(GenerationRequest):
 
 class CompletionRequest(GenerationRequest):
     prompt: str | Texts | TokenIds
+    skip_special_tokens: bool | None = Field(None, strict=True)
     logprobs: NumLogprobs | None = None
 
     @field_validator("logprobs", mode="before")
@@ -226,6 +234,7 @@ def parse(kind: type[Model], body: Any, options: ServeOptions = ServeOptions()) 
                 f"{name} has half of a surrogate pair (\\ud800 to \\udfff): send whole characters"
             )
             raise ApiError(400, message, name, "invalid_value")
+    _check_parts(body.get("messages"))
     try:
         request = kind.model_validate(body)
     except ValidationError as error:
@@ -281,6 +290,18 @@ def _check_counts(body: dict[str, Any], options: ServeOptions) -> None:
             raise ApiError(400, cause, "messages", "invalid_value")
 
 
+def _check_parts(given: Any) -> None:
+    """Refuse parts of messages of other types, such as audio, by their names."""
+    for number, message in enumerate(given if isinstance(given, list) else []):
+        content = message.get("content") if isinstance(message, dict) else None
+        for part in content if isinstance(content, list) else []:
+            named = part.get("type") if isinstance(part, dict) else None
+            if isinstance(named, str) and named not in messages.PARTS:
+                param = f"messages.{number}.content"
+                cause = f"a part is {', '.join(messages.PARTS)}, not {shortened(named)!r}"
+                raise ApiError(400, f"{param}: {cause}", param, "invalid_value")
+
+
 def _equal(value: Any, neutral: Any) -> bool:
     """`0` and `false` are different values."""
     return bool(value == neutral) and isinstance(value, bool) == isinstance(neutral, bool)
@@ -290,7 +311,7 @@ def usage(
     prompt: int, cached: int, completion: int, prediction: tuple[int, int] = (0, 0)
 ) -> dict[str, Any]:
     """`cached` tokens of the prompt came from the prompt cache; `prediction` has the tokens of the
-    prediction that are in the answers, and those that are not."""
+    prediction that are in the answers, and those that are not, as OpenAI defines the two."""
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,

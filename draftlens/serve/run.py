@@ -16,6 +16,7 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from draftlens.core.errors import ConfigError
 from draftlens.serve.options import ServeOptions
 
 SEND_SECONDS = 60.0
@@ -124,6 +125,8 @@ class DrainingServer(uvicorn.Server):
 
     def _note_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
+        if isinstance(error, ValueError) and "._start_serving(" in context.get("message", ""):
+            return  # asyncio listens again a second after a shortage: the socket is closed
         if not isinstance(error, OSError) or error.errno not in _SHORTAGES:
             loop.default_exception_handler(context)
             return
@@ -135,9 +138,20 @@ class DrainingServer(uvicorn.Server):
 
 def bind(host: str, port: int, send_seconds: float = SEND_SECONDS) -> socket.socket:
     """The socket of the server; port 0 takes a free one. The system closes a connection whose
-    client has read nothing of what was sent for `send_seconds`. Raises OSError."""
+    client has read nothing of what was sent for `send_seconds`.
+
+    Raises:
+        ConfigError: another program listens at the port.
+        OSError: the address cannot be used for another reason.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.create_server((host, port), family=family)
+    try:
+        bound = socket.create_server((host, port), family=family)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        cause = f"port {port} of {host} is taken by another program"
+        raise ConfigError(f"{cause}: name another with --port, or 0 for a free one") from error
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * send_seconds))
     return bound

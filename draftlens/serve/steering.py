@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
+import torch
 from pydantic import BaseModel, Field
+from torch import Tensor
 
 from draftlens.serve.errors import ApiError
 
@@ -22,6 +24,7 @@ MOST_DIGITS = 9
 Token = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
 TokenText = Annotated[str, Field(pattern=rf"^[0-9]{{1,{MOST_DIGITS}}}$")]
 Bias = Annotated[float, Field(strict=True, ge=-100, le=100, allow_inf_nan=False)]
+Penalty = Annotated[float, Field(strict=True, ge=-2, le=2, allow_inf_nan=False)]
 Word = Annotated[str, Field(min_length=1, max_length=64)]
 
 
@@ -33,6 +36,7 @@ class Steering(BaseModel):
         bad_words: texts that the answer does not contain, where their tokens are those of the text
             alone or after a space.
         stop_token_ids: tokens that end the answer, beside those of the model.
+        presence_penalty, frequency_penalty: see `CountPenalties`.
         min_tokens: tokens before one that ends the answer.
         ignore_eos: whether the model's own tokens do not end the answer.
     """
@@ -41,6 +45,8 @@ class Steering(BaseModel):
     bad_words: list[Word] | None = Field(None, max_length=MOST_WORDS, fail_fast=True)
     stop_token_ids: list[Token] | None = Field(None, max_length=MOST_WORDS, fail_fast=True)
     no_repeat_ngram_size: int | None = Field(None, strict=True, ge=0, lt=2**31)
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
     min_tokens: int | None = Field(None, strict=True, ge=0, lt=2**31)
     ignore_eos: bool | None = Field(None, strict=True)
 
@@ -48,7 +54,35 @@ class Steering(BaseModel):
 STEERING = frozenset(Steering.model_fields)
 
 
-def steering_options(body: Steering, engine: Engine, max_new_tokens: int) -> dict[str, Any]:
+class CountPenalties:
+    """Lowers the scores of tokens that the answer has already, as OpenAI's API defines it: by
+    ``frequency`` for each time and by ``presence`` once.
+
+    Args:
+        prompt_length: in tokens; the prompt does not count.
+
+    Example:
+
+        >>> penalties = CountPenalties(presence=1.0, frequency=0.5, prompt_length=1)
+        >>> penalties(torch.tensor([[3, 0, 0, 2]]), torch.zeros(1, 4))
+        tensor([[-2.0000,  0.0000, -1.5000,  0.0000]])
+    """
+
+    def __init__(self, presence: float, frequency: float, prompt_length: int) -> None:
+        self.presence = presence
+        self.frequency = frequency
+        self.prompt_length = prompt_length
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        answer = input_ids[:, self.prompt_length :]
+        ones = torch.ones_like(answer, dtype=scores.dtype)
+        counts = torch.zeros_like(scores).scatter_add(1, answer, ones)
+        return scores - self.frequency * counts - self.presence * (counts > 0)
+
+
+def steering_options(
+    body: Steering, engine: Engine, prompt_length: int, max_new_tokens: int
+) -> dict[str, Any]:
     """The options of `generate`. Raises `ApiError` for tokens that the model does not have."""
     vocab_size = engine.target.backbone.vocab_size
     options: dict[str, Any] = {}
@@ -62,6 +96,9 @@ def steering_options(body: Steering, engine: Engine, max_new_tokens: int) -> dic
         options["bad_words_ids"] = words
     if body.no_repeat_ngram_size:
         options["no_repeat_ngram_size"] = body.no_repeat_ngram_size
+    if body.presence_penalty or body.frequency_penalty:
+        presence, frequency = body.presence_penalty or 0.0, body.frequency_penalty or 0.0
+        options["logits_processor"] = [CountPenalties(presence, frequency, prompt_length)]
     if body.min_tokens:
         options["min_new_tokens"] = min(body.min_tokens, max_new_tokens)
     if body.ignore_eos or body.stop_token_ids:

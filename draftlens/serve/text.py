@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from draftlens.core.text import TextDecoder
+
+SHORTEST_STRETCH = 3
+"""Tokens after a difference from which on an answer counts as repeating a text again: single ones
+are the same by chance."""
 
 
 class RowText:
@@ -83,3 +89,42 @@ def _cut(
                 into.append((part, drafted))
         end = max(0, end - len(text))
     return before, after
+
+
+def decoded_with_special_tokens(tokenizer: Any, skipped: frozenset[int], ids: Sequence[int]) -> str:
+    """The text of ids but for those that are skipped."""
+    kept = [token for token in ids if token not in skipped]
+    text: str = tokenizer.decode(kept, skip_special_tokens=False)
+    return text
+
+
+def num_repeated(text: Sequence[int], answer: Sequence[int]) -> int:
+    """How many tokens of a text an answer repeats in their order: from the beginning, and after a
+    difference in stretches of at least `SHORTEST_STRETCH` tokens.
+
+    Example:
+
+        >>> num_repeated([1, 2, 3, 4, 5, 6, 7], [1, 2, 9, 4, 5, 6, 7])
+        6
+    """
+    ends: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for end in range(SHORTEST_STRETCH, len(text) + 1):
+        ends[tuple(text[end - SHORTEST_STRETCH : end])].append(end)
+    repeated = place = num_matched = 0
+    follows = True
+    for index, token in enumerate(answer, 1):
+        if follows and place < len(text) and text[place] == token:
+            place, num_matched = place + 1, index
+            repeated += 1
+            continue
+        follows = False
+        stretch = tuple(answer[max(index - SHORTEST_STRETCH, 0) : index])
+        # Tokens of the stretch may have been counted before the difference.
+        new = min(SHORTEST_STRETCH, index - num_matched)
+        found = ends.get(stretch, [])
+        nearest = bisect_left(found, place + new)
+        if nearest < len(found):
+            place, num_matched = found[nearest], index
+            repeated += new
+            follows = True
+    return repeated

@@ -19,7 +19,7 @@ from draftlens.request import Request
 from draftlens.serve.errors import ApiError
 from draftlens.serve.messages import Tool
 from draftlens.serve.protocol import ChatRequest
-from draftlens.serve.text import RowText
+from draftlens.serve.text import RowText, decoded_with_special_tokens
 
 CALL_ID_LENGTH = 9
 """Characters of a call's id, as many as Mistral's chat templates demand."""
@@ -220,7 +220,7 @@ class CallReader:
         template = load_response_template(own if form is None else form.template)
         self._parser = partial(ResponseParser, template)
         self._has_own = form is None
-        self._decode = partial(_decoded, self._tokenizer, self._skipped(form))
+        self._decode = partial(decoded_with_special_tokens, self._tokenizer, self._skipped(form))
 
     def _skipped(self, form: CallForm | None) -> frozenset[int]:
         """Special tokens that are no part of an answer's text. A model's own template reads all."""
@@ -388,12 +388,6 @@ def _calls_of(value: Any) -> list[Call]:
             return []
         calls.append(Call(function["name"], json.dumps(arguments, ensure_ascii=False)))
     return calls
-
-
-def _decoded(tokenizer: Any, skipped: frozenset[int], ids: Sequence[int]) -> str:
-    kept = [token for token in ids if token not in skipped]
-    text: str = tokenizer.decode(kept, skip_special_tokens=False)
-    return text
 
 
 def _form_of(chat_template: str) -> CallForm:

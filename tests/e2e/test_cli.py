@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+import draftlens
 from draftlens.cli import main
 from tests.e2e.conftest import CLIPS
 
@@ -237,6 +238,14 @@ def test_doctor_shows_the_machine_and_a_pair(run) -> None:
         "draft that runs ahead",
     } <= set(facts)
     assert facts["pair"].startswith("fits")
+    assert facts["method by default"] == "mixed"
+    assert {"lookup", "parallelvlm", "plain", "tabed"} <= {*facts["further methods"].split(", ")}
+    assert "methods refused" not in facts
+    _, out, _ = run("doctor", "--json", "--target", "embedded", "--draft", "none")
+    facts = json.loads(out)
+    assert facts["method by default"] == "lookup"
+    assert "needs a draft model" in facts["methods refused"]
+    assert facts["methods refused"].startswith("mixed, speculative (")
     assert run("doctor")[0] == 0
     status, _, err = run("doctor", "--draft", "/no/such/model")
     assert status == 2
@@ -302,6 +311,11 @@ def test_doctor_shows_the_machine_and_a_pair(run) -> None:
         ),
         (["caption", CLIP, CLIP], "several clips need a file for their answers"),
         (["caption", CLIP, "--device", "nowhere"], "device 'nowhere' cannot be used"),
+        (["caption", CLIP, "-t", "owner/Some-VL-7B-GGUF"], "it is in GGUF, the form of llama.cpp"),
+        (
+            ["caption", CLIP, "--compile", "openvino", "--no-compile"],
+            "--compile=openvino and --compile=modules contradict each other: give one of them",
+        ),
     ],
 )
 def test_errors_are_one_sentence_and_exit_status_2(run, words: list[str], sentence: str) -> None:
@@ -310,6 +324,13 @@ def test_errors_are_one_sentence_and_exit_status_2(run, words: list[str], senten
     assert sentence in " ".join(err.split())
     assert "Traceback" not in err + out
     assert out == ""
+
+
+def test_a_folder_of_gguf_files_is_refused_as_such(tmp_path: Path) -> None:
+    (tmp_path / "model-Q4_K_M.gguf").touch()
+    for name in (tmp_path, tmp_path / "model-Q4_K_M.gguf"):
+        with pytest.raises(draftlens.ConfigError, match="it is in GGUF"):
+            draftlens.load(str(name))
 
 
 def test_one_answer_as_json_is_short_and_its_first_token_waits_for_the_frames(run) -> None:
@@ -364,6 +385,53 @@ def test_doctor_counts_available_memory(monkeypatch: pytest.MonkeyPatch) -> None
     memory = SimpleNamespace(available=3 * 2**30, total=4 * 2**30, free=2**20)
     monkeypatch.setattr(doctor.psutil, "virtual_memory", lambda: memory)
     assert doctor.collect_facts(None, "auto")["memory"] == "3.0 of 4.0 GiB free"
+
+
+def test_doctor_plans_memory_without_weights(
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Folders of configurations alone; `--draft none` leaves the draft out."""
+    for role in ("target", "draft"):
+        (tmp_path / role).mkdir()
+        shutil.copy(CLIPS.parent / role / "config.json", tmp_path / role)
+    monkeypatch.chdir(tmp_path)
+    words = ["doctor", "--plan", "./target", "--memory", "2GB"]
+    status, out, err = run(*words, "--draft", "./draft", "--json")
+    assert status == 0, err
+    facts = json.loads(out)
+    assert facts["parameters"] == {"target": 5_031_808, "draft": 435_392}
+    rows = facts["precisions"]
+    assert rows["float32"]["target"] == 4 * 5_031_808 == 2 * rows["bfloat16"]["target"]
+    assert rows["bfloat16"]["most_tokens"] > rows["float32"]["most_tokens"] > 10_000
+    assert facts["methods"]["default"] == "mixed"
+    status, out, _ = run(*words, "--draft", "none")
+    assert status == 0
+    assert "most tokens in" in out
+    assert "lookup" in out
+    for wrong, sentence in (
+        (["--plan", "./target", "--memory", "much"], "--memory is a size such as 24GB"),
+        (["--memory", "2GB"], "--memory needs a model: name one with --plan"),
+        (["--plan", "/no/such/model"], "there is no such folder"),
+    ):
+        status, _, err = run("doctor", *wrong)
+        assert status == 2
+        assert sentence in err
+
+
+def test_a_torchvision_of_another_build_is_named(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What transformers raises where the operators of torchvision are missing."""
+    from draftlens.cli import doctor
+
+    def fail(*_: object) -> None:
+        try:
+            raise RuntimeError("operator torchvision::nms does not exist")
+        except RuntimeError as error:
+            raise ModuleNotFoundError("Could not import module 'AttentionInterface'") from error
+
+    monkeypatch.setattr(doctor, "collect_facts", fail)
+    status, _, err = run("doctor")
+    assert status == 2
+    assert err.startswith("error: torchvision does not fit torch")
 
 
 def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

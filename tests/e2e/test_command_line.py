@@ -112,6 +112,14 @@ def test_the_options_of_a_command_are_in_groups(command: Callable[..., Any]) -> 
     assert "`hsd`" in out
 
 
+def test_only_commands_with_a_draft_have_options_of_one(command: Callable[..., Any]) -> None:
+    for name, has_draft in (("parse", False), ("caption", True), ("serve", True)):
+        status, out, _ = command(name, "--help")
+        assert status == 0
+        assert ("--draft-dtype" in out) == has_draft
+        assert "--dtype" in out
+
+
 def test_quiet_prints_results_and_errors_only(
     command: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 import families
 import pytest
 import torch
+import tour
 from torch import Tensor
 from transformers.generation.stopping_criteria import MaxLengthCriteria
 
@@ -143,11 +144,32 @@ def test_the_page_of_a_method_begins_with_one_screen(name: str) -> None:
     assert len(screen.splitlines()) <= 45
 
 
+def sidebar() -> list[tuple[str, str]]:
+    """The captions of the sidebar and their pages."""
+    tree = r"```{toctree}\n:caption: (.*?)\n:hidden:\n\n(.*?)```"
+    return re.findall(tree, read("docs/index.md"), re.DOTALL)
+
+
+@pytest.mark.parametrize("question", tour.QUESTIONS, ids=lambda question: question.asked)
+def test_answers_are_two_links_and_a_minute_of_reading_away(question: tour.Question) -> None:
+    assert len(question.links) <= 2
+    assert tour.seconds(question) < 60
+
+
+def test_the_words_for_users() -> None:
+    """Without code: 900 of the README, 12,000 of the pages for use."""
+    pages = [f"docs/{page}.md" for page in dict(sidebar())["Use"].split()]
+
+    def words(page: str) -> int:
+        return tour.count(re.sub(r"```.*?```", "", read(page), flags=re.DOTALL))
+
+    assert words("README.md") <= 900
+    assert sum(map(words, pages)) <= 12_000
+
+
 def test_every_page_is_in_the_sidebar() -> None:
     """Once, and research comes after all others."""
-    trees = re.findall(
-        r"```{toctree}\n:caption: (.*?)\n:hidden:\n\n(.*?)```", read("docs/index.md"), re.DOTALL
-    )
+    trees = sidebar()
     listed = [page for _, pages in trees for page in pages.split() if not page.startswith("..")]
     written = {page.stem for page in ROOT.glob("docs/*.md")} - {"index"}
     assert sorted(listed) == sorted(written | {"cli"})
@@ -190,17 +212,18 @@ def test_the_readers_and_pipelines_of_parse(
     pdfs.write(tmp_path / "paper.pdf", [pdfs.columns])
     (tmp_path / "letters").mkdir()
     pdfs.write(tmp_path / "letters" / "first.pdf", [pdfs.columns])
-    first, reader, pipeline, use = blocks("docs/parse.md")
+    (first,) = blocks("docs/parse.md")
+    reader, pipeline = blocks("docs/document-models.md")
     exec(first, {})
     assert capsys.readouterr().out.endswith("True\n")
-    names: dict[str, Any] = {"draftlens": draftlens}
-    exec(reader + pipeline, names)
+    names: dict[str, Any] = {}
+    exec(reader, names)
     document = open_document(tmp_path / "paper.pdf")
     (region,) = StandardPipeline([names["CapitalReader"]()], "blocks").read(document.page(1))
     document.close()
     assert region.texts[0].text == "PAGE"
-    use = use.replace("Letterhead()", "Letterhead(), prompt='Hello', max_new_tokens=5")
-    exec(use, names)
+    few = "Letterhead(), prompt='Hello', max_new_tokens=5"
+    exec(pipeline.replace("Letterhead()", few), names)
     (page,) = names["pages"]
     assert page.error is None
     assert page.regions[0].region.texts[0].source == "letterhead"

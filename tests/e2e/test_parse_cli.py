@@ -69,6 +69,7 @@ def test_pages_are_files_with_stocks_tokens(
     assert files(out) == [
         "a.pdf.md",
         *(f"a.pdf.pages/page-000{number}.{kind}" for number in (1, 2, 3) for kind in KINDS),
+        "documents.jsonl",
         "index.json",
     ]
     page = json.loads((out / "a.pdf.pages" / "page-0001.json").read_text())
@@ -165,6 +166,55 @@ def test_what_was_parsed_before_an_interruption_stays(
     assert "1 page parsed, 2 left out, 0 failed" in printed
 
 
+def lines_of(folder: Path) -> dict[str, Any]:
+    """The lines of the documents, by file."""
+    lines = (folder / "documents.jsonl").read_text().splitlines()
+    values = [json.loads(line) for line in lines]
+    assert all(next(iter(value)) == "file" for value in values)
+    assert len({value["file"] for value in values}) == len(values)
+    return {value.pop("file"): value for value in values}
+
+
+def test_each_document_of_a_folder_has_a_line(
+    command: Command, source: Path, tmp_path: Path
+) -> None:
+    """Also those that fail; a later call goes on and replaces what it has read again."""
+    folder = tmp_path / "in" / "deep"
+    folder.mkdir(parents=True)
+    secret, good = pdfs.encrypted(folder / "secret.pdf", "x"), folder / "a.pdf"
+    source.rename(good)
+    words = (str(tmp_path / "in"), "-o", "out", "--layout", "blocks")
+    code, _, errors = command("parse", *words, "--pages", "1-2,5")
+    assert code == 1
+    assert f"failed: cannot read {secret}: it needs a password" in errors
+    name = str(good).lstrip("/")
+    missing = f"cannot read {good}, page 5: the file has 3 pages"
+    whole = {"markdown": f"{name}.md", "pages": 2, "doubtful": 0, "error": None}
+    found = lines_of(Path("out"))
+    assert found[str(good)] == {**whole, "failed": {"5": missing}}
+    assert found[str(secret)].pop("error") in errors
+    assert found[str(secret)] == {"markdown": None, "pages": 0, "doubtful": 0, "failed": {}}
+    assert (Path("out") / whole["markdown"]).is_file()
+    # Killed while it wrote a line:
+    with Path("out/documents.jsonl").open("a") as file:
+        file.write('{"file":"x')
+    code, printed, _ = command("parse", *words, "--resume", "--password", "x", "--json")
+    assert code == 0
+    assert json.loads(printed)["skipped"] == 2
+    found = lines_of(Path("out"))
+    assert found[str(good)] == {**whole, "pages": 3, "failed": {"5": missing}}
+    assert (found[str(secret)]["pages"], found[str(secret)]["error"]) == (1, None)
+
+
+def test_a_foreign_file_of_lines_is_left_as_it_is(command: Command, source: Path) -> None:
+    Path("out").mkdir()
+    Path("out/documents.jsonl").write_text("mine")
+    code, _, errors = command("parse", str(source), "-o", "out", "--layout", "blocks")
+    assert code == 2
+    assert "out/documents.jsonl was written by something else and is left as it is" in errors
+    assert Path("out/documents.jsonl").read_text() == "mine"
+
+
 def test_without_a_target_the_text_of_a_document_is_printed(
     command: Command, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,6 +309,8 @@ def test_a_name_of_another_document_is_refused_and_the_others_go_on(
     assert "1 page parsed, 0 left out, 1 failed" in printed
     assert Path("../out/a.pdf.md").read_text() == "document-1\n"
     assert Path("../out/b.pdf.md").read_text() == "document-3\n"
+    assert "a.pdf belongs to" in lines_of(Path("../out"))["a.pdf"]["error"]
+    assert lines_of(Path("../out"))["b.pdf"]["pages"] == 1
     assert command("parse", "a.pdf", *reading)[0] == 2
 
 
@@ -339,6 +391,7 @@ def test_pictures_lie_beside_the_pages(command: Command, tmp_path: Path) -> None
         "a b.pdf.pages/page-0001-1.png",
         "a b.pdf.pages/page-0001.json",
         "a b.pdf.pages/page-0001.md",
+        "documents.jsonl",
         "index.json",
     ]
     page = Path("out/a b.pdf.pages/page-0001.md").read_text()

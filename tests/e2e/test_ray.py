@@ -1,4 +1,5 @@
-"""A local Ray of two workers, of which one is killed midway: every clip is once in the output.
+"""A local Ray of two workers, of which one is killed midway: every clip is once in the output. And
+documents of a dataset.
 
 Skipped where Ray is not installed, as in CI: it weighs some 130 MB.
 """
@@ -12,10 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pdfs
 import pytest
 
+import draftlens
 from draftlens.batch.map import MapOptions
 from draftlens.batch.ray import CaptionBatch
+from draftlens.documents.ray import ParseBatch
 from tests.e2e.conftest import CLIPS
 
 ray = pytest.importorskip("ray")
@@ -79,3 +83,27 @@ def test_a_killed_worker_costs_no_clip(local_ray: None, tmp_path: Path) -> None:
         assert bool(row["error"]) == failed
         assert row["tokens"] == (0 if failed else 6)
         assert bool(row["text"]) != failed
+
+
+def test_documents_of_a_dataset(local_ray: None, tmp_path: Path) -> None:
+    """Each is parsed by one of two workers."""
+    paths = [str(tmp_path / f"{number}.pdf") for number in range(4)]
+    for path in paths[:3]:
+        pdfs.write(Path(path), [pdfs.columns, pdfs.blank])
+    rows = (
+        ray.data.from_items([{"path": path} for path in paths])
+        .map_batches(
+            ParseBatch,
+            fn_constructor_kwargs={"layout": "blocks"},
+            concurrency=2,
+            batch_size=1,
+        )
+        .take_all()
+    )
+    assert sorted(row["path"] for row in rows) == paths
+    (expected, _) = draftlens.parse(paths[0], layout="blocks")
+    for row in rows:
+        failed = row["path"] == paths[3]
+        assert bool(row["error"]) == failed
+        assert row["markdown"] == ("" if failed else expected.markdown.strip())
+        assert (row["pages"], row["failed"]) == ((0, 1) if failed else (2, 0))

@@ -11,8 +11,12 @@ import torch
 import transformers as hf
 from document_models import READERS, Reader
 from test_hsd import edited
+from torch import Tensor
 
 import draftlens
+from draftlens.models.media_features import ENCODED, encode, encoder_arguments
+from draftlens.models.pixel_split import MAKERS, pixel_items
+from draftlens.passes.quantization import encoded_alone
 
 NEW = 28
 IDS = torch.arange(5, 23).view(2, 9)
@@ -55,6 +59,35 @@ def test_pictures_of_two_rows(reader: Reader) -> None:
     assert result.stats.passes < sum(map(len, rows)) / 2
     lookup = {"method": "lookup", "num_speculative_tokens": 4}
     assert draftlens.generate(model, given, method=lookup, max_new_tokens=NEW).tokens == rows
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+@pytest.mark.parametrize("reader", READERS, ids=str)
+def test_rounded_targets_encode_each_picture_by_itself(reader: Reader) -> None:
+    """With the bits that it has alone, which activations of 8 bits depend on."""
+    model, processor = reader.build()
+    kind = (model.config.model_type, "image")
+    if kind not in MAKERS:
+        assert reader.name in ("DeepseekOcr2", "GraniteDocling")  # tiles of all rows in one tensor
+        return
+    given = reader.inputs(processor)
+    features = flat(encoded_alone(model, given).inputs[ENCODED]["image"])
+    rows = [reader.inputs(processor, rows=(row,)) for row in (0, 1)]
+    each = [flat(encoded_alone(model, row).inputs[ENCODED]["image"]) for row in rows]
+    assert torch.equal(features, torch.cat(each))
+    shares = pixel_items(*kind, encoder_arguments(model, "image", given))
+    assert shares is not None
+    if shares.units == len(rows):  # a prompt cache knows a picture again, whatever its batch is
+        for number, row in enumerate(rows):
+            part = shares.arguments(number, number + 1)["pixel_values"]
+            assert torch.equal(part, row["pixel_values"])
+    together = flat(encode(model, "image", encoder_arguments(model, "image", given)))
+    assert (features - together).abs().max() < 1e-4
+
+
+def flat(output: Any) -> Tensor:
+    """The features of all pictures."""
+    return torch.cat([piece.flatten() for piece in output.pooler_output])
 
 
 def stock(model: Any, given: dict[str, Any], most: int = NEW) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""The tables of families in `docs/models.md` are those of the census."""
+"""The tables of families in `docs/families.md` are those of the census."""
 
 from __future__ import annotations
 

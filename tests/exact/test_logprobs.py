@@ -13,6 +13,7 @@ import torch
 from families import FAMILIES, Family, inputs, tokenizer
 from forcing import check_row, stock_logits
 from fuzzing import scripted_workers
+from pass_engines import copied
 from rotary import renewed
 from stock import LONG, METHODS, NEW, Divisible, answers, draft, reference, staggered, target
 from stock_families import PLAIN, StockFamily, model_of, prompts
@@ -206,9 +207,9 @@ def test_passes_by_openvino() -> None:
     pytest.importorskip("openvino")
     given = inputs(ONEVISION, ONEVISION.richest)
     result = draftlens.generate(
-        target(ONEVISION),
+        copied(target(ONEVISION)),  # later calls keep what ran once
         given,
-        draft=draft(ONEVISION),
+        draft=copied(draft(ONEVISION)),
         method=METHODS["eagle"],
         compile="openvino",
         max_new_tokens=NEW,

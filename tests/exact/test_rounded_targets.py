@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,16 @@ from draftlens.core.errors import ConfigError, UnsupportedModelError
 from draftlens.core.result import Result
 from draftlens.load_engine import pop_pass_quantization
 from draftlens.models.adapter import Backbone
+from draftlens.models.media_features import ENCODED
 from draftlens.models.prompt import remembering
 from draftlens.models.prompt_cache import PromptCache
-from draftlens.models.rounded_weights import RoundedLinear, RoundedMatrix, group_of
+from draftlens.models.rounded_weights import (
+    RoundedLinear,
+    RoundedMatrix,
+    RoundedPixelLinear,
+    group_of,
+    pixel_layers,
+)
 from draftlens.passes import attach, openvino, ordered_attention, split_pass
 from draftlens.passes.quantization import rounding_engine
 from draftlens.passes.structure import weight_bytes
@@ -36,10 +44,17 @@ ov = pytest.importorskip("openvino")
 BY_NAME = {family.name: family for family in FAMILIES}
 
 
+ROUNDED_TO_8_BITS = (
+    "8-bit weights and activations of the language model",
+    openvino.PIXELS_ROUNDED,
+)
+
+
 def has_integer_products() -> bool:
     """Whether OpenVINO rounds activations on this processor."""
     weights = torch.randn(64, 64)
-    return not torch.allclose(product(weights)(weights), weights @ weights.T, atol=1e-3)
+    values = RoundedMatrix.of(weights, 8).values()
+    return not torch.allclose(product(weights)(weights), weights @ values.T, atol=1e-3)
 
 
 def product(matrix: Tensor, bits: int = 8) -> Callable[[Tensor], Tensor]:
@@ -105,7 +120,7 @@ def test_answers_are_those_of_plain_decoding_of_one_row(name: str, method: str) 
     result = answer(backbone, inputs(family, family.richest), chosen, small)
     assert result.tokens == expected
     assert result.lossless
-    assert result.approximate == ("8-bit weights and activations of the language model",)
+    assert result.approximate == ROUNDED_TO_8_BITS
 
 
 @pytest.mark.parametrize("method", ["plain", "chain5", "eagle"])
@@ -117,7 +132,8 @@ def test_answers_with_4_bits_are_those_of_plain_decoding_of_one_row(method: str)
     chosen = METHODS.get(method, {"method": method})
     result = answer(backbone, inputs(family, family.richest), chosen, small)
     assert result.tokens == expected
-    assert result.approximate == ("4-bit weights and 8-bit activations of the language model",)
+    of_text = "4-bit weights and 8-bit activations of the language model"
+    assert result.approximate == (of_text, openvino.PIXELS_ROUNDED)
 
 
 @pytest.mark.parametrize("quantization", ["int8", "int4"])
@@ -127,7 +143,7 @@ def test_logits_have_the_same_bits_in_every_pass(
     """One token or many, one row or three of other lengths, a prompt in one part or in several, a
     chain or a branch of a tree, over the edges of small blocks of keys."""
     monkeypatch.setattr("draftlens.passes.structure.cache_folder", lambda: tmp_path)
-    for module in (ordered_attention, openvino):
+    for module in (ordered_attention, openvino, split_pass):
         monkeypatch.setattr(module, "BLOCK", 16)
     backbone = rounded(FAMILIES[0], quantization)
     ids = torch.randint(3, 200, (3, 41), generator=torch.Generator().manual_seed(0))
@@ -249,7 +265,7 @@ def test_calls_by_default_leave_rounded_passes() -> None:
         given = inputs(family, family.richest)
         result = draftlens.generate(backbone, given, method="plain", max_new_tokens=NEW)
         assert result.tokens == expected
-        assert result.approximate == ("8-bit weights and activations of the language model",)
+        assert result.approximate == ROUNDED_TO_8_BITS
 
 
 def test_a_target_that_cannot_be_rounded_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,6 +297,22 @@ def test_passes_beyond_a_block() -> None:
     mask = trees.attention_mask(cache.lengths, torch.eye(width, dtype=torch.bool))
     with pytest.raises(UnsupportedModelError, match="at most 256"):
         backbone.forward(ids[:, 2:], prompt.positions(torch.zeros(1, width).long()), cache, mask)
+
+
+def test_trees_of_documents_fit_into_a_pass() -> None:
+    """The longest draft of method `hsd` has as many tokens as a pass verifies, with the last one
+    of the answer."""
+    backbone, _ = rounded_once("llava")
+    given = inputs(BY_NAME["llava"], "text", (0,))
+    new = 2 * ordered_attention.BLOCK
+    expected = answer(backbone, given, {"method": "plain"}, new=new).tokens
+    extras = {"references": [expected]}
+    options = {"max_new_tokens": new}
+    method = {"method": "hsd", "num_speculative_tokens": ordered_attention.BLOCK}
+    request = Request(given, method=method, options=options, extras=extras)
+    result = Stream(backbone, None, request).run()
+    assert result.tokens == expected
+    assert max(result.stats.accepted_by_reference[0].values()) >= ordered_attention.BLOCK - 1
 
 
 def loaded_rounded(family: Family, folder: Path, quantization: str) -> Backbone:
@@ -316,7 +348,12 @@ def test_a_checkpoint_is_read_into_rounded_weights(quantization: str, tmp_path: 
     assert has_activations or integers > 0
     ids = torch.randint(3, 200, (1, 20), generator=torch.Generator().manual_seed(0))
     assert torch.equal(read(backbone, ids, 2, [5, 13]), read(whole, ids, 2, [5, 13]))
+    names = pixel_layers(backbone.model)
+    kept = [backbone.model.get_submodule(name) for name in names]
+    assert names == pixel_layers(stock) != []
+    assert all(isinstance(each, RoundedPixelLinear) == has_activations for each in kept)
     given = inputs(family, family.richest)
+    assert torch.equal(embeds(backbone, given), embeds(whole, given))
     found = answer(backbone, given, METHODS["chain5"], draft(family))
     if has_activations:
         assert found.tokens == answer(whole, given, {"method": "plain"}).tokens
@@ -336,7 +373,7 @@ def test_load_reads_a_rounded_target() -> None:
     assert not any(type(each) is torch.nn.Linear for each in layers)
     result = engine.generate("What happens?", method="lookup", max_new_tokens=8)
     assert len(result.tokens[0]) == 8
-    assert result.approximate == ("8-bit weights and activations of the language model",)
+    assert result.approximate == ROUNDED_TO_8_BITS
     with pytest.raises(UnsupportedModelError, match="load it again"):
         engine.compile("auto")
 
@@ -356,6 +393,113 @@ def test_features_of_a_picture_do_not_depend_on_the_others(name: str, kind: str)
     for row in range(3):
         assert torch.equal(cached[row], alone[row])
         assert torch.equal(whole[row, : len(alone[row])], alone[row])
+
+
+@pytest.mark.parametrize("name", ["llava_onevision", "smolvlm", "qwen3_vl", "internvl"])
+def test_the_vision_tower_multiplies_integers(name: str) -> None:
+    """Each linear layer outside of the language model has the products of the integers of its
+    input and matrix; whatever encodes pixels, before `generate`, in it, or in the model's call."""
+    family = BY_NAME[name]
+    backbone = rounded(family)
+    layers = {n: backbone.model.get_submodule(n) for n in pixel_layers(backbone.model)}
+    found: dict[str, list[tuple[Tensor, Tensor]]] = {}
+    for each, layer in layers.items():
+        layer.register_forward_hook(
+            lambda _, given, output, each=each: found.setdefault(each, []).append(
+                (given[0], output)
+            )
+        )
+    read_pixels = embeds(backbone, inputs(family, "image"))
+    assert found
+    for each, products in found.items():
+        layer = layers[each]
+        values = RoundedMatrix.of(layer.weight, 8).values()
+        for given, output in products:
+            assert torch.allclose(output, by_integers(given, values, layer.bias), atol=2e-4)
+            assert not torch.equal(output, torch.nn.functional.linear(given, values, layer.bias))
+    stock = embeds(Backbone.of(copy.deepcopy(target(family))), inputs(family, "image"))
+    assert 0 < torch.dist(read_pixels, stock) < 0.1 * stock.norm()
+
+
+def test_pixels_that_the_call_encodes_have_the_same_features() -> None:
+    """`generate` of other versions leaves pixels to the first call of the model."""
+    family = BY_NAME["qwen2_5_vl"]
+    backbone = rounded(family)
+    given = inputs(family, "image", (0,))
+    prepared = backbone.prepare(given, max_new_tokens=1)
+    kept = {name: each for name, each in prepared.model_kwargs.items() if name != ENCODED}
+    assert len(kept) < len(prepared.model_kwargs)
+    pixels = {name: given[name] for name in given if name not in ("input_ids", "attention_mask")}
+    left = replace(prepared, model_kwargs={**kept, **pixels})
+    assert torch.equal(backbone.encode(left).embeds, backbone.encode(prepared).embeds)
+
+
+def test_products_that_are_wrong_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    backbone = rounded(BY_NAME["llava_onevision"])
+    right = openvino.integer_product
+    monkeypatch.setattr(openvino, "integer_product", lambda *args: lambda rows: -right(*args)(rows))
+    with pytest.raises(
+        UnsupportedModelError, match=r"8-bit products of model\.vision_tower.* wrong"
+    ):
+        embeds(backbone, inputs(BY_NAME["llava_onevision"], "image"))
+
+
+def test_products_in_which_large_values_cancel_out_are_those_of_float32() -> None:
+    """A connector that takes from a picture's features what they have in common."""
+    family = BY_NAME["llava"]
+    backbone = Backbone.of(copy.deepcopy(target(family)))
+    layer = backbone.model.model.multi_modal_projector.linear_2
+    seen: list[tuple[Tensor, Tensor]] = []
+    layer.register_forward_hook(lambda _, given, output: seen.append((given[0], output)))
+    embeds(backbone, inputs(family, "image"))
+    rows = seen.pop()[0].reshape(-1, layer.in_features)[:4]
+    common = torch.linalg.qr(rows.T).Q
+    with torch.no_grad():
+        layer.weight.mul_(100)
+        layer.weight.sub_(0.999 * layer.weight @ common @ common.T)
+        layer.bias.zero_()
+    attach([backbone], "openvino", quantization="int8")
+    embeds(backbone, inputs(family, "image"))
+    given, output = seen.pop()
+    values = RoundedMatrix.of(layer.weight, 8).values()
+    assert torch.equal(output, torch.nn.functional.linear(given, values))
+
+
+def by_integers(states: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
+    """A product of activations that are rounded in groups, the last of which may be smaller."""
+    parts = []
+    group = next(size for size in (128, 64, 32) if size <= states.shape[-1])
+    for part in states.detach().split(group, -1):
+        unit = (part.abs().amax(-1, keepdim=True) / 127).clamp_min(1e-30)
+        parts.append(unit * (part / unit).round())
+    return torch.nn.functional.linear(torch.cat(parts, -1), values, bias)
+
+
+def test_a_draft_with_rounded_weights_reads_pixels_with_them() -> None:
+    """Its features are those of integers; the target's answer is that of stock `generate`."""
+    family = BY_NAME["llava_onevision"]
+    small = Backbone.of(copy.deepcopy(draft(family)))
+    given = inputs(family, "video")
+    unrounded = embeds(small, given)
+    backbone = Backbone.of(copy.deepcopy(target(family)))
+    attach([backbone, small], "openvino", draft_quantization="int8")
+    assert 0 < torch.dist(embeds(small, given), unrounded) < 0.1 * unrounded.norm()
+    result = answer(backbone, given, METHODS["chain5"], small)
+    sequences = backbone.model.generate(**given, do_sample=False, max_new_tokens=NEW)
+    assert result.tokens == answers(backbone.model, given, sequences)
+    assert result.approximate == ()
+
+
+def test_a_prompt_cache_keeps_rounded_and_other_prompts_apart() -> None:
+    engine = draftlens.load(
+        draft=None, device="cpu", method="plain", compile=False, prompt_cache="100MB"
+    )
+    asked = {"prompt": "What happens?", "max_new_tokens": 4}
+    engine.generate(**asked)
+    assert engine.generate(**asked).stats.cached_tokens > 0
+    engine.compile("openvino", quantization="int8")
+    assert engine.generate(**asked).stats.cached_tokens == 0
+    assert engine.generate(**asked).stats.cached_tokens > 0
 
 
 def embeds(backbone: Backbone, given: Any) -> Tensor:

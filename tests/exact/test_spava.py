@@ -18,7 +18,9 @@ from draftlens.media import conversation as media
 from draftlens.models.adapter import Backbone
 from draftlens.models.prompt_subset import gather
 from draftlens.prefill.base import PrefillReading, make_prefill
+from draftlens.prefill.spava import one_process
 from draftlens.prefill.spava.config import SpavaPrefill
+from draftlens.pruning.base import Choice
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
 
@@ -186,6 +188,7 @@ def test_readings_of_the_query_are_those_of_its_softmax(family: Family) -> None:
 
 
 IN_CHAT = {"name": "spava", "blocks": 4}
+UV = {"method": "specvlm", "pruner": "uv"}
 QUESTIONS = ("What happens in this clip?", "Which shapes are there?")
 CLIP = "draftlens/embedded/clips/drift.mp4"
 
@@ -212,8 +215,8 @@ def conversation(answer: str) -> Inputs:
 
 @pytest.mark.parametrize(
     "method",
-    [{"num_speculative_tokens": 5}, {"tree": "eagle"}, "specvlm", "auto"],
-    ids=["chain", "eagle", "specvlm", "auto"],
+    [{"num_speculative_tokens": 5}, {"tree": "eagle"}, "specvlm", UV, "parallelvlm", "auto"],
+    ids=["chain", "eagle", "specvlm", "uv", "parallelvlm", "auto"],
 )
 def test_later_turns_read_what_is_new_exactly(method: Any) -> None:
     expected = turns("plain", f"plain for {method}", QUESTIONS)
@@ -251,6 +254,33 @@ def test_a_later_turn_goes_on_from_the_keys_of_the_blocks() -> None:
             logits = backbone.forward(torch.tensor([tokens[-1:]]), positions, cache, None)
             cache.advance(1)
     assert second.tokens == [tokens]
+
+
+def test_hidden_states_of_an_earlier_turn_are_those_of_its_blocks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A method that needs no hidden states leaves none, and the next one reads the turn again."""
+    expected = turns("plain", "twin", QUESTIONS)[1].tokens
+    lengths = []
+    read = one_process._read_alone
+
+    def counted(backbone: Backbone, reading: PrefillReading, *rest: Any) -> Any:
+        lengths.append(reading.prompt.lengths[0])
+        return read(backbone, reading, *rest)
+
+    monkeypatch.setattr(one_process, "_read_alone", counted)
+    scores = []
+    for first in ("plain", UV):
+        chat = engine().chat(video=CLIP, num_frames=16, namespace=f"states after {first}")
+        options: dict[str, Any] = {"prefill": IN_CHAT, "max_new_tokens": NEW}
+        chat.ask(QUESTIONS[0], method=first, **options)
+        choices: list[Choice] = []
+        second = chat.ask(QUESTIONS[1], method=UV, observe=choices.append, **options)
+        assert second.tokens == expected
+        assert second.stats.cached_tokens >= 16 * 16
+        scores.append(choices[0].visual.scores)
+    assert lengths == [lengths[0]] * 3
+    assert torch.equal(*scores)
 
 
 def test_another_question_about_a_clip_reads_it_again() -> None:

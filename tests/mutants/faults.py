@@ -86,6 +86,9 @@ RUNNING = ("tests/unit/documents/reading/test_running.py",)
 STRUCTURE = ("tests/unit/documents/reading/test_structure.py",)
 RULED = ("tests/unit/documents/reading/test_ruled_tables.py",)
 TABLE_CELLS = ("tests/unit/documents/reading/test_tables.py",)
+OTHER_PIPELINES = ("tests/unit/documents/reading/stored/test_pipeline.py",)
+PROFILES = ("tests/unit/documents/reading/test_targets.py",)
+PENALTIES = _only("tests/e2e/serve/test_document_clients.py", "do_not_touch_the_prompt")
 EARLIER_PAGES = ("tests/unit/documents/test_parser_earlier.py",)
 DOCUMENT = ("tests/unit/methods/hsd/test_matcher.py",)
 REFERENCES = ("tests/exact/test_references.py",)
@@ -97,6 +100,7 @@ BOUNDED = ("tests/unit/models/test_windowed_cache.py",)
 GROUPED = ("tests/unit/models/attention/test_gqa.py",)
 READ_BY_OPENVINO = ("tests/exact/test_openvino.py", "-k", "prompts")
 OTHER_LAYERS = _only("tests/exact/test_openvino.py", "other_layers")
+TOWER = "tests/exact/test_rounded_targets.py"
 ROUNDED_UNITS = "tests/unit/passes/test_quantization.py"
 OTHER_LOGITS = _only("tests/exact/test_openvino.py", "around_the_graph")
 MIXED = ("tests/exact/test_mixed.py",)
@@ -1258,6 +1262,48 @@ FAULTS = (
         STRUCTURE,
     ),
     Fault(
+        "texts: labels of a diagram below a heading are headings",
+        "draftlens/documents/reading/structure.py",
+        "_PAGE_SHARE * page.area and _is_first(region, regions)",
+        "_PAGE_SHARE * page.area",
+        STRUCTURE,
+    ),
+    Fault(
+        "texts: a form is a picture",
+        "draftlens/documents/reading/structure.py",
+        "is_form = is_page and _has_fields(region.box, found, facts.rules)",
+        "is_form = False",
+        STRUCTURE,
+    ),
+    Fault(
+        "texts: the grid of a chart makes it a form",
+        "draftlens/documents/reading/structure.py",
+        "if not any(block.box.top < level < block.box.bottom for block in blocks)",
+        "if blocks",
+        STRUCTURE,
+    ),
+    Fault(
+        "texts: a form is read by columns",
+        "draftlens/documents/reading/structure.py",
+        'region = replace(region, kind="text") if is_form else region',
+        'region = replace(region, kind="text", box=found[0].box) if is_form else region',
+        STRUCTURE,
+    ),
+    Fault(
+        "texts: terms above their definitions are headings",
+        "draftlens/documents/reading/paragraphs.py",
+        "if all(line.box.left > edge for line in following.lines):",
+        "if not following.lines:",
+        PARAGRAPHS,
+    ),
+    Fault(
+        "texts: captions with numbers of headings stay captions",
+        "draftlens/documents/reading/paragraphs.py",
+        '(kind == "caption" and _DEEP.match(part.text))',
+        "False",
+        PARAGRAPHS,
+    ),
+    Fault(
         "texts: items of lists have one depth",
         "draftlens/documents/reading/structure.py",
         "deep.append(replace(region, level=len(lefts) - 1))",
@@ -1382,6 +1428,27 @@ FAULTS = (
         "names = [*texts.values(), *[EARLIER] * len(earlier[index])]",
         "names = [*[EARLIER] * len(earlier[index]), *texts.values()]",
         EARLIER_PAGES,
+    ),
+    Fault(
+        "a crop that the target cannot read costs its page",
+        "draftlens/documents/parser.py",
+        "if self.settings.stages == REGIONS:\n                raise",
+        "raise",
+        ("tests/unit/documents/test_parser.py",),
+    ),
+    Fault(
+        "rounded targets: pages of a batch are encoded together",
+        "draftlens/models/pixel_split.py",
+        '    ("hunyuan_vl", "image"): Grids.of_pictures,\n',
+        "",
+        _only("tests/exact/test_document_models.py", "by_itself"),
+    ),
+    Fault(
+        "rounded targets: pictures are encoded with the padding of their batch",
+        "draftlens/models/pixel_split.py",
+        '("lighton_ocr", "image"): SizedPictures.of',
+        '("lighton_ocr", "image"): Pictures.of',
+        _only("tests/exact/test_document_models.py", "by_itself"),
     ),
     Fault(
         "joined regions count as exact",
@@ -1885,6 +1952,34 @@ FAULTS = (
         IN_PARTS,
     ),
     Fault(
+        "doctor: a draft costs nothing in what drafts may gain by arithmetic",
+        "draftlens/cli/plan.py",
+        "draft = CostCurve(WIDTHS, (draft_share, draft_share))",
+        "draft = FREE",
+        ("tests/unit/cli/test_doctor.py",),
+    ),
+    Fault(
+        "server: tokens of a prediction are counted again after a difference",
+        "draftlens/serve/text.py",
+        "new = min(SHORTEST_STRETCH, index - num_matched)",
+        "new = SHORTEST_STRETCH",
+        ("tests/unit/serve/test_text.py",),
+    ),
+    Fault(
+        "server: an answer may go back in a prediction",
+        "draftlens/serve/text.py",
+        "nearest = bisect_left(found, place + new)",
+        "nearest = 0",
+        ("tests/unit/serve/test_text.py",),
+    ),
+    Fault(
+        "files: a docstring that Python 3.13 does not compile",
+        "draftlens/core/files.py",
+        'r"""A file\'s name in a line',
+        '"""A file\'s name in a line',
+        ("tests/unit/test_house.py",),
+    ),
+    Fault(
         "doctor: the window of a pair is the inverse of the ratio",
         "draftlens/cli/doctor.py",
         "ratio = target.cost(1) / draft.cost(1)",
@@ -1922,7 +2017,7 @@ FAULTS = (
     Fault(
         "hidden states: those of all layers are of one namespace",
         "draftlens/models/hidden_states.py",
-        "\\0states after {self._layers}",
+        "\\0states after {list(layers)}",
         "\\0states",
         HIDDEN,
     ),
@@ -2415,6 +2510,20 @@ FAULTS = (
         "if is_begun and stored.shared(model, HeldTokens(name, self.digests)) >= length:",
         "if is_begun:",
         ("tests/exact/test_spava.py", "-k", "dropped"),
+    ),
+    Fault(
+        "spava: hidden states of a turn that another method has read are not read again",
+        "draftlens/prefill/spava/one_process.py",
+        "if not self._has_states(length):",
+        "if False:",
+        ("tests/exact/test_spava.py", "-k", "hidden_states"),
+    ),
+    Fault(
+        "spava: hidden states are not stored with the keys of the blocks",
+        "draftlens/prefill/spava/one_process.py",
+        "if memory is not None and memory.layers:",
+        "if False:",
+        ("tests/exact/test_spava.py", "-k", "hidden_states"),
     ),
     Fault(
         "spava: questions about a clip share its keys",
@@ -3453,5 +3562,152 @@ FAULTS = (
         "    passes = made_passes(backbone, engine)\n    trim_memory()\n",
         "    passes = made_passes(backbone, engine)\n",
         _only(ROUNDED_UNITS, "handed_back"),
+    ),
+    Fault(
+        "vision tower: what encodes before `generate` rounds nothing",
+        "draftlens/models/adapter.py",
+        "        with self.passes.of_pixels(self.model) or nullcontext():\n            encoded =",
+        "        with nullcontext():\n            encoded =",
+        _only(TOWER, "multiplies and onevision"),
+    ),
+    Fault(
+        "vision tower: what encodes in the model's call rounds nothing",
+        "draftlens/models/adapter.py",
+        "        with self.passes.of_pixels(self.model) or nullcontext():\n            given =",
+        "        with nullcontext():\n            given =",
+        _only(TOWER, "call_encodes"),
+    ),
+    Fault(
+        "the automatic tree: one slow reading of the draft's prompt ends all drafting",
+        "draftlens/drafting/adaptive/controller.py",
+        "deque(maxlen=2)",
+        "deque(maxlen=1)",
+        _only("tests/unit/drafting/adaptive/test_controller.py", "one_slow_reading"),
+    ),
+    Fault(
+        "ordered attention: few new tokens are the only keys",
+        "draftlens/passes/ordered_attention.py",
+        "bool(filled.any()) or width < LANES",
+        "bool(filled.any())",
+        _only(TOWER, "same_bits_in_every_pass"),
+    ),
+    Fault(
+        "ordered attention: new tokens stay in the open block",
+        "draftlens/passes/ordered_attention.py",
+        "num_blocks = 2 if",
+        "num_blocks = 1 if",
+        _only(TOWER, "same_bits_in_every_pass"),
+    ),
+    Fault(
+        "caches of passes that read empty slots grow by a factor",
+        "draftlens/models/kv_cache.py",
+        "        if cache.step:\n",
+        "        if cache.step < 0:\n",
+        _only(CACHE[0], "by_steps"),
+    ),
+    Fault(
+        "vision tower: a layer in which large values cancel out rounds activations",
+        "draftlens/passes/pixel_products.py",
+        "        if distance <= BOUND:\n",
+        "        if distance < 1e9:\n",
+        _only(TOWER, "cancel"),
+    ),
+    Fault(
+        "vision tower: groups are those of wide layers",
+        "draftlens/passes/openvino.py",
+        "next(size for size in GROUPS if size <= inputs)",
+        "GROUPS[0]",
+        _only(TOWER, "multiplies and onevision"),
+    ),
+    Fault(
+        "vision tower: a checkpoint is read in float32",
+        "draftlens/passes/openvino.py",
+        "has_pixels=rounding.has_activations",
+        "has_pixels=False",
+        _only(TOWER, "checkpoint and int8"),
+    ),
+    Fault(
+        "vision tower: weights alone are rounded there, too",
+        "draftlens/passes/openvino.py",
+        "        if not rounds_activations(self.quantization):\n            return None\n",
+        "        if not self.quantization:\n            return None\n",
+        _only(TOWER, "stock_generate_with_them"),
+    ),
+    Fault(
+        "rounded targets: trees of documents exceed a pass",
+        "draftlens/methods/hsd/config.py",
+        "target.passes.most_nodes or max_nodes",
+        "max_nodes",
+        _only(TOWER, "trees_of_documents"),
+    ),
+    Fault(
+        "rounded targets: a prompt cache gives them prompts in float32",
+        "draftlens/engine.py",
+        "(rounding := self.target.backbone.passes.rounding)",
+        "(rounding := ())",
+        _only(TOWER, "apart"),
+    ),
+    Fault(
+        "served: presence counts each time",
+        "draftlens/serve/steering.py",
+        "self.presence * (counts > 0)",
+        "self.presence * counts",
+        PENALTIES,
+    ),
+    Fault(
+        "served: penalties count the prompt",
+        "draftlens/serve/steering.py",
+        "answer = input_ids[:, self.prompt_length :]",
+        "answer = input_ids",
+        PENALTIES,
+    ),
+    Fault(
+        "profiles: a folder above the model's names it",
+        "draftlens/documents/reading/targets.py",
+        "return parts[-1:] + [part",
+        "return parts + [part",
+        PROFILES,
+    ),
+    Fault(
+        "profiles: the first page has the usual notation",
+        "draftlens/documents/reading/targets.py",
+        "return form.after(self.sample) if",
+        "return form if",
+        PROFILES,
+    ),
+    Fault(
+        "stored results: heights count from the top",
+        "draftlens/documents/reading/stored/values.py",
+        "        if bottom_up:\n",
+        "        if False:\n",
+        OTHER_PIPELINES,
+    ),
+    Fault(
+        "stored results: boxes may lie anywhere",
+        "draftlens/documents/reading/stored/values.py",
+        "if reach > _OUTSIDE:",
+        "if False:",
+        OTHER_PIPELINES,
+    ),
+    Fault(
+        "stored results: overlaps do not count",
+        "draftlens/documents/reading/stored/pipeline.py",
+        "return smaller.share_in(larger) > _SAME",
+        "return False",
+        OTHER_PIPELINES,
+    ),
+    Fault(
+        "stored results: blocks stay in the order of the file",
+        "draftlens/documents/reading/stored/paddle.py",
+        'sorted(known, key=lambda block: block.need("block_order").whole())',
+        "known",
+        OTHER_PIPELINES,
+    ),
+    Fault(
+        "pictures: forms are pictures",
+        "draftlens/documents/pipeline_parser.py",
+        "return height < _MOST_TEXT * region.box.height",
+        "return True",
+        _only("tests/unit/documents/test_pipeline_parser.py", "form_is_no_picture"),
     ),
 )

@@ -147,3 +147,15 @@ def test_no_module_imports_itself_through_others() -> None:
             name: imports - free for name, imports in open_imports.items() if name not in free
         }
     assert open_imports == {}
+
+
+def test_docstrings_are_utf_8() -> None:
+    """Python 3.13 compiles no others, such as halves of surrogate pairs."""
+    others = [
+        f"{path}:{node.lineno}"
+        for path in sources()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if any(0xD800 <= ord(each) < 0xE000 for each in str(node.value.value))
+    ]
+    assert others == []

@@ -22,7 +22,17 @@ PAGES = [
     *(page for page in sorted(ROOT.glob("docs/*.md")) if page.name != GENERATED),
 ]
 PACKAGES = {"draftlens": ROOT, "draftlens_lab": ROOT / "lab"}
-TREES = ("benchmarks", "docs", "draftlens", "lab", "recipes", "tests")
+TREES = (
+    "benchmarks",
+    "containers",
+    "docs",
+    "draftlens",
+    "hub",
+    "lab",
+    "notebooks",
+    "recipes",
+    "tests",
+)
 MODULES = [path for name, home in PACKAGES.items() for path in sorted((home / name).rglob("*.py"))]
 
 SUFFIXES = ("py", "md", "json", "jsonl", "toml", "pdf", "png", "mp4", "html", "txt")
@@ -59,6 +69,14 @@ ELSEWHERE = {
     "methods/tabed/leader.py": "written by the reader of CONTRIBUTING",
     "out/data/may.pdf.pages": "output of draftlens parse",
     "out/letters/may.pdf.pages": "output of draftlens parse",
+    "FILE.json": "output of Docling or MinerU",
+    "FOLDER/": "output of Docling or MinerU",
+    "NAME.json": "output of Docling",
+    "NAME_0_res.json": "output of PP-StructureV3",
+    "NAME_1_res.json": "output of PP-StructureV3",
+    "NAME_content_list.json": "output of MinerU",
+    "NAME_middle.json": "output of MinerU",
+    "documents.jsonl": "output of draftlens parse",
     "PAPER.pdf.md": "output of draftlens parse",
     "report.md": "output of draftlens bench",
     "run.json": "output of draftlens bench",
@@ -67,6 +85,7 @@ ELSEWHERE = {
     "new.pdf": "of the user",
     "old.mp4": "of the user",
     "old.pdf": "of the user",
+    "release.json": "output of `make release`",
     "recipes/reader/checkpoints": "in an earlier commit, which its command names",
     "run.py": "of VLMEvalKit",
     "spec_bench/METHOD.jsonl": "output of draftlens bench",
@@ -226,6 +245,7 @@ FOREIGN = {
     "lmms_eval.models": "a group of entry points",
     "openvino.convert_model": "openvino",
     "stream_options.include_usage": "the protocol of OpenAI",
+    "usage.completion_tokens_details": "the protocol of OpenAI",
     "usage.prompt_tokens_details.cached_tokens": "the protocol of OpenAI",
     "v0.1.0": "a version",
 }

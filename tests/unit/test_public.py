@@ -6,6 +6,7 @@ import inspect
 import tomllib
 from pathlib import Path
 
+import public_interface
 import pytest
 from packaging.requirements import Requirement
 
@@ -89,3 +90,22 @@ def test_ray_is_recent_enough_for_the_router_of_the_server() -> None:
     (ray,) = map(Requirement, project["project"]["optional-dependencies"]["ray"])
     assert not ray.specifier.contains("2.55.1")
     assert ray.specifier.contains("2.56.0")
+
+
+def test_the_interface_is_the_recorded_one() -> None:
+    """A change is made on purpose: `PYTHONPATH=tests python tests/public_interface.py --write`, and
+    a line in the changelog."""
+    found = public_interface.lines()
+    recorded = public_interface.FILE.read_text(encoding="utf-8").splitlines()
+    assert sorted(set(found) ^ set(recorded)) == []
+    assert found == recorded
+
+
+def test_the_interface_shows_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = public_interface.lines()
+
+    def load(target: str = "embedded", *, new: int = 1) -> None: ...
+
+    monkeypatch.setattr(draftlens, "load", load)
+    changed = set(public_interface.lines()) - set(before)
+    assert changed == {"load(target: 'str' = 'embedded', *, new: 'int' = 1) -> 'None'"}

@@ -165,3 +165,15 @@ def _cut(indices: Sequence[int], spans: Sequence[tuple[float, float]]) -> list[l
             groups.append([indices[place]])
         end = max(end, stop)
     return groups
+
+
+def on_grid(box: Box, page: Box, last: int) -> tuple[int, int, int, int]:
+    """Left, top, right and bottom of a box as whole numbers from 0 to `last`, the page's edges."""
+    edges = (
+        box.left / page.width,
+        box.top / page.height,
+        box.right / page.width,
+        box.bottom / page.height,
+    )
+    left, top, right, bottom = (round(min(max(edge, 0.0), 1.0) * last) for edge in edges)
+    return left, top, right, bottom

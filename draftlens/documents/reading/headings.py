@@ -34,6 +34,29 @@ _ENDS_OF_TEXT = tuple(",;:.!?-\u2013")
 """Ends of what the layout has not taken for a heading and is none."""
 
 
+@dataclass(frozen=True)
+class HeadingCandidate:
+    """A paragraph that may be a heading.
+
+    Args:
+        text: of the paragraph.
+        size: of its font, or the height of its words, in points.
+        has_font: whether `size` is that of a font.
+        is_bold: whether all of it is.
+        seen: whether the layout has taken it for a title.
+        stands_apart: whether it stands as a heading does: a longer paragraph that is not bold
+            follows in the same region, or it is a region of its own in bold capitals or with a
+            number of three levels.
+    """
+
+    text: str
+    size: float
+    has_font: bool
+    is_bold: bool
+    seen: bool
+    stands_apart: bool
+
+
 @dataclass
 class Headings:
     """What one document says about its headings, page by page."""
@@ -51,36 +74,24 @@ class Headings:
         self._bookmarks.update((_letters(title), level) for title, level in facts.bookmarks)
         self._styles.clear()
 
-    def is_one(
-        self, text: str, size: float, has_font: bool, is_bold: bool, seen: bool, stands_apart: bool
-    ) -> bool:
-        """Whether a paragraph is a heading.
-
-        Args:
-            text: of the paragraph.
-            size: of its font, or the height of its words.
-            has_font: whether `size` is that of a font.
-            is_bold: whether all of it is.
-            seen: whether the layout has taken it for a title.
-            stands_apart: whether it stands as a heading does: a longer paragraph that is not bold
-                follows in the same region, or it is a region of its own in bold capitals or with a
-                number of three levels.
-        """
+    def is_one(self, paragraph: HeadingCandidate) -> bool:
+        text = paragraph.text
         letters = _letters(text)
         if sum(map(str.isalpha, letters)) < _LEAST_LETTERS or len(text) > _LONGEST:
             return False
         if letters in self._bookmarks:
             return True
-        ratio = size / self._usual
+        ratio = paragraph.size / self._usual
+        is_bold, has_font = paragraph.is_bold, paragraph.has_font
         is_numbered = _NUMBERED.match(text) is not None
-        if seen:
+        if paragraph.seen:
             is_marked = is_bold or is_numbered or text.isupper()
             return not has_font or ratio > _SLIGHTLY_LARGER or is_marked
         if not has_font or len(text) > _LONGEST_UNSEEN:
             return False
         if text.rstrip().endswith(_ENDS_OF_TEXT):
             return is_numbered and ratio > _LARGER
-        return ratio > _LARGER or stands_apart or (is_bold and is_numbered)
+        return ratio > _LARGER or paragraph.stands_apart or (is_bold and is_numbered)
 
     def note(self, title: Region, size: float, is_bold: bool) -> None:
         """Note the font of a heading."""

@@ -15,7 +15,7 @@ from statistics import fmean, median
 
 from draftlens.documents.reading.blocks import lines_of
 from draftlens.documents.reading.geometry import Box, around
-from draftlens.documents.reading.headings import Headings
+from draftlens.documents.reading.headings import HeadingCandidate, Headings
 from draftlens.documents.reading.marks import BULLETS, Marks
 from draftlens.documents.reading.page import BROKEN_WORD, Piece, Region, RegionText
 from draftlens.documents.reading.tables import Cell
@@ -229,9 +229,9 @@ def divided(
 def _region(
     region: Region, part: Part, stands_apart: bool, source: str, headings: Headings
 ) -> Region:
-    """A part with its text; `stands_apart` as a heading does (`Headings.is_one`)."""
+    """A part with its text; `stands_apart` as a heading does (`HeadingCandidate`)."""
     kind = region.kind
-    if kind in ("text", "title", "list"):
+    if kind in ("text", "title", "list") or (kind == "caption" and _DEEP.match(part.text)):
         kind = _kind(part, kind == "title", stands_apart, headings)
     lines = part.lines
     texts = _indented(lines) if kind == "code" else [line.text for line in lines]
@@ -253,16 +253,19 @@ def _kind(part: Part, seen: bool, stands_apart: bool, headings: Headings) -> str
     if LEADERS.search(part.text):
         return "list"
     has_font = part.lines[0].has_font
-    if part.text[0] not in BULLETS and headings.is_one(
-        part.text, part.size, has_font, part.is_bold, seen, stands_apart
-    ):
+    paragraph = HeadingCandidate(part.text, part.size, has_font, part.is_bold, seen, stands_apart)
+    if part.text[0] not in BULLETS and headings.is_one(paragraph):
         return "title"
     return "list" if part.marked else "text"
 
 
 def _leads(part: Part, following: Part | None) -> bool:
-    """Whether a part in bold type stands above a longer one that is no address."""
+    """Whether a part in bold type stands above a longer one that is no address, nor the definition
+    of a term, whose lines are indented."""
     if following is None or not part.is_bold or following.lines[0].is_bold:
+        return False
+    edge = part.lines[0].box.left + _INDENT * part.lines[0].box.height
+    if all(line.box.left > edge for line in following.lines):
         return False
     is_longer = sum(len(line.text) for line in following.lines) > _LED * len(part.text)
     return is_longer and not _is_address("text", following.lines)

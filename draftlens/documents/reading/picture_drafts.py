@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from draftlens.core.errors import DraftlensError
-from draftlens.documents.reading.formats import Canvas, make_format
+from draftlens.documents.reading.formats import Canvas
 from draftlens.documents.reading.formats.base import page_drafts
 from draftlens.documents.reading.pictures import PicturePage
 from draftlens.documents.reading.pipeline import Phase, StandardPipeline, installed_ocr, untimed
@@ -18,7 +18,7 @@ class PictureReader:
     """Reads pictures for an engine without references; `profile` is that of the target."""
 
     def __init__(self, profile: TargetProfile) -> None:
-        self._form = make_format(profile.form)
+        self._form = profile.make_form()
         self._pipeline = StandardPipeline()
 
     @property
@@ -42,6 +42,6 @@ class PictureReader:
 
 
 @cache
-def picture_reader(model_type: str) -> PictureReader:
+def picture_reader(model_type: str, name: str = "") -> PictureReader:
     """Cached, because the reader loads its models once."""
-    return PictureReader(profile_of_type(model_type))
+    return PictureReader(profile_of_type(model_type, name))

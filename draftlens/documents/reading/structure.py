@@ -29,8 +29,12 @@ _MOST_HEADS = 0.3
 """Share of a page's text above which what the layout takes for running heads and feet is text."""
 
 _PAGE_SHARE = 0.4
-"""Share of a page from which a figure with words is a form or a page of a presentation, which has
-a title at its top."""
+"""Share of a page from which a figure with words, above which no text stands, is a form or a page
+of a presentation, which has a title at its top."""
+
+_LEAST_RULES = 3
+_WIDE = 0.5
+"""Lines between the words of a form, and the share of its width that they have."""
 
 _LEAST_ENTRIES = 3
 """Lines of the shortest table of contents."""
@@ -52,7 +56,7 @@ def prepared(
     head or a figure may be text."""
     regions = without_nested(without_prose(regions, reading))
     regions = with_running_heads(regions, reading, facts, page)
-    return with_contents(with_text_of_figures(regions, reading, page), reading)
+    return with_contents(with_text_of_figures(regions, reading, facts, page), reading)
 
 
 def without_prose(regions: Sequence[Region], reading: Reading) -> list[Region]:
@@ -118,18 +122,49 @@ def _edge_of(box: Box, page: Box) -> str | None:
     return "footer" if box.top > page.bottom - _EDGE * page.height else None
 
 
-def with_text_of_figures(regions: Sequence[Region], reading: Reading, page: Box) -> list[Region]:
+def with_text_of_figures(
+    regions: Sequence[Region], reading: Reading, facts: PageFacts, page: Box
+) -> list[Region]:
     """Regions and, before them, the blocks of words in figures: forms and diagrams are figures to
-    layouts."""
+    layouts. A form as large as a page is no picture, and its words are captions of its fields."""
     blocks = []
+    kept = []
     for region, inside in zip(regions, pieces_by_region(regions, reading), strict=True):
         if region.kind == "figure" and inside:
-            is_page = region.box.area > _PAGE_SHARE * page.area
+            found = regions_of_blocks(inside, region.box)
+            is_page = region.box.area > _PAGE_SHARE * page.area and _is_first(region, regions)
+            is_form = is_page and _has_fields(region.box, found, facts.rules)
             top = page.top + _EDGE * page.height if is_page else page.top
-            for block in regions_of_blocks(inside, region.box):
-                kind = "text" if block.box.top < top else "figure"
-                blocks.append(replace(block, kind=kind))
-    return [*blocks, *regions]
+            below = "caption" if is_form else "figure"
+            blocks += [
+                replace(block, kind="text" if block.box.top < top else below) for block in found
+            ]
+            # The form stays as a text without words, beside which blocks are read row by row.
+            region = replace(region, kind="text") if is_form else region
+        kept.append(region)
+    return [*blocks, *kept]
+
+
+def _is_first(region: Region, regions: Sequence[Region]) -> bool:
+    """Whether nothing but a running head stands above a region."""
+    others = (other for other in regions if other.kind not in ("header", "footer"))
+    return not any(other.box.middle[1] < region.box.top for other in others)
+
+
+def _has_fields(figure: Box, blocks: Sequence[Region], rules: Sequence[Box]) -> bool:
+    """Whether wide lines stand between the words of a figure, as between the fields of a form;
+    those of a chart's grid are level with the words that label them."""
+    levels = {
+        round(rule.middle[1])
+        for rule in rules
+        if rule.width > _WIDE * figure.width and figure.holds(rule.middle)
+    }
+    between = [
+        level
+        for level in levels
+        if not any(block.box.top < level < block.box.bottom for block in blocks)
+    ]
+    return len(between) >= _LEAST_RULES
 
 
 def with_contents(regions: Sequence[Region], reading: Reading) -> list[Region]:

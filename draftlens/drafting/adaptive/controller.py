@@ -6,6 +6,7 @@ are accepted (`acceptance_rates`), and how much the answer may lose by rounds th
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -129,7 +130,8 @@ class PairHistory:
     Attributes:
         rates: of the latest answer.
         savings: what earlier answers have left for rounds that do not pay, in plain rounds.
-        seconds_per_prompt_token: of the draft's latest prompt, with its vision; None before one.
+        readings: seconds per token of the draft's latest prompts, with their vision. The first one
+            may have prepared kernels.
         usual_length: expected tokens of a row.
     """
 
@@ -138,14 +140,17 @@ class PairHistory:
         self.rates = AcceptanceRates()
         self.lock = lock or ForkLock()
         self.savings = 0.0
-        self.seconds_per_prompt_token: float | None = None
+        self.readings: deque[float] = deque(maxlen=2)
         self.usual_length = float(USUAL_LENGTH)
 
     def reading_seconds(self, at: RoundState) -> float:
-        """Seconds in which the draft reads its pending tokens in each row."""
-        if self.seconds_per_prompt_token is None:
-            return self.costs.level(at.pending, at)
-        return self.seconds_per_prompt_token * at.rows * at.pending
+        """Seconds in which the draft reads its pending tokens in each row: the fewer of the latest
+        two readings, since one that is called too slow is never tried again, or of one and the
+        costs of forwards."""
+        seconds = [each * at.rows * at.pending for each in self.readings]
+        if len(seconds) < 2:
+            seconds.append(self.costs.level(at.pending, at))
+        return min(seconds)
 
 
 class TreeController:
@@ -264,7 +269,7 @@ class TreeController:
     def has_read(self, num_tokens: int, seconds: float) -> None:
         """Record how long the draft took to read this number of prompt tokens."""
         with self.history.lock:
-            self.history.seconds_per_prompt_token = seconds / num_tokens
+            self.history.readings.append(seconds / num_tokens)
 
     def tree(self, at: RoundState) -> Topology:
         """The largest tree of the next round; `grown` may end its growth earlier."""

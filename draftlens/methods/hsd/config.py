@@ -134,7 +134,7 @@ class HSD:
             prefill=self.prefill,
             acceptance=Acceptance(self.sampling_rule, float(self.tolerance)),
             timed=(models.target,) if is_automatic else (),
-            extras={REFERENCES: partial(_references, str(models.target.model.config.model_type))},
+            extras={REFERENCES: partial(_references, _names_of(models.target.model.config))},
         )
 
     def _drafter(self, target: Backbone) -> DocumentDrafter:
@@ -148,6 +148,7 @@ class HSD:
         else:
             longest = min(longest, length)
             max_nodes = min(max_nodes, length * self.max_branches)
+        max_nodes = min(max_nodes, target.passes.most_nodes or max_nodes)
         options = DocumentOptions(
             window=self.window,
             by_text=self.matching == "text",
@@ -166,8 +167,13 @@ class HSD:
         )
 
 
-def _references(model_type: str, references: Any, source: ExtraSource) -> References:
+def _names_of(config: Any) -> tuple[str, str]:
+    """The type of a model, and the name that it was loaded by."""
+    return str(config.model_type), str(getattr(config, "_name_or_path", ""))
+
+
+def _references(target: tuple[str, str], references: Any, source: ExtraSource) -> References:
     """The caller's references, or those that are read from the pictures of the messages."""
     if references is None and source.chat is not None:
-        references = read_pictures(model_type, source.chat, source.phase)
+        references = read_pictures(target, source.chat, source.phase)
     return read_references(references, source)

@@ -22,13 +22,16 @@ PICTURE_READERS = Registry(
 
 
 def read_pictures(
-    model_type: str, chat: ChatSource, phase: Callable[[str], AbstractContextManager[None]]
+    target: tuple[str, str],
+    chat: ChatSource,
+    phase: Callable[[str], AbstractContextManager[None]],
 ) -> list[list[str]]:
     """References of each row; empty without pictures, and with a warning without a reader. The
-    target's `model_type` decides the format of the texts; `phase` measures `layout` and `read`."""
+    target's `model_type` and name decide the format of the texts; `phase` measures `layout` and
+    `read`."""
     if not any(conversation.images for conversation in chat.conversations):
         return []
-    reader = PICTURE_READERS["pipeline"](model_type)
+    reader = PICTURE_READERS["pipeline"](*target)
     if not reader.can_read:
         warnings.warn(NO_READER, stacklevel=2)
         return []

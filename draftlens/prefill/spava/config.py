@@ -118,8 +118,9 @@ class SpavaPrefill(SeveralProcesses):
 
     def run(self, backbone: Backbone, reading: PrefillReading) -> PrefillOutput:
         """`Prefill.run`; raises `UnsupportedModelError` as `Prefill.check`."""
-        rows = self.rows(reading.prompt)
-        return read_in_blocks(backbone, reading, rows, self.approximate, self.zigzag, self.select)
+        return read_in_blocks(
+            backbone, reading, self.rows, self.approximate, self.zigzag, self.select
+        )
 
 
 def check_whole(option: str, value: object) -> None:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from draftlens.core.errors import UnsupportedModelError
 from draftlens.core.prefill_readings import PrefillFeatures
 from draftlens.models.adapter import Backbone
 from draftlens.models.attention.scores import AttentionProbe
-from draftlens.models.kv_cache import HeldTokens, KVCache
+from draftlens.models.hidden_states import HiddenStates, held_states
+from draftlens.models.kv_cache import HeldTokens
 from draftlens.models.model_state import Slot
 from draftlens.models.prompt import Prompt
-from draftlens.models.prompt_cache import DIGEST_BYTES, prompt_digests
+from draftlens.models.prompt_cache import DIGEST_BYTES, PromptCache, prompt_digests
 from draftlens.models.prompt_reading import store
+from draftlens.models.prompt_subset import gather
 from draftlens.prefill.base import FeatureCollector, FullPrefill, PrefillOutput, PrefillReading
 from draftlens.prefill.spava.blocks import Share
 from draftlens.prefill.spava.hosts import hosts_of
@@ -26,6 +29,9 @@ from draftlens.prefill.spava.passing_keys import SELECTS, Choose
 from draftlens.prefill.spava.rank_attention import InShards
 from draftlens.prefill.spava.rank_zero import Hand, OnRankZero, RowPart, read_by_ranks
 from draftlens.prefill.spava.rows import PromptRow, notes_of
+
+PlanRows = Callable[[Prompt], Sequence[PromptRow]]
+"""Returns how each row of a prompt is read."""
 
 _CHECKED = Slot[bool]("passed check_directed")
 
@@ -43,15 +49,16 @@ def check_causal(backbone: Backbone, prompt: Prompt) -> None:
 def read_in_blocks(
     backbone: Backbone,
     reading: PrefillReading,
-    rows: Sequence[PromptRow],
+    plan: PlanRows,
     approximate: tuple[str, ...],
     zigzag: bool = True,
     select: str = "query",
     choose: Choose | None = None,
 ) -> PrefillOutput:
-    """Read a prompt, each row as `rows` plans it, by all ranks of the backbone.
+    """Read a prompt by all ranks of the backbone.
 
     Args:
+        plan: returns how each row of a prompt is read.
         approximate: what differs from the model's own prefill if a row is read in blocks.
         zigzag: how blocks are dealt to several ranks (`prefill.spava.blocks.dealt`).
         select: how passing keys are chosen (`prefill.spava.passing_keys.SELECTS`).
@@ -61,8 +68,9 @@ def read_in_blocks(
         HostError: a rank is lost.
         UnsupportedModelError: a row would be divided, and its tokens attend to later ones.
     """
-    notes = notes_of(rows)
     prompt = reading.prompt
+    rows = plan(prompt)
+    notes = notes_of(rows)
     if len(notes) == len(rows):
         output = FullPrefill().run(backbone, reading)
         return PrefillOutput(output.logits, output.readings, notes=notes)
@@ -72,34 +80,41 @@ def read_in_blocks(
         hands = [_hand(prompt, rows, size, rank, zigzag, select) for rank in range(size)]
         output = read_by_ranks(backbone, hosts_of(backbone), reading, hands)
         return PrefillOutput(output.logits, output.readings, approximate, notes)
-    return _read_alone(backbone, reading, rows, approximate, choose or SELECTS[select])
+    rule = choose or SELECTS[select]
+    memory = Memory.of(backbone, reading, approximate)
+    if memory is not None and (begun := memory.begun(plan, rule)) is not None:
+        later = replace(reading, prompt=replace(prompt, namespace=begun))
+        output = FullPrefill().run(backbone, later)
+        return replace(output, approximate=approximate, notes=notes)
+    logits, readings = _read_alone(backbone, reading, rows, rule, memory)
+    return PrefillOutput(logits, readings, approximate, notes)
 
 
 def _read_alone(
     backbone: Backbone,
     reading: PrefillReading,
     rows: Sequence[PromptRow],
-    approximate: tuple[str, ...],
     rule: Choose,
-) -> PrefillOutput:
-    """`read_in_blocks` by this process, or what follows a prompt that was read so before."""
-    prompt, notes = reading.prompt, notes_of(rows)
+    memory: Memory | None,
+) -> tuple[Tensor, PrefillFeatures]:
+    """Read a prompt in blocks by this process and store it; logits ``[B, 1, V]`` and readings."""
+    prompt = reading.prompt
     num_layers = backbone.text_config.num_hidden_layers
     collector = FeatureCollector(reading.spec, prompt, num_layers, reading.early)
-    memory = None if collector.layers else Memory.of(backbone, prompt, approximate)
-    if memory is not None and (namespace := memory.namespace()) is not None:
-        later = replace(reading, prompt=replace(prompt, namespace=namespace))
-        output = FullPrefill().run(backbone, later)
-        return replace(output, approximate=approximate, notes=notes)
+    receive = collector.receive
+    if memory is not None and memory.layers:
+        states = HiddenStates(backbone, prompt, memory.layers, collector.receive)
+        states.hold(0, memory.held(prompt.lengths[0]))
+        receive = states.receive
     probe = AttentionProbe(prompt.visual, prompt.lengths) if reading.spec.attention else None
     divisions = [row.blocks for row in rows]
     attention = BlockAttention(divisions, prompt.lengths, rule, probe)
-    with backbone.alone(), backbone.watching(collector.layers, collector.receive):
+    with backbone.alone(), backbone.watching(collector.layers, receive):
         logits = backbone.prefill(prompt, reading.cache, attention)
     if memory is not None:
-        memory.store(reading.cache)
-    readings = collector.readings(probe) if reading.spec else PrefillFeatures()
-    return PrefillOutput(logits, readings, approximate, notes)
+        reading.cache.held[0] = memory.held(prompt.lengths[0])
+        store(backbone, reading.cache)
+    return logits, collector.readings(probe) if reading.spec else PrefillFeatures()
 
 
 @dataclass(frozen=True)
@@ -112,39 +127,75 @@ class Memory:
 
     Args:
         backbone: has a prompt cache.
+        reading: of the prompt, which has one row.
         kind: the namespace of the call and what differs from the model's own prefill.
         digests: of the prompt, uint8 ``[n, 16]``.
+        layers: whose hidden states `reading` needs.
     """
 
     backbone: Backbone
+    reading: PrefillReading
     kind: str
     digests: np.ndarray
+    layers: Sequence[int]
 
     @classmethod
-    def of(cls, backbone: Backbone, prompt: Prompt, approximate: Sequence[str]) -> Memory | None:
+    def of(
+        cls, backbone: Backbone, reading: PrefillReading, approximate: Sequence[str]
+    ) -> Memory | None:
         """None where nothing is kept, as for prompts of several rows."""
+        prompt = reading.prompt
         if backbone.prompt_cache is None or prompt.namespace is None or len(prompt.lengths) > 1:
             return None
         kind = "\0".join([prompt.namespace, *approximate])
-        return cls(backbone, kind, prompt_digests(prompt, 0))
+        num_layers = backbone.text_config.num_hidden_layers
+        layers = FeatureCollector(reading.spec, prompt, num_layers).layers
+        return cls(backbone, reading, kind, prompt_digests(prompt, 0), layers)
 
-    def namespace(self) -> str | None:
-        """That of the longest prompt which this one begins with and of which all is stored; None if
-        there is none."""
-        stored, model = self.backbone.prompt_cache, self.backbone.model
-        assert stored is not None
-        found = {}
+    def held(self, length: int) -> HeldTokens:
+        """The prompt as the cache has what begins with its first `length` tokens."""
+        return HeldTokens(self._name_of(length), self.digests)
+
+    def begun(self, plan: PlanRows, rule: Choose) -> str | None:
+        """The namespace of the longest prompt which this one begins with and of which all is
+        stored; None if there is none. One whose hidden states are missing, as after a method that
+        needs none, is read once more."""
+        length = self._longest()
+        if not length:
+            return None
+        if not self._has_states(length):
+            first = gather(self.reading.prompt, [torch.arange(length)])
+            cache = self.backbone.new_cache(first, 1)
+            again = replace(self.reading, prompt=first, cache=cache, early=None)
+            memory = replace(self, reading=again, digests=self.digests[:length])
+            _read_alone(self.backbone, again, plan(first), rule, memory)
+            if self._longest() != length or not self._has_states(length):
+                return None  # the cache has no room for both
+        return self._name_of(length)
+
+    def _longest(self) -> int:
+        """Tokens of the longest prompt which this one begins with and whose keys are all stored; 0
+        for none."""
+        stored, model = self._stored, self.backbone.model
+        found = [0]
         for name in stored.namespaces(model):
             length = self._length_of(name)
             is_begun = 0 < length <= len(self.digests) and name == self._name_of(length)
             if is_begun and stored.shared(model, HeldTokens(name, self.digests)) >= length:
-                found[length] = name
-        return found[max(found)] if found else None
+                found.append(length)
+        return max(found)
 
-    def store(self, cache: KVCache) -> None:
-        """Store the prompt that `cache` holds, and let what is read after it follow."""
-        cache.held[0] = HeldTokens(self._name_of(len(self.digests)), self.digests)
-        store(self.backbone, cache)
+    def _has_states(self, length: int) -> bool:
+        """Whether the hidden states of the first `length` tokens are stored, or none are needed."""
+        if not self.layers:
+            return True
+        held = held_states(self.held(length), self.layers)
+        return self._stored.shared(self.backbone.model, held) >= length
+
+    @property
+    def _stored(self) -> PromptCache:
+        assert self.backbone.prompt_cache is not None
+        return self.backbone.prompt_cache
 
     def _name_of(self, length: int) -> str:
         """The namespace of the first tokens and of what follows them."""

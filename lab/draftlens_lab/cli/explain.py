@@ -25,7 +25,7 @@ def explain(
             "--method",
             "-m",
             rich_help_panel=opt.MODELS,
-            autocompletion=opt.completes(lambda: ("specvlm", "parallelvlm", "tabed")),
+            autocompletion=opt.complete_methods,
         ),
     ] = None,
     speculative_config: str | None = None,
@@ -45,13 +45,15 @@ def explain(
     parts of each frame and what the pruner ranks them by, or else the attention of the target; the
     page also shows which tokens of the answer the draft supplied. With `tabed`, a chart and the
     page show, token by token, the weights of the views and which of them would have proposed the
-    token. Another chart shows what target and draft did at each moment. With --draft none the
-    target drafts for itself.
+    token. With other methods the page shows the tokens that the draft supplied; `auto` is the
+    method that a call without a name takes. Another chart shows what target and draft did at each
+    moment. With --draft none the target drafts for itself where the method can.
 
     Args:
         media: One video file, or image files with --images.
-        method: Decoding method: `specvlm` or `parallelvlm`, which prune visual tokens, or `tabed`,
-            whose draft reads the prompt in several views. The default is `specvlm`.
+        method: Decoding method that drafts: `specvlm` or `parallelvlm`, which prune visual tokens,
+            `tabed`, whose draft reads the prompt in several views, or another one. The default is
+            `specvlm`.
         out: Folder for the pictures (PNG) and the page (HTML).
         compare: Measure plain decoding for comparison.
     """
@@ -60,16 +62,20 @@ def explain(
     from draftlens.cli.loading import engine_of, make_folder, read_files
     from draftlens.cli.progress import spinner
     from draftlens_lab.cli.explain_files import (
+        answer_subject,
         outputs_of,
         print_answer,
         pruning_subject,
         views_subject,
         write,
     )
-    from draftlens_lab.explain import has_views
+    from draftlens_lab.explain import has_views, prunes
 
     named = opt.parse_method(method, speculative_config, default="specvlm")
-    subject = views_subject() if has_views(named) else pruning_subject()
+    if has_views(named):
+        subject = views_subject()
+    else:
+        subject = pruning_subject() if prunes(named) else answer_subject()
     decoding = subject.prepare(named)
     outputs = outputs_of(media, images, out, subject.suffix)
     text = opt.prompt_or_default(prompt, images)

@@ -9,15 +9,18 @@ from typing import Any
 
 from draftlens.cli.show import console, print_json, say, table
 from draftlens.core.errors import ConfigError, InputError
-from draftlens.methods.base import Method
+from draftlens.methods.base import Method, resolve
 from draftlens_lab.explain import (
+    AnswerTrace,
     Trace,
     ViewTrace,
+    answer_page,
     chart_of,
     page,
     pruning_method,
     sheet,
     trace,
+    trace_answer,
     trace_views,
     viewing_method,
     views_chart,
@@ -102,6 +105,13 @@ def views_subject() -> Explanation:
     )
 
 
+def answer_subject() -> Explanation:
+    """The tokens of a draft without pruning and views; there is no picture beside the chart."""
+    return Explanation(
+        "picture", "", resolve, trace_answer, lambda answer, path: None, answer_page, answer_summary
+    )
+
+
 @dataclass(frozen=True)
 class Outputs:
     """Where the pictures of some media are written."""
@@ -171,6 +181,12 @@ def summary(trace: Trace) -> list[str]:
 def views_summary(trace: ViewTrace) -> list[str]:
     """Return a few lines for a terminal."""
     first = f"{trace.title}: {len(trace.names)} views of the prompt, {len(trace.tokens)} tokens"
+    return [first, *_speed_lines(trace)]
+
+
+def answer_summary(trace: AnswerTrace) -> list[str]:
+    """Return a few lines for a terminal."""
+    first = f"{trace.title}: method {trace.method['method']}, {trace.stats.emitted} tokens"
     return [first, *_speed_lines(trace)]
 
 

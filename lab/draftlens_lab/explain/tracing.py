@@ -1,4 +1,4 @@
-"""One answer with what explains it: the visual tokens kept, the tokens drafted and accepted."""
+"""One answer with what explains it: the tokens drafted and accepted, the visual tokens kept."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 import transformers
 
 from draftlens.core.errors import ConfigError, InputError
+from draftlens.core.names import AUTO
 from draftlens.core.prefill_readings import ATTENTION, NO_FEATURES, FeatureSpec
 from draftlens.core.result import Result
 from draftlens.core.stats import Clock, Stats
@@ -21,6 +22,7 @@ from draftlens.drafting.pruning import Pruning
 from draftlens.engine import Engine
 from draftlens.inputs import Inputs
 from draftlens.media.conversation import Conversation
+from draftlens.methods.automatic import Automatic
 from draftlens.methods.base import (
     Method,
     MethodLike,
@@ -129,13 +131,12 @@ class Answered(Protocol):
 
 
 @dataclass(frozen=True)
-class Trace:
-    """One explained answer."""
+class AnswerTrace:
+    """One answer of any method, explained by its rounds."""
 
     title: str
     prompt: str
     method: dict[str, Any]
-    visual: VisualTokens
     pieces: tuple[Piece, ...]
     rounds: tuple[Round, ...]
     stats: Stats
@@ -149,22 +150,11 @@ class Trace:
         return Speedup.of(self.plain, self.stats)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values without the pictures.
-
-        `score` names the scores of the views. `spare` is a list of the number of all tokens without
-        a cell and of the kept ones.
-        """
-        counts = self.visual.counts
-        spare = self.visual.spare
+        """Return plain JSON values."""
         return {
             "title": self.title,
             "prompt": self.prompt,
             "method": self.method,
-            "kept": counts.kept,
-            "total": counts.total,
-            "spare": [spare.total, spare.kept],
-            "score": self.visual.score_name,
-            "views": [view.to_dict() for view in self.visual.views],
             "pieces": [asdict(piece) for piece in self.pieces],
             "rounds": [asdict(entry) for entry in self.rounds],
             "stats": self.stats.to_dict(),
@@ -173,6 +163,77 @@ class Trace:
             "notes": list(self.notes),
             "timelines": {name: line.to_dict() for name, line in self.timelines.items()},
         }
+
+
+@dataclass(frozen=True)
+class Trace(AnswerTrace):
+    """One explained answer of a method that prunes visual tokens."""
+
+    visual: VisualTokens = field(kw_only=True)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values without the pictures.
+
+        `score` names the scores of the views. `spare` is a list of the number of all tokens without
+        a cell and of the kept ones.
+        """
+        counts = self.visual.counts
+        spare = self.visual.spare
+        return super().to_dict() | {
+            "kept": counts.kept,
+            "total": counts.total,
+            "spare": [spare.total, spare.kept],
+            "score": self.visual.score_name,
+            "views": [view.to_dict() for view in self.visual.views],
+        }
+
+
+def trace_answer(
+    engine: Engine,
+    chat: Conversation,
+    title: str,
+    *,
+    method: Any = None,
+    compare: bool = True,
+    **options: Any,
+) -> AnswerTrace:
+    """Answer a prompt and return what explains the answer of any method that drafts. With method
+    `auto`, the method that the models answer by is traced and a note names it.
+
+    Raises:
+        ConfigError: the method drafts nothing.
+        InputError: the answer ended with its first token.
+    """
+    resolved = resolve(method)
+    notes: tuple[str, ...] = ()
+    if name_of(resolved) == AUTO:
+        resolved = Automatic().method_for(engine.models)
+        notes = (f"Method auto answers by {name_of(resolved)} with these models.",)
+    if name_of(resolved) == PLAIN:
+        raise ConfigError(f"method {PLAIN!r} drafts nothing, so there is nothing to explain")
+    inputs = engine.process([chat])
+    engine.plan(resolved).wait_until_ready()
+    others = _run_others(engine, inputs, resolved, compare, options)
+    clock = Clock(Stats(), record=True)
+    stream = engine.answer(inputs, method=resolved, clock=clock, **options)
+    steps = run_rounds(stream, clock.stats, engine)
+    if not steps.rounds:
+        raise InputError("the answer ended with its first token, so nothing was drafted")
+    plain = others.get(PLAIN)
+    timelines = {name: run.timeline for name, run in others.items()}
+    timelines[_schedule(resolved)] = clock.timeline()
+    return AnswerTrace(
+        title=title,
+        prompt=prompt_of(chat),
+        method=to_dict(resolved),
+        pieces=steps.pieces,
+        rounds=steps.rounds,
+        stats=stream.result.stats,
+        plain=None if plain is None else comparison(plain.result, stream.result),
+        settings=settings_of(engine, stream, chat),
+        notes=notes,
+        timelines=timelines,
+    )
 
 
 def trace(
@@ -190,15 +251,16 @@ def trace(
         raise InputError("there is nothing to explain in a prompt without pictures")
     inputs = engine.process([chat])
     engine.plan(pruned).wait_until_ready()
-    others = _run_others(engine, inputs, pruned, compare, options)
+    pruning = _pruning(pruned)
+    readings = _readings_for_heatmap(pruning)
+    others = _run_others(engine, inputs, pruned, compare, options, readings)
     choices: list[Choice] = []
     clock = Clock(Stats(), record=True)
-    pruning = _pruning(pruned)
     stream = engine.answer(
         inputs,
         method=pruned,
         clock=clock,
-        readings=_readings_for_heatmap(pruning),
+        readings=readings,
         observe=choices.append,
         **options,
     )
@@ -225,9 +287,14 @@ def trace(
     )
 
 
+def prunes(method: MethodLike) -> bool:
+    """Whether the draft of a method reads a part of the visual tokens."""
+    return has_option(resolve(method), "prune_ratio")
+
+
 def pruning_method(method: MethodLike) -> Method:
     resolved = resolve(method)
-    if not has_option(resolved, "prune_ratio"):
+    if not prunes(resolved):
         raise ConfigError(
             f"explain shows which visual tokens a draft keeps, but method {name_of(resolved)!r} "
             "keeps all of them: use method specvlm, or tabed to see which view was right"
@@ -252,24 +319,29 @@ class _Run:
 
 
 def _run_others(
-    engine: Engine, inputs: Inputs, method: Method, compare: bool, options: dict[str, Any]
+    engine: Engine,
+    inputs: Inputs,
+    method: Method,
+    compare: bool,
+    options: dict[str, Any],
+    readings: FeatureSpec = NO_FEATURES,
 ) -> dict[str, _Run]:
+    """The answers that one is compared with; `readings` are those of the method's prefill."""
     others: list[tuple[str, MethodLike, FeatureSpec]] = []
     if compare:
         others.append((PLAIN, PLAIN, NO_FEATURES))
     if _schedule(method) != SERIAL:
-        readings = _readings_for_heatmap(_pruning(method))
         others.append((SERIAL, with_option(method, "schedule", SERIAL), readings))
     if not others:
         return {}
     short = {**options, "max_new_tokens": _WARM_UP_TOKENS}
-    for _, other, readings in others:
-        engine.answer(inputs, method=other, readings=readings, **short).run()
+    for _, other, needed in others:
+        engine.answer(inputs, method=other, readings=needed, **short).run()
     engine.answer(inputs, method=method, **short).run()
     runs = {}
-    for name, other, readings in others:
+    for name, other, needed in others:
         clock = Clock(Stats(), record=True)
-        stream = engine.answer(inputs, method=other, clock=clock, readings=readings, **options)
+        stream = engine.answer(inputs, method=other, clock=clock, readings=needed, **options)
         runs[name] = _Run(stream.run(), clock.timeline())
     return runs
 

@@ -130,5 +130,4 @@ class SpavaAblation(AtOnce):
         choose = SELECTS[self.select]
         if self.select == "query":
             choose = partial(keys_by_query, neighbours=self.pool)
-        rows = self.rows(reading.prompt)
-        return read_in_blocks(backbone, reading, rows, self.approximate, choose=choose)
+        return read_in_blocks(backbone, reading, self.rows, self.approximate, choose=choose)

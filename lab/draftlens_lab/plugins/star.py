@@ -81,4 +81,4 @@ class StarPrefill(SeveralProcesses):
         return new_cache(backbone, prompt, room, self.decode)
 
     def run(self, backbone: Backbone, reading: PrefillReading) -> PrefillOutput:
-        return read_in_blocks(backbone, reading, self.rows(reading.prompt), self.approximate)
+        return read_in_blocks(backbone, reading, self.rows, self.approximate)

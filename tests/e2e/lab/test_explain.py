@@ -214,6 +214,25 @@ def test_the_timelines_are_those_of_the_answers(engine: draftlens.Engine) -> Non
     assert len(plain.rounds) == 59
 
 
+def test_the_tokens_of_a_method_without_pictures(run, tmp_path: Path) -> None:
+    """Of the default: its method is named, and the page marks what the draft supplied."""
+    words = ["--method", "auto", "--max-new-tokens", "24", "--frames", "4", "--out", str(tmp_path)]
+    status, out, err = run(str(CLIP), *words)
+    assert status == 0, err
+    assert f"{CLIP.name}: method mixed, 24 tokens" in out
+    assert "with the same answer" in out
+    assert "Method auto answers by mixed with these models." in out
+    text = (tmp_path / f"{CLIP.stem}.html").read_text(encoding="utf-8")
+    data = json.loads(text.split('id="trace">')[1].split("</script>")[0])
+    drafted = [piece["text"] for piece in data["pieces"] if piece["drafted"]]
+    assert re.findall(r'<span class="drafted">(.*?)</span>', text) == drafted
+    assert data["method"]["method"] == "mixed"
+    assert 1 + sum(entry["emitted"] for entry in data["rounds"]) == 24
+    assert len(drafted) == sum(entry["accepted"] for entry in data["rounds"]) > 0
+    assert list(data["timelines"]) == ["plain", "serial"]
+    assert not (tmp_path / f"{CLIP.stem}.png").exists()
+
+
 def test_another_schedule_is_drawn_below_the_serial_one(
     engine: draftlens.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,7 +261,10 @@ def test_another_schedule_is_drawn_below_the_serial_one(
         (["nowhere.mp4"], "there is no such file"),
         ([str(CLIP), str(CLIP)], "explain takes one clip, or several images with --images"),
         (["--images", str(CLIP)], "error: cannot read"),
-        ([str(CLIP), "--method", "plain"], "method 'plain' keeps all of them: use method specvlm"),
+        (
+            [str(CLIP), "--method", "plain"],
+            "method 'plain' drafts nothing, so there is nothing to explain",
+        ),
         ([str(CLIP), "--speculative-config", '{"gamma": 4}'], "has no option 'gamma'"),
         (
             [str(CLIP), "--max-new-tokens", "1"],

@@ -70,6 +70,21 @@ def litellm(url: str) -> dict[str, Any]:
     }
 
 
+def mineru(url: str, picture: str) -> dict[str, Any]:
+    """The text of a picture, as the pipeline of MinerU asks for it."""
+    from mineru_vl_utils import MinerUClient
+    from mineru_vl_utils.mineru_client import MinerUSamplingParams
+    from PIL import Image
+
+    client = MinerUClient(backend="http-client", server_url=url)
+    penalties = {"presence_penalty": 1.0, "frequency_penalty": 0.05}
+    sampling = MinerUSamplingParams(**penalties, max_new_tokens=LONG)
+    with Image.open(picture) as opened:
+        text = client.client.predict(opened, "\nText Recognition:", sampling)
+        blocks = client.layout_detect(opened)
+    return {"text": text, "blocks": len(blocks)}
+
+
 if __name__ == "__main__":
-    clients = {"instructor": instructor, "litellm": litellm}
-    print(json.dumps(clients[sys.argv[1]](sys.argv[2])))
+    clients = {"instructor": instructor, "litellm": litellm, "mineru": mineru}
+    print(json.dumps(clients[sys.argv[1]](*sys.argv[2:])))

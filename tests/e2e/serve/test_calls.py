@@ -328,3 +328,15 @@ def test_a_form_of_a_response(tools_server: Running) -> None:
     )
     assert json.loads(response.output_text)["unit"] in ("C", "F")
     assert response.text.format.schema_ == schema
+
+
+def test_special_tokens_do_not_go_with_tools(tools_server: Running) -> None:
+    tool = {"type": "function", "function": {"name": "f"}}
+    body = {
+        "messages": [{"role": "user", "content": "a"}],
+        "skip_special_tokens": False,
+        "tools": [tool],
+    }
+    response = tools_server.post(json=body)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "skip_special_tokens"

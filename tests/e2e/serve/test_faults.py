@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import random
@@ -10,6 +11,8 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -131,6 +134,23 @@ def test_a_server_without_descriptors_does_not_fill_the_log(
     assert [record.getMessage() for record in lines] == [
         "connections cannot be taken: Too many open files"
     ]
+
+
+def test_a_socket_that_is_closed_after_a_shortage_is_no_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """asyncio listens to it again a second later; other errors of callbacks are logged."""
+    loop: Any = asyncio.new_event_loop()
+    server = SimpleNamespace(_noted_shortage=0.0)
+    loop.set_exception_handler(partial(run.DrainingServer._note_error, server))
+    closed = socket.socket()
+    closed.close()
+    loop.call_soon(loop._start_serving, asyncio.Protocol, closed)
+    loop.call_soon(int, "no number")
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "no number" in line
 
 
 def test_a_path_in_the_name_of_the_server(impatient: Running) -> None:

@@ -1,5 +1,5 @@
 """Clients whose requirements need an environment of their own, which `make clients` makes:
-instructor, litellm, and guidellm, which measures the load that a server bears."""
+instructor, litellm, that of MinerU, and guidellm, which measures the load that a server bears."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ import draftlens
 from draftlens.core.forms import Form
 from draftlens.models.known_pairs import path_of
 from tests.e2e.serve import other_clients
-from tests.e2e.serve.running import Running
+from tests.e2e.serve.running import CLIPS, Running
+from tests.e2e.serve.test_document_clients import MINERU, stock_tokens
 
 ROOT = Path(__file__).parents[3]
 BIN = ROOT / ".venv-clients" / "bin"
@@ -41,8 +42,8 @@ def run(*words: str) -> str:
     return done.stdout
 
 
-def answers_of(client: str, server: Running) -> dict[str, Any]:
-    printed = run("python", "-W", "ignore", other_clients.__file__, client, server.url)
+def answers_of(client: str, server: Running, *more: str) -> dict[str, Any]:
+    printed = run("python", "-W", "ignore", other_clients.__file__, client, server.url, *more)
     answers: dict[str, Any] = json.loads(printed.splitlines()[-1])
     return answers
 
@@ -78,6 +79,15 @@ def test_litellm(server: Running, stock: Callable[..., str], picture: str) -> No
     assert answers["form"] == picture
     assert len(answers["logprobs"]) == other_clients.NEW
     assert all(logprob <= 0 and top == 2 for logprob, top in answers["logprobs"])
+
+
+def test_mineru(server: Running, engine: draftlens.Engine) -> None:
+    """The embedded model describes the picture, and finds no blocks in it."""
+    answers = answers_of("mineru", server, str(CLIPS / "shapes.png"))
+    tokens = stock_tokens(engine, {**MINERU, "max_tokens": other_clients.LONG})
+    words = engine.target.processor.tokenizer
+    assert tokens[-1] == words.eos_token_id
+    assert answers == {"text": words.decode(tokens[:-1]), "blocks": 0}
 
 
 def test_guidellm(server: Running, tmp_path: Path) -> None:

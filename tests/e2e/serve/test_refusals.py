@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,8 @@ import httpx
 import openai
 import pytest
 
+from draftlens.core.errors import ConfigError
+from draftlens.serve.run import bind
 from tests.e2e.serve.running import (
     CHATS,
     KEY,
@@ -30,19 +33,21 @@ from tests.e2e.serve.running import (
     until,
 )
 
+TOOL = {"type": "function", "function": {"name": "f"}}
+
 
 @pytest.mark.parametrize(
     ("change", "param"),
     [
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
-        ({"presence_penalty": 0.5}, "presence_penalty"),
+        ({"tools": [TOOL]}, "tools"),
+        ({"presence_penalty": 2.5}, "presence_penalty"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"n": 9}, "n"),
         ({"temperature": -1}, "temperature"),
         ({"stop": ["a"] * 17}, "stop"),
         ({"stop": [""]}, "stop"),
         ({"max_tokens": 0}, "max_tokens"),
-        ({"skip_special_tokens": False}, "skip_special_tokens"),
+        ({"skip_special_tokens": 0}, "skip_special_tokens"),
         ({"temperature": 1e-38}, "temperature"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "function", "content": "x"}]}, "messages.0.role"),
@@ -275,3 +280,16 @@ def test_an_error_in_a_stream(
     assert "0x" not in str(raised.value)
     assert ask(client, "words", max_tokens=3).choices
     assert httpx.get(f"{server.url}/health").status_code == 200
+
+
+def test_a_port_that_is_taken_is_one_sentence() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError) as refused:
+            bind("127.0.0.1", port)
+    assert str(refused.value) == (
+        f"port {port} of 127.0.0.1 is taken by another program: name another with --port, or 0 for "
+        "a free one"
+    )

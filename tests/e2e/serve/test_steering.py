@@ -210,8 +210,8 @@ def test_a_message_that_is_continued(client: openai.OpenAI, engine: draftlens.En
         ({"stop_token_ids": [-1]}, "stop_token_ids.0"),
         ({"min_tokens": -1}, "min_tokens"),
         ({"ignore_eos": "yes"}, "ignore_eos"),
-        ({"frequency_penalty": 0.1}, "frequency_penalty"),
-        ({"presence_penalty": -0.1}, "presence_penalty"),
+        ({"frequency_penalty": 2.1}, "frequency_penalty"),
+        ({"presence_penalty": "1"}, "presence_penalty"),
         ({"allowed_token_ids": [1]}, "allowed_token_ids"),
     ],
 )

@@ -123,6 +123,17 @@ def test_a_table_is_not_folded_without_a_terminal(
     assert f" {name} " in narrow.getvalue()
 
 
+def test_a_table_has_100_columns_without_a_terminal(
+    narrow: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where its words have room; nothing is lost."""
+    monkeypatch.setattr(show, "console", Console(file=narrow, width=80, highlight=False))
+    words = [f"option_{number}=value" for number in range(20)]
+    table("", ["method", "options"], [["a", ", ".join(words)]])
+    assert max(map(len, narrow.getvalue().splitlines())) == 100
+    assert all(word in narrow.getvalue() for word in words)
+
+
 def test_readable_json_is_the_same_json_in_few_lines() -> None:
     value = {
         "text": "x" * 200,

@@ -101,7 +101,7 @@ def test_a_file_of_dots_stays_in_the_folder() -> None:
     assert Path("page-0001.md").read_text() == "page-0001.md"
     assert Path("mine/...md").read_text() == "mine/...md"
     pages = [f"...pdf.pages/page-0001.{kind}" for kind in ("json", "md")]
-    assert files("mine/out") == ["...pdf.md", *pages, "index.json"]
+    assert files("mine/out") == ["...pdf.md", *pages, "documents.jsonl", "index.json"]
 
 
 def test_a_name_that_belongs_to_another_input_is_refused() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import time
 import weakref
 from collections.abc import Sequence
@@ -18,12 +19,14 @@ import pytest
 from PIL import Image
 
 import draftlens
+from draftlens import load_engine
 from draftlens.core.repetition import LoopCriterion
 from draftlens.core.tree import DraftTree, Verdict
 from draftlens.decoding.session import Session
 from draftlens.documents import run
 from draftlens.documents.asking import Asker, Ending, profile_for
 from draftlens.documents.drafting import PageDrafter, drafted_pages
+from draftlens.documents.ray import ParseBatch
 from draftlens.documents.reading import pipeline as pipelines
 from draftlens.documents.reading.geometry import Box
 from draftlens.documents.reading.page import Page, Piece, Reading, Region, RegionText
@@ -238,6 +241,28 @@ def test_notes_say_which_pages_have_no_drafts(engine: draftlens.Engine, three: P
     assert note.endswith("three.pdf, page 1 has no drafts: a fault of somebody else's")
 
 
+@pytest.mark.parametrize("stages", ["regions+page", "regions"])
+def test_crops_that_the_model_cannot_read_cost_no_page(
+    engine: draftlens.Engine, three: Path, monkeypatch: pytest.MonkeyPatch, stages: str
+) -> None:
+    """Their answers are drafts, unless nothing else is read."""
+    process = Asker.process
+
+    def fails(asker: Asker, pictures: Sequence[Image.Image], prompts: Sequence[str]) -> Any:
+        if prompts[0] == OPTIONS["region_prompt"]:
+            raise RuntimeError("a crop is too small")
+        return process(asker, pictures, prompts)
+
+    monkeypatch.setattr(Asker, "process", fails)
+    (page,) = parse(engine, three, pages="1", stages=stages)
+    if stages == "regions":
+        assert page.error == f"cannot parse {three}, page 1: a crop is too small"
+        return
+    assert page.stages == "page"
+    assert page.verification is not None
+    assert page.verification["identical"]
+
+
 def test_memory_of_the_model_that_runs_out_fails_one_page(
     engine: draftlens.Engine, three: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -346,7 +371,10 @@ def test_an_engine_reads_its_pictures_if_no_references_are_given(
 ) -> None:
     picture = Image.new("RGB", (60, 40), "white")
     plain = engine.generate("abc", images=picture, max_new_tokens=30)
-    reader = picture_reader(engine.target.backbone.model.config.model_type)
+    config = engine.target.backbone.model.config
+    monkeypatch.setattr(config, "_name_or_path", "allenai/olmOCR-2-7B-1025")
+    reader = picture_reader(config.model_type, config._name_or_path)
+    assert reader is not picture_reader(config.model_type)
     monkeypatch.setattr(type(reader), "can_read", True)
     monkeypatch.setattr(reader, "_pipeline", FixedPipeline([plain.text]))
     method = {"method": "hsd", "num_speculative_tokens": 12}
@@ -425,3 +453,92 @@ def test_an_answer_that_repeats_itself_is_doubtful(
     monkeypatch.setattr(Asker, "why_ended", lambda self, tokens, ending: "loop")
     (page,) = parse(engine, three, pages="1")
     assert page.doubt == "it repeats itself without end"
+
+
+def test_the_prompt_stands_on_the_side_of_the_picture_that_the_profile_names(
+    engine: draftlens.Engine,
+) -> None:
+    picture = Image.new("RGB", (40, 40), "white")
+    texts = []
+    for prompt_first in (False, True):
+        profile = TargetProfile(prompt_first=prompt_first)
+        asker = Asker(engine, profile, draftlens.ParseSettings())
+        ids = asker.process([picture], ["abc"]).target["input_ids"][0]
+        texts.append(engine.target.processor.tokenizer.decode(ids))
+    assert texts[0].endswith("abc answer: ")
+    assert texts[1].startswith("abc")
+
+
+def test_marks_stay_in_answers_where_they_may_be_special_tokens(engine: draftlens.Engine) -> None:
+    tokens = [engine.target.processor.tokenizer.convert_tokens_to_ids("<|vision_start|>"), 20, 17]
+    for form, kept in (("markdown", False), ("doctags", True), ("text-otsl", True)):
+        asker = Asker(engine, TargetProfile(form=form), draftlens.ParseSettings())
+        assert asker.eos == {17, 40}
+        assert ("<|vision_start|>" in asker.text(tokens)) == kept
+        word = engine.target.processor.tokenizer.decode([20])
+        assert asker.text(tokens).endswith(word) == kept
+
+
+def test_a_profile_may_be_a_name(engine: draftlens.Engine, three: Path) -> None:
+    parser = draftlens.DocumentParser(engine, profile="olmocr")
+    assert parser.asker.profile.prompt_first
+    with pytest.raises(draftlens.ConfigError, match="unknown profile"):
+        draftlens.parse(three, engine=engine, profile="nobody")
+
+
+def test_a_worker_of_ray_loads_its_target_once(
+    engine: draftlens.Engine, three: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[tuple[Any, ...]] = []
+
+    def load(*words: Any, **options: Any) -> draftlens.Engine:
+        loaded.append((*words, options))
+        return engine
+
+    monkeypatch.setattr(load_engine, "load", load)
+    monkeypatch.setattr(draftlens.DocumentParser, "calibrate", lambda self: None)
+    settings = {**OPTIONS, "drafter": "none", "pages": "1", "max_new_tokens": 8}
+    worker = ParseBatch("tiny", "file", {"device": "cpu"}, **settings)
+    (expected,) = draftlens.parse(three, engine=engine, **settings)
+    for _ in range(2):
+        batch = worker({"file": [str(three)]})
+        assert list(batch["markdown"]) == [expected.markdown.strip()]
+        assert (list(batch["pages"]), list(batch["error"])) == ([1], [""])
+    assert expected.markdown.strip()
+    assert loaded == [("tiny", {"method": "plain", "device": "cpu"})]
+
+
+@pytest.mark.usefixtures("steady_costs")
+def test_results_of_other_pipelines_are_drafts(
+    engine: draftlens.Engine, three: Path, tmp_path: Path
+) -> None:
+    """A good file saves passes and a damaged one does not; no token depends on either."""
+    options = {**OPTIONS, "pages": "1", "on_loop": "ignore", "form": "text"}
+    (plain,) = draftlens.parse(three, engine=engine, method="plain", **options)
+    block = {"type": "text", "page_idx": 0, "bbox": [0, 0, 900, 900], "text": plain.markdown}
+    passes = []
+    for text in (json.dumps([block]), json.dumps([block])[:-3]):
+        file = tmp_path / "three_content_list.json"
+        file.write_text(text)
+        for drafter in (file, f"{tmp_path}/"):
+            settings = draftlens.ParseSettings(**options, drafter=drafter, verify=True)
+            parser = draftlens.DocumentParser(engine, settings)
+            (page,) = parser.parse(three)
+            assert page.tokens == plain.tokens
+            assert page.verification is not None
+            assert page.verification["identical"]
+            passes.append(page.stats.target_forwards)
+            notes = [note for note in parser.notes if note.startswith(f"cannot read {file}: ")]
+            assert len(notes) == (text[-1] != "]")
+    assert max(passes[:2]) < min(passes[2:])
+    assert max(passes[:2]) < plain.stats.target_forwards / 2
+
+
+def test_results_of_other_pipelines_need_a_target(three: Path, tmp_path: Path) -> None:
+    for drafter in ("a.json", "results/", tmp_path):
+        with pytest.raises(draftlens.ConfigError, match="needs a document model"):
+            list(draftlens.parse(three, drafter=drafter))
+    settings = draftlens.ParseSettings
+    assert settings(drafter="a.json").stored_results == Path("a.json")
+    assert settings(drafter="text-layer,tesseract").stored_results is None
+    assert settings(drafter=["tesseract"]).stored_results is None

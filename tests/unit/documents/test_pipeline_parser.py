@@ -243,6 +243,27 @@ def test_pictures_are_cut_out_and_named(tmp_path: Path) -> None:
     assert not page.pictures
 
 
+@pytest.mark.parametrize(("rows", "is_cut"), [(3, True), (9, False)])
+def test_a_form_is_no_picture(tmp_path: Path, rows: int, is_cut: bool) -> None:
+    """Words side by side in half of its height."""
+
+    class Form:
+        def read(self, page: Page, phase: Phase = untimed) -> list[Region]:
+            """Labels and values within a figure as large as the page."""
+            whole = Region(Box(0, 0, 300, 400), "figure", 0)
+            texts = (RegionText("mine", ("Name",)),)
+            return [whole] + [
+                Region(Box(left, 10 + 40 * row, left + 90, 35 + 40 * row), "figure", 1, texts)
+                for row in range(rows)
+                for left in (20, 150)
+            ]
+
+    path = pdfs.write(tmp_path / "a.pdf", [pdfs.columns])
+    (page,) = parse(path, pipeline=Form(), pictures=True)
+    assert bool(page.pictures) == is_cut
+    assert page.markdown.count("Name") == 2 * rows
+
+
 @pytest.mark.parametrize("name", ["pictures", "running_heads"])
 def test_a_target_takes_no_settings_of_texts(name: str, tmp_path: Path) -> None:
     path = pdfs.write(tmp_path / "a.pdf", [pdfs.columns])

@@ -39,7 +39,7 @@ from draftlens.documents.run import ReadingPayoff
         ({"password": 5}, "password must be a text"),
         ({"verify": [1, 2]}, "verify must be true or false"),
         ({"on_loop": [[1]] * 999}, r"on_loop must be one of stop, ignore, not .{0,60}$"),
-        ({"form": "rtf"}, "unknown format 'rtf'; known: doctags"),
+        ({"form": "rtf"}, "unknown format 'rtf'; known: doclang, doctags, grounding, "),
         ({"method": "plain", "stages": "regions"}, "no use for crops"),
     ],
 )

@@ -405,3 +405,18 @@ def _whole(cache: KVCache, end: int) -> tuple[list[torch.Tensor], list[torch.Ten
     buffers = cache.whole_buffers(end)
     assert buffers is not None
     return buffers
+
+
+def test_caches_grow_by_steps() -> None:
+    """Passes that read whole buffers compute over empty slots, so there are few."""
+    cache = KVCache(1, 1, 64, grows=True)
+    cache.step = 64
+    states = torch.zeros(1, 2, 3, 4)
+    cache.update(states, states, 0)
+    cache.advance(3)
+    for end, capacity in ((64, 64), (65, 128), (129, 192)):
+        buffers = cache.whole_buffers(end)
+        assert buffers is not None
+        assert buffers[0][0].shape[2] == capacity
+    rows = cache.new_rows(1)
+    assert rows.step == 64

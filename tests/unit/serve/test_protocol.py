@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pydantic import ValidationError
@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from draftlens.core.errors import ConfigError, InputError, MediaError
 from draftlens.scheduling import AnswerError, QueueFullError
 from draftlens.serve.errors import ApiError, api_error
-from draftlens.serve.messages import NEUTRAL
+from draftlens.serve.messages import NEUTRAL, PARTS, Part
 from draftlens.serve.options import ServeOptions
 from draftlens.serve.protocol import ChatRequest, CompletionRequest, load_json, parse
 
@@ -98,6 +98,23 @@ def test_values_that_are_refused(fields: dict[str, Any], param: str) -> None:
         parse(ChatRequest, ["no object"])
 
 
+@pytest.mark.parametrize("named", ["audio", "input_audio", "x" * 1000])
+def test_parts_of_other_types_are_refused_by_name(named: str) -> None:
+    part = {"type": named, named: {"data": "", "format": "wav"}}
+    with pytest.raises(ApiError, match="a part is text, image_url, video_url, file") as refused:
+        chat(messages=[{"role": "user", "content": [{"type": "text", "text": "a"}, part]}])
+    assert repr(named)[:9] in str(refused.value)
+    assert len(str(refused.value)) < 500
+    assert refused.value.param == "messages.0.content"
+
+
+def test_the_types_of_parts_are_those_that_are_read() -> None:
+    (kinds, _) = get_args(Part)
+    assert tuple(get_args(kind.model_fields["type"].annotation)[0] for kind in get_args(kinds)) == (
+        PARTS
+    )
+
+
 @pytest.mark.parametrize(
     ("kind", "fields", "options"),
     [
@@ -146,8 +163,11 @@ NUMBERS = (
     "logit_bias",
     "stop_token_ids",
     "no_repeat_ngram_size",
+    "presence_penalty",
+    "frequency_penalty",
     "min_tokens",
 )
+SIGNED = ("seed", "presence_penalty", "frequency_penalty")
 NO_NUMBERS = {
     "negative": -2,
     "huge": 10**30,
@@ -177,8 +197,8 @@ def _is_number(annotation: Any) -> bool:
 @pytest.mark.parametrize("kind", NO_NUMBERS)
 @pytest.mark.parametrize("name", NUMBERS)
 def test_what_is_no_number_of_the_field(name: str, kind: str) -> None:
-    if (name, kind) == ("seed", "negative"):
-        assert chat(seed=-2).seed == -2
+    if name in SIGNED and kind == "negative":
+        assert getattr(chat(**{name: -2}), name) == -2
         return
     if (name, kind) == ("stop_token_ids", "list"):
         assert chat(stop_token_ids=[1]).stop_token_ids == [1]

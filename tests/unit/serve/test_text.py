@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from draftlens.serve.text import RowText
+from draftlens.serve.text import RowText, num_repeated
 
 
 def decode(ids: list[int]) -> str:
@@ -53,3 +55,38 @@ def test_pieces_know_who_wrote_them() -> None:
     assert row.add(list(b"abc!"), [True, True, False, True]) == [("ab", True), ("c", False)]
     assert row.add(list(b"d"), [False]) == [("!", True), ("d", False)]
     assert row.flush() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "count"),
+    [
+        ("", "abc", 0),
+        ("abcdef", "", 0),
+        ("abcdef", "abcdefgh", 6),
+        ("abcdefgh", "abcd", 4),
+        ("abcdef", "xyabcdef", 6),  # more at the beginning
+        ("abcdef", "abcXdef", 6),  # something between
+        ("abcdefg", "abcXefg", 6),  # something else
+        ("abcdXYefg", "abcdefg", 7),  # something left out
+        ("abcdef", "defabc", 3),  # in the order of the text
+        ("abcabc", "abcXabcYabc", 6),  # each place once
+        ("abcdef", "XaYbZcdX", 0),  # too short
+        ("ab", "Xab", 0),
+    ],
+)
+def test_how_much_of_a_text_an_answer_repeats(text: str, answer: str, count: int) -> None:
+    assert num_repeated([*map(ord, text)], [*map(ord, answer)]) == count
+
+
+@given(st.lists(st.integers(0, 2), max_size=30), st.lists(st.integers(0, 2), max_size=30))
+def test_repeated_tokens_are_a_part_of_both_texts(text: list[int], answer: list[int]) -> None:
+    """Never more than their longest common subsequence."""
+    longest = [0] * (len(text) + 1)
+    for token in answer:
+        before = 0
+        for place, other in enumerate(text, 1):
+            same = before + 1 if token == other else 0
+            before = longest[place]
+            longest[place] = max(longest[place], longest[place - 1], same)
+    assert 0 <= num_repeated(text, answer) <= longest[-1]
+    assert num_repeated(text, [*text, *answer]) == len(text)

@@ -4,8 +4,16 @@ from draftlens.documents.reading.formats.base import (
     FORMATS,
     Canvas,
     DraftFormat,
+    FormatWithSpecialTokens,
     LearningFormat,
     make_format,
 )
 
-__all__ = ["FORMATS", "Canvas", "DraftFormat", "LearningFormat", "make_format"]
+__all__ = [
+    "FORMATS",
+    "Canvas",
+    "DraftFormat",
+    "FormatWithSpecialTokens",
+    "LearningFormat",
+    "make_format",
+]

@@ -17,9 +17,13 @@ FORMATS = Registry(
     {
         "markdown": "draftlens.documents.reading.formats.markdown:Markdown",
         "markdown-html": "draftlens.documents.reading.formats.markdown:MarkdownWithHtmlTables",
+        "markdown-yaml": "draftlens.documents.reading.formats.front_matter:WithFrontMatter",
+        "grounding": "draftlens.documents.reading.formats.grounding:Grounding",
         "text": "draftlens.documents.reading.formats.plain:PlainText",
+        "text-otsl": "draftlens.documents.reading.formats.plain:PlainTextWithOtslTables",
         "layout-json": "draftlens.documents.reading.formats.layout_json:LayoutJson",
         "doctags": "draftlens.documents.reading.formats.doctags:DocTags",
+        "doclang": "draftlens.documents.reading.formats.doclang:DocLang",
     },
     group="draftlens.formats",
 )
@@ -27,6 +31,9 @@ FORMATS = Registry(
 
 ANSWERS = "regions"
 """The source of drafts that are the target's answers for crops."""
+
+OPENING = "opening"
+"""The source of drafts of what stands before the first region."""
 
 NO_ANSWERS: Mapping[int, str] = MappingProxyType({})
 
@@ -80,6 +87,23 @@ class LearningFormat(Protocol):
         ...
 
 
+@runtime_checkable
+class FormatWithSpecialTokens(Protocol):
+    """A format some of whose marks are special tokens of tokenizers."""
+
+    special_tokens: bool
+    """Whether the text of an answer keeps them."""
+
+
+@runtime_checkable
+class FormatWithOpening(Protocol):
+    """A format that writes something before the first region."""
+
+    def openings(self, regions: Sequence[Region]) -> list[str]:
+        """Its variants, the likeliest first."""
+        ...
+
+
 def make_format(choice: Any) -> DraftFormat:
     """A format from its name, a mapping of its name and options, or itself. Raises ConfigError."""
     form: DraftFormat = make(FORMATS, choice, "page")
@@ -125,8 +149,8 @@ def draft_sources(
     canvas: Canvas,
     answers: Mapping[int, str] = NO_ANSWERS,
 ) -> dict[str, str]:
-    """The drafts of a page, without duplicates, with their sources: the name of a reader, or
-    `ANSWERS`.
+    """The drafts of a page, without duplicates, with their sources: the name of a reader,
+    `ANSWERS` or `OPENING`.
 
     With a format that puts only white space between regions they are the regions' drafts: first the
     target's answers for crops (`answers`, by place of the region), then those of readers, and then
@@ -137,6 +161,8 @@ def draft_sources(
         (region, answers[place]) for place, region in enumerate(regions) if answers.get(place)
     ]
     drafts: list[tuple[str, str]] = []
+    if isinstance(form, FormatWithOpening):
+        drafts += [(opening, OPENING) for opening in form.openings(regions)]
     if form.separate:
         drafts += [(answer, ANSWERS) for _, answer in region_answers]
         for write in (_drafts_of, _left_out):

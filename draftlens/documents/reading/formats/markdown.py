@@ -88,3 +88,13 @@ def items_of(lines: Sequence[str]) -> list[str]:
         else:
             items[-1].append(line)
     return [variants(item)[0] for item in items if any(part.strip() for part in item)]
+
+
+def unmarked_items(lines: Sequence[str]) -> list[str]:
+    """The items of a list without their bullets and numbers."""
+    return [_MARKED.sub("", _NUMBER.sub("", item), count=1) for item in items_of(lines)]
+
+
+def is_numbered(region: Region) -> bool:
+    """Whether the first item of a list has a number."""
+    return any(_NUMBER.match(line) for text in region.texts for line in text.lines[:1])

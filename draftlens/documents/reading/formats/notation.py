@@ -57,13 +57,42 @@ class HtmlTables:
         return f"{written}{self.after_head}{body}{self.end}"
 
 
+@dataclass(frozen=True)
+class OtslTables:
+    """OTSL (arXiv 2305.03393): a mark before each cell and after each row.
+
+    Args:
+        head: the mark of filled cells of the first row.
+        cell: the mark of other filled cells.
+        empty: stands for an empty cell.
+        end: stands after the last cell of a row.
+    """
+
+    head: str = "<fcel>"
+    cell: str = "<fcel>"
+    empty: str = "<ecel>"
+    end: str = "<nl>"
+
+    def write(self, rows: Rows) -> str:
+        width = max(len(row) for row in rows)
+        written = ""
+        for number, row in enumerate(rows):
+            mark = self.cell if number else self.head
+            cells = [clean(cell) for cell in row] + [""] * (width - len(row))
+            written += "".join(mark + cell if cell else self.empty for cell in cells) + self.end
+        return written
+
+
 MARKDOWN_TABLES = MarkdownTables()
 HTML_TABLES = HtmlTables()
+OTSL_TABLES = OtslTables()
+OTSL_TABLES_WITH_HEADS = OtslTables("<ched>")
 
 _HTML_TABLE = re.compile(r"<table\b.*?</table>", re.DOTALL | re.IGNORECASE)
 _CELL = re.compile(r"(<t[dh]\b[^>]*>)(.*?)(</t[dh]>)", re.DOTALL | re.IGNORECASE)
 _GROUP = re.compile(r"</?t(head|body)\b[^>]*>\s*", re.IGNORECASE)
 _ROW = re.compile(r"<tr\b", re.IGNORECASE)
+_OTSL_TABLE = re.compile(r"<(?:fcel|ched)>")
 _MARKDOWN_TABLE = re.compile(r"^\|([ ]?)[^\n]*\|[ ]*\n\|([ ]*:?-+:?[ ]*)\|", re.MULTILINE)
 
 
@@ -72,6 +101,8 @@ def table_notation(answer: str) -> TableNotation | None:
     found = _HTML_TABLE.search(answer)
     if found is not None:
         return _html_notation(found.group())
+    if _OTSL_TABLE.search(answer):
+        return OTSL_TABLES_WITH_HEADS if "<ched>" in answer else OTSL_TABLES
     head = _MARKDOWN_TABLE.search(answer)
     return None if head is None else MarkdownTables(head[1], head[2])
 
@@ -167,3 +198,5 @@ class Notations:
 
 WITH_MARKDOWN = Notations()
 WITH_HTML = Notations(HTML_TABLES, MARKDOWN_TABLES)
+WITH_OTSL = Notations(OTSL_TABLES, HTML_TABLES, BRACKETS, DOLLARS)
+WITH_HTML_AND_BRACKETS = Notations(HTML_TABLES, None, BRACKETS, DOLLARS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -66,6 +67,10 @@ TABLE = region("table", "Name Sacks", "Mill & Co 12", rows=(("Name", "Sacks"), (
             ],
         ),
         ("doctags", TABLE, ["<ched>Name<ched>Sacks<nl><fcel>Mill & Co<fcel>12<nl>"]),
+        ("text-otsl", TABLE, ["<fcel>Name<fcel>Sacks<nl><fcel>Mill & Co<fcel>12<nl>"]),
+        ("doclang", TABLE, ["<ched/>Name<ched/>Sacks<nl/><fcel/>Mill & Co<fcel/>12<nl/>"]),
+        ("doclang", region("text", "Mill & Co"), ["<![CDATA[Mill & Co]]>"]),
+        ("grounding", region("figure", "in it"), []),
         ("markdown", region("text", "• one", "• two", "more"), ["- one\n- two more"]),
         ("markdown", region("footer", "7"), []),
         ("layout-json", region("footer", "7"), ["7"]),
@@ -120,6 +125,18 @@ def test_tables_are_written_as_the_last_answer_has_them(answer: str, expected: s
     assert len(region_drafts(form, given)) == 2
     assert region_drafts(form.after(answer), given) == [expected]
     assert region_drafts(form.after("no table"), given) == region_drafts(form, given)
+
+
+def test_otsl_is_written_as_the_last_answer_has_it() -> None:
+    form = make_format("text-otsl")
+    assert isinstance(form, LearningFormat)
+    given = region("table", "a", rows=RAGGED)
+    expected = "<{}>a<{}>b<{}>c<nl><fcel>d<ecel><ecel><nl><fcel>e|f<ecel><fcel><g><nl>"
+    fcel, ched = (expected.format(*[mark] * 3) for mark in ("fcel", "ched"))
+    assert region_drafts(form, given)[0] == fcel
+    assert region_drafts(form.after(f"<ched>x<nl>{fcel}"), given) == [ched]
+    assert region_drafts(form.after(fcel), given) == [fcel]
+    assert region_drafts(form.after("$$ x $$"), region("formula", "a", latex=True)) == ["$$ a $$"]
 
 
 def test_an_answer_is_written_again_token_for_token() -> None:
@@ -188,6 +205,63 @@ def test_doctags_name_places_on_their_grid() -> None:
     (draft, *_) = page_drafts(make_format("doctags"), [region("text", "Hello")], CANVAS)
     place = "<loc_50><loc_50><loc_450><loc_100>"
     assert draft == f"<doctag><text>{place}Hello</text>\n</doctag>"
+
+
+def _items(*lines: str) -> list[Region]:
+    return [region("text", "Hello"), *[region("list", line) for line in lines], TABLE]
+
+
+def test_lists_of_doctags_hold_their_items() -> None:
+    (draft, *_) = page_drafts(make_format("doctags"), _items("• one", "- two"), CANVAS)
+    place = "<loc_50><loc_50><loc_450><loc_100>"
+    assert draft == (
+        f"<doctag><text>{place}Hello</text>\n<unordered_list><list_item>{place}one</list_item>\n"
+        f"<list_item>{place}two</list_item>\n</unordered_list>\n<otsl>{place}<ched>Name<ched>Sacks"
+        "<nl><fcel>Mill & Co<fcel>12<nl></otsl>\n</doctag>"
+    )
+    (draft, *_) = page_drafts(make_format("doctags"), _items("1. one")[1:2], CANVAS)
+    assert draft == (
+        f"<doctag><ordered_list><list_item>{place}one</list_item>\n</ordered_list>\n</doctag>"
+    )
+
+
+def test_doclang_has_one_list_for_items_that_follow_each_other() -> None:
+    regions = [replace(region("title", "On mills"), level=2), *_items("1. one", "2. two")]
+    (draft, *_) = page_drafts(make_format("doclang"), regions, CANVAS)
+    place = "".join(f'<location value="{value}"/>' for value in (51, 51, 461, 102))
+    assert draft == (
+        f'<doclang><heading level="2">{place}On mills</heading><text>{place}Hello</text>'
+        f'<list class="ordered"><ldiv/>{place}one<ldiv/>{place}two</list><table>{place}'
+        "<ched/>Name<ched/>Sacks<nl/><fcel/>Mill & Co<fcel/>12<nl/></table></doclang>"
+    )
+    (draft, *_) = page_drafts(make_format("doclang"), [region("footer", "7")], CANVAS)
+    assert draft == (
+        f'<doclang><page_footer><layer value="furniture"/>{place}7</page_footer></doclang>'
+    )
+
+
+def test_grounding_names_the_place_of_each_text() -> None:
+    regions = [replace(region("title", "On mills"), level=1), region("text", "Hello")]
+    (draft, *_) = page_drafts(make_format("grounding"), regions, CANVAS)
+    place = "<|det|>[[100, 100, 899, 200]]<|/det|>"
+    assert draft == (
+        f"<|ref|>title<|/ref|>{place}\n# On mills\n\n<|ref|>text<|/ref|>{place}\nHello"
+    )
+
+
+def test_front_matter_comes_first_and_follows_the_last_answer() -> None:
+    form = make_format("markdown-yaml")
+    assert isinstance(form, LearningFormat)
+    text = region("text", "Hello there")
+    first, *others = page_drafts(form, [text], CANVAS)
+    assert first.startswith("---\nprimary_language: en\n")
+    assert "is_table: False" in first
+    assert others == ["Hello there"]
+    assert "is_table: True" in page_drafts(form, [TABLE, region("text", "a")], CANVAS)[0]
+    german = first.replace("en", "de")
+    drafts = page_drafts(form.after(f"{german}# Mühlen"), [text], CANVAS)
+    assert drafts == [german, first, "Hello there"]
+    assert page_drafts(form.after("No front matter"), [text], CANVAS)[0] == first
 
 
 FIRST = Region(BOX, "text", 0, (RegionText("a", ("x-", "y")), RegionText("b", ("x z",))))

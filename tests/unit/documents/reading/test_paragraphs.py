@@ -129,6 +129,19 @@ def test_headings_by_size_by_number_and_by_weight() -> None:
     ]
 
 
+def test_a_term_above_its_indented_definition_is_no_heading() -> None:
+    term = words("Mill", 0, bold=True)
+    definition = [words(WORDS, number, left=20) for number in (1, 2)]
+    assert [kind for kind, _ in parts(page(term, *definition))] == ["text", "text"]
+    hanging = page(term, words(WORDS, 1, left=20), words(WORDS, 2))
+    assert [kind for kind, _ in parts(hanging)] == ["title", "text"]
+
+
+def test_a_caption_with_a_number_of_three_levels_is_a_heading() -> None:
+    assert parts(words("3.1.2 The mill", 0, bold=True), "caption") == [("title", "3.1.2 The mill")]
+    assert parts(words("Figure 3: The mill", 0, bold=True), "caption")[0][0] == "caption"
+
+
 def test_what_the_layout_takes_for_a_title_is_one_if_its_font_says_so() -> None:
     plain = words("An odd line of the running text", 0)
     assert parts(plain, "title") == [("text", "An odd line of the running text")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf, nan
 
 import pytest
@@ -89,6 +90,37 @@ def test_the_title_of_a_form_that_fills_the_page_is_text() -> None:
     figure = Region(Box(0, 0, 400, 900), "figure")
     read = reading(line("Application", 50, 20), line("Name", 51, 560))
     assert kinds([figure], read) == ["text", "figure", "figure"]
+
+
+def test_labels_at_the_top_of_a_diagram_below_a_heading_are_no_text() -> None:
+    figure = Region(Box(0, 60, 400, 900), "figure")
+    heading = Region(Box(0, 18, 400, 32), "title")
+    labels = [line("Events", 50, 80), line("the mill grinds rye and oats", 51, 560)]
+    read = reading(line("3.1 Events", 1, 20), *labels)
+    assert kinds([figure, heading], read) == ["figure", "figure", "figure", "title"]
+    head = replace(heading, kind="header")
+    assert kinds([figure, head], read) == ["text", "figure", "figure", "header"]
+
+
+def test_a_form_between_wide_lines_is_no_picture() -> None:
+    """Its words are captions of fields, and are read row by row."""
+    figure = Region(Box(0, 0, 400, 900), "figure")
+    words = [line(f"Field {number}", number, 20 + 150 * number) for number in range(5)]
+    right = line("Amount", 9, 470, left=300)
+    rules = tuple(Box(10, 140 + 150 * number, 390, 140 + 150 * number) for number in range(3))
+    read = reading(*words, right)
+    found = prepared([figure], read, PageFacts(rules=rules), PAGE)
+    assert [region.kind for region in found] == ["text", *["caption"] * 5, "text"]
+    parts = structured(ordered(found), read, NOTHING, Headings())
+    texts = [part.texts[0].text for part in parts if part.texts]
+    assert texts == ["Field 0", "Field 1", "Field 2", "Field 3", "Amount", "Field 4"]
+    as_drawing = ["text", *["figure"] * 6]
+    assert kinds([figure], read, PageFacts(rules=rules[:2])) == as_drawing
+    narrow = tuple(Box(10, rule.top, 150, rule.top) for rule in rules)
+    assert kinds([figure], read, PageFacts(rules=narrow)) == as_drawing
+    # The grid of a chart is level with its labels.
+    grid = tuple(Box(60, 25 + 150 * number, 390, 25 + 150 * number) for number in range(5))
+    assert kinds([figure], read, PageFacts(rules=grid)) == as_drawing
 
 
 def test_a_table_of_one_row_is_text() -> None:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from itertools import count, pairwise
 from math import inf
 from threading import Thread
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,6 +31,7 @@ from draftlens.drafting.adaptive.calibration import (
 )
 from draftlens.drafting.adaptive.costs import CostCurve
 from draftlens.models.adapter import Backbone
+from draftlens.models.forward_backend import Passes
 from draftlens.models.support import cache_in
 
 FULL = range(1, WIDEST_TREE + 1)
@@ -455,6 +455,10 @@ def test_some_layers_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     assert calls == {**sampled, "head": 1}
 
 
+class Compiled(Passes):
+    label = "compiled"
+
+
 def test_a_slow_model_whose_passes_are_compiled_is_measured_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -463,8 +467,9 @@ def test_a_slow_model_whose_passes_are_compiled_is_measured_whole(
     monkeypatch.setattr(calibration, "SLOW_SECONDS", 0.0)
     backbone = Backbone(BY_NAME["llava_onevision"].build())
     logits = torch.zeros(1, 1, backbone.vocab_size)
-    compiled = SimpleNamespace(label="compiled", run=lambda *_: logits)
-    backbone.passes = compiled  # type: ignore[assignment]
+    compiled = Compiled()
+    monkeypatch.setattr(compiled, "run", lambda *_: logits)
+    backbone.passes = compiled
     assert measure_curve(backbone, 0.0).widths == (1,)
 
 

@@ -360,19 +360,33 @@ def test_a_bad_start_does_not_end_drafting(ratio: float, wrong: int) -> None:
 
 
 def test_reading_is_considered_again_as_the_answer_grows() -> None:
-    """By the time that the last prompt took; the longer an answer, the longer its expected rest."""
+    """By the time of the last prompts; the longer an answer, the longer its expected rest."""
     kept = history(FLAT, scaled(FLAT, 0.1))
     at = RoundState(pending=1000, remaining=1 << 20)
-    first = TreeController(kept)
-    assert first.may_read(at)
-    first.has_read(1000, 100.0)
-    second = TreeController(kept)
+    for _ in range(2):
+        early = TreeController(kept)
+        assert early.may_read(at)
+        early.has_read(1000, 100.0)
+    late = TreeController(kept)
     answers = []
     for _ in range(200):
-        answers.append(second.may_read(at))
-        second.judged(EMPTY, [()], 1.0)
+        answers.append(late.may_read(at))
+        late.judged(EMPTY, [()], 1.0)
     assert not any(answers[:64])
     assert any(answers[64:])
+
+
+def test_one_slow_reading_does_not_end_all_drafting() -> None:
+    """The first one prepares kernels; what is called too slow would never be timed again."""
+    kept = history(FLAT, scaled(FLAT, 0.1))
+    at = RoundState(pending=1000, remaining=64)
+    for seconds in (100.0, 1.0, 100.0):
+        answer = TreeController(kept)
+        assert answer.may_read(at)
+        answer.has_read(1000, seconds)
+    assert TreeController(kept).may_read(at)
+    TreeController(kept).has_read(1000, 100.0)
+    assert not TreeController(kept).may_read(at)
 
 
 def test_what_a_round_is_expected_to_bring() -> None:

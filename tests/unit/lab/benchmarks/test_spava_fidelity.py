@@ -41,5 +41,7 @@ def test_every_round_has_prompts_of_all_cells(
     ]
     found = fidelity.todo([], cells, [1025], rounds)
     assert [sum(cell is each for each, _ in found) for cell in cells] == expected
+    fewest = fidelity.todo([], cells, [1025], rounds, most=1)
+    assert [sum(cell is each for each, _ in fewest) for cell in cells] == [1, 1]
     done = [{"cell": cell.name, "index": index} for cell, index in found]
     assert fidelity.todo(done, cells, [1025], rounds) == []

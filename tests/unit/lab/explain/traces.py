@@ -67,7 +67,6 @@ def trace_of(
         title,
         prompt,
         to_dict(SpecVLM()),
-        visual,
         pieces,
         rounds,
         stats,
@@ -75,6 +74,7 @@ def trace_of(
         {"target": "a", "draft": "b"},
         notes,
         timelines or {},
+        visual=visual,
     )
 
 
