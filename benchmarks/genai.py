@@ -5,6 +5,7 @@
     python benchmarks/genai.py
     python benchmarks/genai.py --bits 8 --out benchmarks/results/genai_8
     python benchmarks/genai.py --bits 4 --out benchmarks/results/genai_4
+    python benchmarks/genai.py --bits 8 --shape 0.5B --out benchmarks/results/genai_8_0.5B
 
 The weights of SmolLM2-135M-Instruct are rounded to 16, 8 (Q8_0) or 4 bits (Q4_0, the head 8) and
 written as a GGUF file that both libraries read, transformers as float32; OpenVINO GenAI keeps them
@@ -15,6 +16,9 @@ prompts are pages of this repository's documentation, and questions without a te
 
 With 8 and 4 bits answers are those of other models than stock's, each library's own: the number of
 differing answers and a table say how far they are from the float32 ones.
+
+`--shape` takes random weights of another shape, with the same tokenizer, which say nothing, so that
+only stock `generate` and plain decoding of both libraries are timed.
 """
 
 from __future__ import annotations
@@ -22,13 +26,15 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 from compiled_parts.quantized import DISTANCE, distances
+from random_models import SIZES
 from real_text import (
     STOCK,
     load_model,
@@ -54,10 +60,57 @@ GENAI = "OpenVINO GenAI"
 PRECISION = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
 
 
+LAYERS = {"0.5B": 24, "1.5B": 28}
+"""Of shapes in `random_models.SIZES`."""
+
+
+def numbers_of(shape: str) -> dict[str, int]:
+    """Values of a GGUF file of a model of this shape, without their prefix."""
+    size = SIZES[shape]
+    heads = size["num_attention_heads"]
+    return {
+        "embedding_length": size["hidden_size"],
+        "block_count": LAYERS[shape],
+        "feed_forward_length": size["intermediate_size"],
+        "attention.head_count": heads,
+        "attention.head_count_kv": size["num_key_value_heads"],
+        "rope.dimension_count": size["hidden_size"] // heads,
+    }
+
+
+def random_tensors(numbers: Mapping[str, int], vocab_size: int) -> Iterator[tuple[str, Any]]:
+    """Random weights of a model whose head is its embedding, by their names in a GGUF file."""
+    rng = numpy.random.default_rng(0)
+    width, inner = numbers["embedding_length"], numbers["feed_forward_length"]
+    cached = width // numbers["attention.head_count"] * numbers["attention.head_count_kv"]
+    shapes = {
+        "attn_norm": (width,),
+        "attn_q": (width, width),
+        "attn_k": (cached, width),
+        "attn_v": (cached, width),
+        "attn_output": (width, width),
+        "ffn_norm": (width,),
+        "ffn_gate": (inner, width),
+        "ffn_up": (inner, width),
+        "ffn_down": (width, inner),
+    }
+
+    def drawn(shape: tuple[int, ...]) -> Any:
+        if len(shape) == 1:
+            return numpy.ones(shape, numpy.float32)
+        return rng.standard_normal(shape, numpy.float32) / numpy.float32(shape[1] ** 0.5)
+
+    yield "token_embd.weight", drawn((vocab_size, width))
+    for layer in range(numbers["block_count"]):
+        for name, shape in shapes.items():
+            yield f"blk.{layer}.{name}.weight", drawn(shape)
+    yield "output_norm.weight", drawn((width,))
+
+
 @contextmanager
-def rounded_weights(folder: Path, bits: int) -> Iterator[Path]:
-    """A folder with the package's weights as a GGUF file in 16, 8 or 4 bits."""
-    import numpy as np
+def rounded_weights(folder: Path, bits: int, shape: str | None = None) -> Iterator[Path]:
+    """A folder with the package's weights, or random ones of a shape, as a GGUF file in 16, 8 or 4
+    bits."""
     from gguf import GGMLQuantizationType as Kind
     from gguf import GGUFReader, GGUFValueType, GGUFWriter, LlamaFileType, dequantize, quantize
 
@@ -68,31 +121,37 @@ def rounded_weights(folder: Path, bits: int) -> Iterator[Path]:
         4: LlamaFileType.MOSTLY_Q4_0,
     }
 
+    numbers = numbers_of(shape) if shape else {}
     reader = GGUFReader(next(folder.glob("*.gguf")))
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as work:
         architecture = reader.fields["general.architecture"].contents()
-        writer = GGUFWriter(Path(name) / "rounded.gguf", architecture)
+        writer = GGUFWriter(Path(work) / "rounded.gguf", architecture)
         replaced = ("general.architecture", "general.file_type", "general.quantization_version")
         for key, field in reader.fields.items():
             if key.startswith("GGUF.") or key in replaced:
                 continue
             kind = field.types[0]
             inner = field.types[-1] if kind == GGUFValueType.ARRAY else None
-            writer.add_key_value(key, field.contents(), kind, sub_type=inner)
+            value = numbers.get(key.removeprefix(f"{architecture}."), field.contents())
+            writer.add_key_value(key, value, kind, sub_type=inner)
         writer.add_file_type(file_types[bits])
-        for tensor in reader.tensors:
-            values = dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+        own = (
+            (tensor.name, dequantize(tensor.data, tensor.tensor_type).astype(numpy.float32))
+            for tensor in reader.tensors
+        )
+        vocab_size = len(reader.fields["tokenizer.ggml.tokens"].contents())
+        for name, values in random_tensors(numbers, vocab_size) if shape else own:
             if values.ndim == 1:  # OpenVINO GenAI reads vectors (norms) in float32 only
-                writer.add_tensor(tensor.name, values)
+                writer.add_tensor(name, values)
                 continue
-            is_head = tensor.name == "token_embd.weight"  # which is the output layer, too
+            is_head = name == "token_embd.weight"  # which is the output layer, too
             kind = kinds[max(bits, 8) if is_head else bits]
-            writer.add_tensor(tensor.name, quantize(values, kind), raw_dtype=kind)
+            writer.add_tensor(name, quantize(values, kind), raw_dtype=kind)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
         writer.close()
-        yield Path(name)
+        yield Path(work)
 
 
 def genai_answerer(file: Path, threads: int, copied_tokens: int = 0) -> Answerer:
@@ -167,8 +226,14 @@ def all_prompts(tokenizer: Any) -> dict[str, list[Inputs]]:
 
 def measure(args: argparse.Namespace) -> Report:
     """The rows of all tasks, and the distances of rounded models."""
-    with rounded_weights(package_folder(), args.bits) as folder:
+    with rounded_weights(package_folder(), args.bits, args.shape) as folder:
         contestants, tokenizer, target = ways(folder, args.threads, args.bits)
+        if args.shape:
+            contestants = {
+                way: answer
+                for way, answer in contestants.items()
+                if way in (STOCK, GENAI) or "plain" in way
+            }
         options = {
             "max_new_tokens": args.max_new_tokens,
             "do_sample": False,
@@ -176,9 +241,11 @@ def measure(args: argparse.Namespace) -> Report:
         }
         # The first run of a length prepares it, so all ways answer once before they are timed.
         tasks = all_prompts(tokenizer)
+        if args.shape:
+            tasks = {task: tasks[task][:1] for task in ("no text", "question")}
         rows = rows_of(contestants, tasks, options, args.repeats, warm_up=True)
     report: Report = {"environment": environment(args), "rows": rows}
-    if args.bits < 16:
+    if args.bits < 16 and not args.shape:
         cases = []
         for inputs in (each for task in tasks.values() for each in task):
             run = contestants[STOCK](inputs, options)
@@ -206,6 +273,7 @@ BENCHMARK = Benchmark(
         "--repeats": 3,
         "--max-new-tokens": 96,
         "--bits": {"type": int, "choices": (16, 8, 4), "default": 16},
+        "--shape": {"choices": tuple(LAYERS), "help": "of random weights, in place of real ones"},
     },
 )
 

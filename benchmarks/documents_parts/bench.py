@@ -144,7 +144,7 @@ class Bench:
 
     def drafts(self, page: HeldOut, pipeline: Any) -> list[str]:
         """The drafts of a page by a pipeline."""
-        return self.drafted(page, pipeline).drafts(self.plain.asker.form, {})
+        return self.drafted(page, pipeline).drafts(self.plain.asker.form)
 
     def replay(
         self,

@@ -116,7 +116,7 @@ def _drafts(ledgers: Ledgers, number: int, place: int) -> dict[str, list[str]]:
     """The drafts of a page by their kind."""
     found: dict[str, list[str]] = {NO_DRAFTS: []}
     for layout in LAYOUTS:
-        drafts = ledgers.drafted(layout, number)[place].drafts(Markdown(), {})
+        drafts = ledgers.drafted(layout, number)[place].drafts(Markdown())
         found[f"text layer, {layout}"] = drafts
         noisy = characters(WRONG)(drafts, random.Random(place))
         found[f"{WRONG:.0%} of characters wrong, {layout}"] = noisy
@@ -145,9 +145,9 @@ def _drafts_by_table(page: DraftedPage) -> dict[str, list[str]]:
         else region
         for region in page.regions
     ]
-    found = {"printed lines": replace(page, regions=tuple(lines)).drafts(Markdown(), {})}
+    found = {"printed lines": replace(page, regions=tuple(lines)).drafts(Markdown())}
     for name, notation in NOTATIONS.items():
-        found[name] = page.drafts(Markdown(notations=notation), {})
+        found[name] = page.drafts(Markdown(notations=notation))
     return found
 
 

@@ -249,7 +249,7 @@ def sources(bench: Bench) -> Section:
         bench.drafts(pages[0], pipeline)  # loads networks
         drafted = [bench.drafted(page, pipeline) for page in pages]
         each = [page.seconds["layout"] + page.seconds["read"] for page in drafted]
-        texts = [page.drafts(bench.plain.asker.form, {}) for page in drafted]
+        texts = [page.drafts(bench.plain.asker.form) for page in drafted]
         counts = [bench.replay(page, drafts) for page, drafts in zip(pages, texts, strict=True)]
         said = per_pass(counts)
         figures[name] = {"seconds": statistics.mean(each), "pages": each, "said": said}
@@ -324,7 +324,7 @@ def _answers_by_way(bench: Bench, parser: DocumentParser) -> dict[str, list[tupl
     for page in bench.pages("paragraph"):
         inputs = page_inputs(parser, page.file)
         drafted = bench.drafted(page, pipeline)
-        drafts = drafted.drafts(bench.plain.asker.form, {})
+        drafts = drafted.drafts(bench.plain.asker.form)
         for way, method in MODEL_WAYS.items():
             references = [drafts] if way.startswith("hsd") else None
             seconds, stats = _answered(bench, parser, page, inputs, method, references)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from draftlens_lab.two_stages import BOTH, TwoStageParser, TwoStageSettings
 from shared import rotated
 
 import draftlens
@@ -88,8 +89,11 @@ def reader(folder: str | None, draft: str | None = None) -> Engine:
 
 
 def parser_for(engine: Engine, way: Mapping[str, Any], max_new_tokens: int) -> DocumentParser:
-    """A parser with some settings of `draftlens.ParseSettings`."""
-    return DocumentParser(engine, ParseSettings(**{"max_new_tokens": max_new_tokens, **way}))
+    """A parser with some settings of `draftlens.ParseSettings`, or of `TwoStageSettings`."""
+    settings = {"max_new_tokens": max_new_tokens, **way}
+    if way.get("stages") == BOTH:
+        return TwoStageParser(engine, TwoStageSettings(**settings))
+    return DocumentParser(engine, ParseSettings(**settings))
 
 
 def parse_once(parser: DocumentParser, file: Path, clock: Seconds = time.perf_counter) -> Spent:

@@ -30,8 +30,7 @@ class PageOptions:
             decides.
         pictures: Write the pictures of pages beside their Markdown, which names them. Needs --out;
             not with --target.
-        stages: `page`, `regions+page` (the regions' crops first), or `regions` (these alone, which
-            is not exact).
+        stages: `page`, or `regions` (crops of the page's regions alone, which is not exact).
         tolerance: 1 keeps the tokens of stock generate; below 1, draft tokens may replace somewhat
             likelier ones, which is not exact.
         batch: Number of pages that are answered together.

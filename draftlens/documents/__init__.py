@@ -1,1 +1,1 @@
-"""Documents to Markdown with a document model, in two stages."""
+"""Documents to Markdown with a document model."""

@@ -98,10 +98,7 @@ class Asker:
 
     @property
     def region_method(self) -> dict[str, Any]:
-        """As tolerant as the page where only crops are read."""
-        if self.settings.stages == "regions":
-            return self._method(self.settings.tolerance)
-        return self._method(self.settings.region_tolerance)
+        return self._method(self.settings.tolerance_of_crops)
 
     def _method(self, tolerance: float) -> dict[str, Any]:
         name = self.settings.method

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -98,13 +98,13 @@ class DraftedPage:
     def failed(self, sentence: str) -> ParsedPage:
         return ParsedPage(self.source, self.number, ended="failed", box=self.box, error=sentence)
 
-    def drafts(self, form: DraftFormat, answers: Mapping[int, str]) -> list[str]:
-        """Drafts in the target's format; `answers` are for crops, by place of the region."""
-        return list(self.sources(form, answers))
+    def drafts(self, form: DraftFormat) -> list[str]:
+        """Drafts in the target's format."""
+        return list(self.sources(form))
 
-    def sources(self, form: DraftFormat, answers: Mapping[int, str]) -> dict[str, str]:
+    def sources(self, form: DraftFormat) -> dict[str, str]:
         """The drafts with their sources (`formats.base.draft_sources`)."""
-        return draft_sources(form, self.regions, self.canvas, answers)
+        return draft_sources(form, self.regions, self.canvas)
 
 
 def standard_pipeline(settings: ParseSettings, alone: bool = False) -> StandardPipeline | None:

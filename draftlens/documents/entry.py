@@ -69,8 +69,7 @@ def parse(
         >>> draftlens.parse("paper.pdf", stages="backwards")
         Traceback (most recent call last):
             ...
-        draftlens.core.errors.ConfigError: stages must be one of page, regions+page, regions, \
-not 'backwards'
+        draftlens.core.errors.ConfigError: stages must be one of page, regions, not 'backwards'
     """
     if isinstance(inputs, bytes) or not isinstance(inputs, str | Path | Iterable):
         raise wrong("inputs", inputs, "a file, a folder, or a list of them")

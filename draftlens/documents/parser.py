@@ -1,4 +1,4 @@
-"""Batches of pages that the target reads, in one or two stages; places of their regions in the
+"""Batches of pages that the target reads, whole or by crops; places of their regions in the
 answers, and sources of the tokens."""
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class EarlierPages:
 
 PAGE = "page"
 REGIONS = "regions"
-_FAILURES = (DraftlensError, RuntimeError, MemoryError)
+FAILURES = (DraftlensError, RuntimeError, MemoryError)
 """Errors of a target that cost the pages that it reads at that time, and no others."""
 
 REGIONS_ALONE = "regions without a page"
@@ -99,13 +99,14 @@ REGIONS_ALONE = "regions without a page"
 
 
 @dataclass(frozen=True)
-class _Turn:
+class Turn:
     """A batch of pages while it is answered.
 
     Args:
         pages: readable and not blank.
-        answers: of their regions; None without a first stage.
-        clock: started before the first stage.
+        stages: what the target reads of them.
+        answers: of their regions; None where no crop is read.
+        clock: started before anything is read.
     """
 
     pages: list[DraftedPage]
@@ -131,28 +132,27 @@ class PageParser:
         if readable:
             try:
                 answered = self._answer(readable)
-            except _FAILURES as error:
+            except FAILURES as error:
                 answered = [page.failed(_sentence(page, error)) for page in readable]
             by_page = zip(readable, answered, strict=True)
             parsed = {id(page): self._judged(page, answer) for page, answer in by_page}
         return [parsed.get(id(page)) or page.unanswered() for page in pages]
 
     def _answer(self, pages: list[DraftedPage]) -> list[ParsedPage]:
-        stages = self.settings.stages
         clock = Clock(Stats())
         answers = None
-        if stages != PAGE:
+        if self.settings.stages != PAGE:
             with clock.phase("regions"):
-                answers = self._read_regions(pages)
-            if answers is None:
-                stages = PAGE
-        turn = _Turn(pages, stages, answers, clock)
+                answers = self.read_crops(pages)
         for page in pages:
             for name, seconds in page.seconds.items():
                 clock.stats.phases[name] += seconds
-        if stages == REGIONS:
-            return self._joined(turn)
-        return self._read_pages(turn)
+        stages = PAGE if answers is None else self.settings.stages
+        return self.answer(Turn(pages, stages, answers, clock))
+
+    def answer(self, turn: Turn) -> list[ParsedPage]:
+        """Join the answers for crops, or read the pages."""
+        return self.read_pages(turn) if turn.answers is None else self._joined(turn)
 
     def _judged(self, page: DraftedPage, answer: ParsedPage) -> ParsedPage:
         if answer.error is not None:
@@ -173,20 +173,14 @@ class PageParser:
                 readings.setdefault(text.source, []).append(text.text)
         return disagreement(answer.markdown, ["\n".join(texts) for texts in readings.values()])
 
-    def _read_regions(self, pages: Sequence[DraftedPage]) -> RegionAnswers | None:
-        """The first stage; None if no region of these pages has a draft, or if the target cannot
-        read a crop, as one that is too small, and reads the page anyway."""
+    def read_crops(self, pages: Sequence[DraftedPage]) -> RegionAnswers | None:
+        """Answers for the crops of the pages; None if no region has a draft."""
         crops = crops_of(pages, self.asker)
         if not crops:
             return None
         # Half of a page's time, so that there is some left for the page.
         half = (self.settings.page_timeout or 0.0) / 2
-        try:
-            return read_regions(crops, self.asker, self._ending(half))
-        except _FAILURES:
-            if self.settings.stages == REGIONS:
-                raise
-            return None
+        return read_regions(crops, self.asker, self._ending(half))
 
     def _ending(self, spent: float) -> Ending:
         """The limits after the page has taken `spent` seconds."""
@@ -196,14 +190,17 @@ class PageParser:
         stops_loops = self.settings.on_loop == "stop"
         return Ending(self.asker.profile.max_new_tokens, seconds, stops_loops)
 
-    def _read_pages(self, turn: _Turn) -> list[ParsedPage]:
-        """The second stage, or the only one: the pages as rows of a batch."""
+    def sources(self, turn: Turn) -> list[dict[str, str]]:
+        """The drafts of each page with their sources."""
+        return [page.sources(self.asker.form) for page in turn.pages]
+
+    def read_pages(self, turn: Turn) -> list[ParsedPage]:
+        """Read the pages as rows of a batch."""
         prompts = [self.asker.profile.page_prompt] * len(turn.pages)
         with turn.clock.phase("frames"):
             pictures = [page.picture for page in turn.pages if page.picture is not None]
             inputs = self.asker.process(pictures, prompts)
-        form = self.asker.form
-        sources = [page.sources(form, turn.texts(index)) for index, page in enumerate(turn.pages)]
+        sources = self.sources(turn)
         ending = self._ending(time.perf_counter() - turn.clock.start)
         method = self.asker.page_method
         earlier = [self.earlier.of(page.source) for page in turn.pages]
@@ -223,7 +220,7 @@ class PageParser:
 
     def _page(
         self,
-        turn: _Turn,
+        turn: Turn,
         index: int,
         result: Result,
         ending: Ending,
@@ -251,7 +248,7 @@ class PageParser:
             region_stats=None if turn.answers is None else turn.answers.stats,
         )
 
-    def _joined(self, turn: _Turn) -> list[ParsedPage]:
+    def _joined(self, turn: Turn) -> list[ParsedPage]:
         """Pages joined from the answers for their regions."""
         assert turn.answers is not None
         turn.clock.mark_last()
@@ -314,7 +311,7 @@ class PageParser:
 
 
 def _regions(
-    turn: _Turn, index: int, spans: Sequence[tuple[int, int] | None]
+    turn: Turn, index: int, spans: Sequence[tuple[int, int] | None]
 ) -> tuple[ParsedRegion, ...]:
     page = turn.pages[index]
     texts = turn.texts(index)

@@ -1,5 +1,4 @@
-"""The first stage: the target reads crops of regions (HSD, equations 1 to 3). Its answers are
-drafts of the page's, or joined to it."""
+"""The target reads crops of regions (HSD, equations 1 to 3)."""
 
 from __future__ import annotations
 

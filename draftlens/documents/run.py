@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
+from typing import ClassVar
 
 from draftlens.core.stats import Stats
 from draftlens.documents.asking import Asker, profile_for
@@ -95,6 +96,8 @@ class DocumentParser:
         'cannot read missing.pdf: there is no such file'
     """
 
+    page_parser: ClassVar[type[PageParser]] = PageParser
+
     def __init__(
         self,
         engine: Engine,
@@ -154,7 +157,7 @@ class DocumentParser:
 
     def _answered(self, pages: Iterator[DraftedPage]) -> Iterator[ParsedPage]:
         earlier = EarlierPages(self.earlier_pages)
-        parser = PageParser(self.asker, earlier)
+        parser = self.page_parser(self.asker, earlier)
         source = one_ahead(pages) if self.settings.ahead else pages
         with closing(pages), closing(source):  # type: ignore[type-var]
             while batch := list(islice(source, self.settings.batch)):

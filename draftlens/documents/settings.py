@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from draftlens.core.errors import ConfigError
 from draftlens.core.options import real, shown, switch, wrong
 from draftlens.documents.reading.formats import make_format
 from draftlens.documents.reading.open import PageNumbers
 
-STAGES = ("page", "regions+page", "regions")
-"""What the target reads: the page, crops of its regions and then the page, or crops alone."""
+STAGES = ("page", "regions")
+"""What the target reads: the page, or crops of its regions."""
 
 ON_LOOP = ("stop", "ignore")
 """Whether an answer that repeats itself endlessly is stopped."""
@@ -33,9 +33,6 @@ OF_READING = (
     "ahead",
 )
 """Settings that have a meaning without a target."""
-
-REGION_TOLERANCE = 0.75
-"""τ of crops (HSD, equation 10): their answers are only drafts of the page."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +54,8 @@ class ParseSettings:
             Markdown.
         stages: one of `STAGES`. With `regions` the crops' answers are joined without a pass over
             the page, which is approximate.
-        tolerance: τ of the page. 1 keeps the tokens of stock `generate`; below 1 a draft token may
-            replace a likelier one, and the page is approximate.
-        region_tolerance: τ of the crops whose page is read too. It changes no token of the page.
+        tolerance: τ of the page, or of the crops alone. 1 keeps the tokens of stock `generate`;
+            below 1 a draft token may replace a likelier one, and the page is approximate.
         batch: pages that are answered at once.
         dpi: pixels per inch of the target's picture; None for those of its profile.
         password: of encrypted files.
@@ -82,6 +78,8 @@ class ParseSettings:
         'stop'
     """
 
+    known_stages: ClassVar[tuple[str, ...]] = STAGES
+
     pages: str | None = None
     drafter: Any = "auto"
     layout: Any = "auto"
@@ -90,7 +88,6 @@ class ParseSettings:
     pictures: bool = False
     stages: str = "page"
     tolerance: float = 1.0
-    region_tolerance: float = REGION_TOLERANCE
     batch: int = 1
     dpi: float | None = None
     password: str | None = None
@@ -106,11 +103,10 @@ class ParseSettings:
 
     def __post_init__(self) -> None:
         PageNumbers.parse(self.pages)
-        _check_choice("stages", self.stages, STAGES)
+        _check_choice("stages", self.stages, self.known_stages)
         _check_choice("on_loop", self.on_loop, ON_LOOP)
         _check_choice("method", self.method, METHODS)
-        for name in ("tolerance", "region_tolerance"):
-            real(0, 1, above=True)(name, getattr(self, name))
+        real(0, 1, above=True)("tolerance", self.tolerance)
         _check_whole("batch", self.batch)
         if self.max_new_tokens is not None:
             _check_whole("max_new_tokens", self.max_new_tokens)
@@ -152,6 +148,11 @@ class ParseSettings:
                 raise ConfigError(
                     f"{name} works without a target alone; its prompt says what it writes"
                 )
+
+    @property
+    def tolerance_of_crops(self) -> float:
+        """τ of crops."""
+        return self.tolerance
 
     @property
     def stored_results(self) -> Path | None:

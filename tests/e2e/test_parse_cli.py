@@ -61,7 +61,7 @@ def test_pages_are_files_with_stocks_tokens(
     answer that is whole after its prefill has no phase `verify`."""
     monkeypatch.setattr(ForwardCosts, "cost", lambda self, width, rows=1, context=None: 10 + width)
     out = tmp_path / "out"
-    code, printed, _ = parse(command, source, "-o", out, "--stages", "regions+page", "--verify")
+    code, printed, _ = parse(command, source, "-o", out, "--verify")
     assert code == 0
     assert printed.count("identical to stock generate") == 2
     assert "page 2: blank" in printed
@@ -78,14 +78,24 @@ def test_pages_are_files_with_stocks_tokens(
     assert page["verification"]["identical"] is True
     assert page["ended"] in ("end", "length")
     assert page["stats"]["page"]["emitted"] == page["tokens"] == 12
-    assert page["stats"]["regions"]["emitted"] > 0
+    assert "regions" not in page["stats"]
     assert [region["kind"] for region in page["regions"]] == ["title", "text", "text"]
     assert page["regions"][0]["texts"][0]["text"] == "Of mills and bridges"
-    assert all(region["answer"] for region in page["regions"])
-    assert {"render", "layout", "read", "regions", "verify"} <= page["seconds"].keys()
+    assert {"render", "layout", "read", "verify"} <= page["seconds"].keys()
     text = (out / "a.pdf.pages" / "page-0001.md").read_text()
     assert text == page["markdown"] + "\n"
     assert (out / "a.pdf.md").read_text().count(text.strip()) >= 1
+
+
+def test_crops_alone_are_joined(command: Command, source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    code, _, _ = parse(command, source, "-o", out, "--stages", "regions", "--pages", "1")
+    assert code == 0
+    page = json.loads((out / "a.pdf.pages" / "page-0001.json").read_text())
+    assert page["approximate"] == ["regions without a page"]
+    assert page["stats"]["regions"]["emitted"] > 0
+    assert all(region["answer"] in page["markdown"] for region in page["regions"])
+    assert page["seconds"]["regions"] > 0
 
 
 def test_pages_are_read_by_compiled_passes(

@@ -23,6 +23,7 @@ import stored_results as stored
 import torch
 from conftest import make_costs_steady
 from document_models import READERS
+from draftlens_lab.two_stages import BOTH, TwoStageParser, TwoStageSettings
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -189,7 +190,7 @@ def documents(draw: Any) -> Document:
     )
     settings = {
         "batch": draw(st.integers(1, 3)),
-        "stages": draw(st.sampled_from(["page", "page", "regions+page"])),
+        "stages": draw(st.sampled_from(["page", "page", BOTH])),
         "layout": draw(st.sampled_from(LAYOUTS)),
         "method": draw(st.sampled_from(["hsd", "hsd", "hsd", "lookup", "plain"])),
         "dpi": draw(st.sampled_from([12.0, 20.0, 50.0])),
@@ -282,7 +283,7 @@ def check(document: Document, seen: Counter[str]) -> None:
         path = Path(work) / "a.pdf"
         settings = dict(document.settings)
         parser = draftlens.DocumentParser(
-            engine, draftlens.ParseSettings(drafter="none", **settings), None, profile
+            engine, TwoStageSettings(drafter="none", **settings), None, profile
         )
         asker = parser.asker
         pictures = drawn(path, document.sheets, asker)
@@ -299,9 +300,7 @@ def check(document: Document, seen: Counter[str]) -> None:
             settings["drafter"] = document.drafter
         # Stock `generate` itself has other tokens for some pages beside others.
         settings["verify"] = settings["batch"] > 1 and not document.is_rounded
-        parser = draftlens.DocumentParser(
-            engine, draftlens.ParseSettings(**settings), None, profile
-        )
+        parser = TwoStageParser(engine, TwoStageSettings(**settings), None, profile)
         pages = parsed(parser, path, document.finished)
     assert [page.number for page in pages] == list(range(1, len(answers) + 1))
     for page, answer in zip(pages, answers, strict=True):

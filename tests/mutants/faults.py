@@ -1431,8 +1431,8 @@ FAULTS = (
     ),
     Fault(
         "a crop that the target cannot read costs its page",
-        "draftlens/documents/parser.py",
-        "if self.settings.stages == REGIONS:\n                raise",
+        "lab/draftlens_lab/two_stages.py",
+        "if self.settings.stages != BOTH:\n                raise",
         "raise",
         ("tests/unit/documents/test_parser.py",),
     ),

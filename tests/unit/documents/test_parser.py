@@ -16,6 +16,7 @@ import families
 import numpy as np
 import pdfs
 import pytest
+from draftlens_lab.two_stages import BOTH, TwoStageParser, TwoStageSettings
 from PIL import Image
 
 import draftlens
@@ -97,10 +98,12 @@ def parse(engine: draftlens.Engine, path: Path, **options: Any) -> list[draftlen
     """All pages, compared with stock `generate`."""
     pipeline = options.pop("pipeline", FixedPipeline())
     given = {**OPTIONS, "verify": True, **options}
+    if given.get("stages") == BOTH:
+        return list(TwoStageParser(engine, TwoStageSettings(**given), pipeline).parse(path))
     return list(draftlens.parse(path, engine=engine, pipeline=pipeline, **given))
 
 
-@pytest.mark.parametrize("stages", ["page", "regions+page"])
+@pytest.mark.parametrize("stages", ["page", BOTH])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_tokens_are_those_of_stock_generate(
     engine: draftlens.Engine, three: Path, stages: str, batch: int
@@ -116,8 +119,8 @@ def test_tokens_are_those_of_stock_generate(
         assert page.stages == stages
         assert sum(page.shares.values()) == pytest.approx(1)
         assert len(page.regions) == len(WORDS)
-        assert (page.region_stats is not None) == (stages == "regions+page")
-        assert (page.seconds.get("regions", 0) > 0) == (stages == "regions+page")
+        assert (page.region_stats is not None) == (stages == BOTH)
+        assert (page.seconds.get("regions", 0) > 0) == (stages == BOTH)
         for name in ("render", "frames", "vision", "target_prefill"):
             assert page.seconds[name] > 0
         assert page.to_dict()["tokens"] == len(page.tokens)
@@ -140,7 +143,7 @@ def test_a_tolerant_page_is_named_and_a_tolerant_region_is_not(
     (page,) = parse(engine, three, pages="1", tolerance=0.5, verify=False)
     assert not page.lossless
     assert page.approximate == ("draft tokens accepted with tolerance 0.5",)
-    (page,) = parse(engine, three, pages="1", stages="regions+page", region_tolerance=0.3)
+    (page,) = parse(engine, three, pages="1", stages=BOTH, region_tolerance=0.3)
     assert page.lossless
 
 
@@ -165,7 +168,7 @@ def test_rows_that_leave_and_join_read_what_each_crop_reads_alone(
         return check(self, tree)
 
     monkeypatch.setattr(Session, "check", counted)
-    settings = draftlens.ParseSettings(**OPTIONS, region_tolerance=1.0, stages="regions+page")
+    settings = draftlens.ParseSettings(**OPTIONS, stages="regions")
     asker = Asker(engine, profile_for(engine.target), settings)
     drafter = PageDrafter(FixedPipeline(), asker.profile)
     (page,) = drafted_pages(three, drafter, draftlens.ParseSettings(pages="1"))
@@ -208,7 +211,7 @@ def test_a_loop_ends_where_stock_generate_with_the_criterion_ends(
 
 
 def test_a_timeout_ends_a_page_where_it_is(engine: draftlens.Engine, three: Path) -> None:
-    (page,) = parse(engine, three, pages="1", page_timeout=1e-6, stages="regions+page")
+    (page,) = parse(engine, three, pages="1", page_timeout=1e-6, stages=BOTH)
     assert page.ended == "timeout"
     assert len(page.tokens) == 1
     assert page.verification is not None
@@ -241,7 +244,7 @@ def test_notes_say_which_pages_have_no_drafts(engine: draftlens.Engine, three: P
     assert note.endswith("three.pdf, page 1 has no drafts: a fault of somebody else's")
 
 
-@pytest.mark.parametrize("stages", ["regions+page", "regions"])
+@pytest.mark.parametrize("stages", [BOTH, "regions"])
 def test_crops_that_the_model_cannot_read_cost_no_page(
     engine: draftlens.Engine, three: Path, monkeypatch: pytest.MonkeyPatch, stages: str
 ) -> None:

@@ -186,7 +186,7 @@ def test_what_a_terminal_obeys_is_not_in_the_answer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"stages": "regions+page"},
+        {"stages": "regions"},
         {"verify": True},
         {"max_new_tokens": 5},
         {"method": "plain"},

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from draftlens_lab.two_stages import TwoStageSettings
 from PIL import Image
 
 from draftlens import ConfigError, ParseSettings
@@ -26,7 +27,7 @@ from draftlens.documents.run import ReadingPayoff
     ("options", "sentence"),
     [
         ({"stages": "both"}, "stages must be one of page, regions"),
-        ({"stages": "auto"}, "stages must be one of page, regions"),
+        ({"stages": "regions+page"}, "stages must be one of page, regions"),
         ({"on_loop": "go"}, "on_loop must be one of stop, ignore"),
         ({"tolerance": 0}, "tolerance must be a number above 0"),
         ({"batch": 0}, "batch must be a whole number"),
@@ -34,7 +35,6 @@ from draftlens.documents.run import ReadingPayoff
         ({"page_timeout": 0.0}, "page_timeout must be a positive number"),
         ({"pages": "x"}, "pages are numbers"),
         ({"pages": 5}, "pages must be numbers from 1"),
-        ({"region_tolerance": "x"}, "region_tolerance must be a number"),
         ({"dpi": []}, "dpi must be a positive number"),
         ({"password": 5}, "password must be a text"),
         ({"verify": [1, 2]}, "verify must be true or false"),
@@ -46,6 +46,13 @@ from draftlens.documents.run import ReadingPayoff
 def test_bad_settings_are_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         ParseSettings(**options)
+
+
+def test_a_bad_tolerance_of_crops_is_refused() -> None:
+    with pytest.raises(ConfigError, match="region_tolerance must be a number"):
+        TwoStageSettings(region_tolerance="x")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="tolerance must be a number above 0"):
+        TwoStageSettings(tolerance=0)
 
 
 def test_settings_of_answers_leave_out_what_changes_no_answer() -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 from draftlens.core.options import Registry, make
@@ -29,13 +28,8 @@ FORMATS = Registry(
 )
 
 
-ANSWERS = "regions"
-"""The source of drafts that are the target's answers for crops."""
-
 OPENING = "opening"
 """The source of drafts of what stands before the first region."""
-
-NO_ANSWERS: Mapping[int, str] = MappingProxyType({})
 
 _WAYS = 2
 """Variants of a page as one text: broken words closed, or with their hyphens."""
@@ -133,45 +127,28 @@ def _left_out(form: DraftFormat, region: Region, text: RegionText) -> list[str]:
     return [] if form.region(region, text) else [printed(text.lines)]
 
 
-def page_drafts(
-    form: DraftFormat,
-    regions: Sequence[Region],
-    canvas: Canvas,
-    answers: Mapping[int, str] = NO_ANSWERS,
-) -> list[str]:
+def page_drafts(form: DraftFormat, regions: Sequence[Region], canvas: Canvas) -> list[str]:
     """The drafts of a page in the expected order of its answer (`draft_sources`)."""
-    return list(draft_sources(form, regions, canvas, answers))
+    return list(draft_sources(form, regions, canvas))
 
 
-def draft_sources(
-    form: DraftFormat,
-    regions: Sequence[Region],
-    canvas: Canvas,
-    answers: Mapping[int, str] = NO_ANSWERS,
-) -> dict[str, str]:
-    """The drafts of a page, without duplicates, with their sources: the name of a reader,
-    `ANSWERS` or `OPENING`.
+def draft_sources(form: DraftFormat, regions: Sequence[Region], canvas: Canvas) -> dict[str, str]:
+    """The drafts of a page, without duplicates, with their sources: the name of a reader, or
+    `OPENING`.
 
-    With a format that puts only white space between regions they are the regions' drafts: first the
-    target's answers for crops (`answers`, by place of the region), then those of readers, and then
+    With a format that puts only white space between regions they are the regions' drafts, and then
     what the format leaves out, since a layout may take text for a figure. With other formats they
-    are whole pages: with the answers, and with texts of each reader.
+    are whole pages with texts of each reader.
     """
-    region_answers = [
-        (region, answers[place]) for place, region in enumerate(regions) if answers.get(place)
-    ]
     drafts: list[tuple[str, str]] = []
     if isinstance(form, FormatWithOpening):
         drafts += [(opening, OPENING) for opening in form.openings(regions)]
     if form.separate:
-        drafts += [(answer, ANSWERS) for _, answer in region_answers]
         for write in (_drafts_of, _left_out):
             for region in regions:
                 for text in region.texts:
                     drafts += [(draft, text.source) for draft in write(form, region, text)]
     else:
-        if region_answers:
-            drafts.append((form.page(region_answers, canvas), ANSWERS))
         drafts += _whole_pages(form, regions, canvas)
     sources: dict[str, str] = {}
     for draft, source in drafts:
