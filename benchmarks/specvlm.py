@@ -82,7 +82,7 @@ BENCHMARK = Benchmark(
         "--frames": {"type": frame_counts, "default": (16, 64)},
         "--long-frames": {
             "type": int,
-            "help": "of long and probe [default: 1000 and 500], and the most of step",
+            "help": "of long and probe [default: 1000 and 500], and the most of step and self",
         },
         "--minutes": {
             "type": float,

@@ -1,10 +1,12 @@
 """Conversations about a clip: turns that read only what is new, beside stock `generate`, which
 reads the whole conversation in each turn.
 
-    python benchmarks/turns.py --out benchmarks/results/turns [--parts turns,delay,memory]
+    python benchmarks/turns.py --out benchmarks/results/turns [--parts turns,second,delay,memory]
 
 `turns` asks five questions about a clip and takes the CPU time of each turn end to end: processor,
 vision, prefill and decoding, all on one thread. Other programs change it less than wall time.
+`second` takes that of the first token of the second turn, with hidden states for pruner `uv` and
+with prefill `spava`, beside a reading of the whole conversation without a cache.
 `delay` lets a long prompt join a row that is running, and takes the longest time between two rounds
 of that row, with the prompt read in parts and at once. `memory` holds 1,000 conversations under a
 bound and counts what is really kept. Writes OUT.json and OUT.md.
@@ -55,6 +57,16 @@ QUESTIONS = (
     "Describe the video.",
 )
 BOUND = 256 * 2**20
+UV = {"method": "specvlm", "pruner": "uv"}
+READINGS: Mapping[str, Mapping[str, Any]] = {
+    "plain": {"method": "plain"},
+    "specvlm with uv": {"method": UV},
+    "plain, spava": {"method": "plain", "prefill": "spava"},
+    "specvlm with uv, spava": {"method": UV, "prefill": "spava"},
+    "default, spava": {"prefill": "spava"},
+}
+"""Ways to read a second turn; the tokens of each are those of `plain` with the same prefill."""
+
 WAYS = ("stock generate", "stock assisted", "plain", "default", "chat, plain", "chat, default")
 
 
@@ -208,6 +220,54 @@ def talk(
         yield turn
 
 
+def measure_second(engine: Engine, args: argparse.Namespace) -> dict[str, Any]:
+    """Seconds to the first token of the second turn with and without a cache, by way and repeat,
+    and the tokens that are read."""
+    options = {"max_new_tokens": args.max_new_tokens, "do_sample": False}
+    video = dialogue(reel(args.frames), args.frames, SIDE).videos[0]
+    cases = [(way, keeps) for way in READINGS for keeps in (True, False)]
+    found: dict[str, Any] = {way: {"with": [], "without": []} for way in READINGS}
+    for repeat in range(-1, args.repeats):
+        answers: dict[tuple[str, bool], list[list[int]]] = {}
+        for way, keeps in rotated(cases, repeat):
+            ask = in_chat if keeps else anew
+            turns = list(ask(engine, video, {**options, **READINGS[way]}))
+            answers[way, keeps] = [turn.tokens for turn in turns]
+            if repeat >= 0:
+                found[way]["with" if keeps else "without"].append(turns[1].first)
+            if keeps:
+                found[way]["cached"] = turns[1].cached
+        for (way, keeps), tokens in answers.items():
+            prefill = READINGS[way].get("prefill")
+            assert tokens == answers[f"plain, {prefill}" if prefill else "plain", keeps], way
+            found[way]["as without"] = answers[way, True] == answers[way, False]
+    first = asked(Conversation(videos=[video]), None, QUESTIONS[0])
+    said = engine.text_decoder(answers["plain", True][0])
+    second = engine.process([asked(first, said, QUESTIONS[1])])
+    return {"ways": found, "prompt": second.target["input_ids"].shape[1]}
+
+
+def in_chat(engine: Engine, video: Any, options: Mapping[str, Any]) -> Iterator[Turn]:
+    """Two turns, of which the second finds what a cache has of the first."""
+    engine.attach(PromptCache("2GB"))
+    chat = engine.chat(video=video)
+    for question in QUESTIONS[:2]:
+        began = time.process_time()
+        yield turn_of(chat.stream(question, **options), began)
+
+
+def anew(engine: Engine, video: Any, options: Mapping[str, Any]) -> Iterator[Turn]:
+    """The same two turns, each of which reads the whole conversation."""
+    conversation = Conversation(videos=[video])
+    answer = None
+    for question in QUESTIONS[:2]:
+        conversation = asked(conversation, answer, question)
+        began = time.process_time()
+        turn = turn_of(engine.answer(engine.process([conversation]), **options), began)
+        answer = engine.text_decoder(turn.tokens)
+        yield turn
+
+
 def measure_delay(engine: Engine, args: argparse.Namespace) -> dict[str, Any]:
     """The longest times between two rounds of a running row, while a long prompt joins."""
     long = engine.process([dialogue(reel(args.frames, 1), args.long_frames, SIDE)])
@@ -348,6 +408,26 @@ def medians_line(runs: Sequence[Sequence[float]], scale: float, digits: int) -> 
     return " ".join(f"{scale * statistics.median(turn):.{digits}f}" for turn in turns)
 
 
+def report_second(figures: Mapping[str, Any]) -> list[str]:
+    """Medians by way."""
+    columns: dict[str, Any] = {
+        "": "{way}",
+        "cached tokens": "{cached:,}",
+        "first token with the cache, s": lambda row: range_line(row["with"]),
+        "without, s": lambda row: range_line(row["without"]),
+        "earlier by": lambda row: range_line(ratios(row["without"], row["with"])),
+        "tokens of a reading of the whole": lambda row: "yes" if row["as without"] else "no",
+    }
+    rows = [{"way": way, **figures} for way, figures in figures["ways"].items()]
+    return [
+        "## The second turn about a clip",
+        f"A prompt of {figures['prompt']:,} tokens, {len(rows[0]['with'])} interleaved repeats: "
+        "medians with smallest and largest. Times are CPU time, with processor and vision. All "
+        "tokens are those of `plain` with the same prefill and cache.",
+        table(rows, columns),
+    ]
+
+
 def report_delay(figures: Mapping[str, Any]) -> list[str]:
     """The longest rounds beside a prompt that is read."""
     runs = [{"way": way, **run} for way, each in figures["gaps"].items() for run in each]
@@ -381,6 +461,7 @@ def report_memory(figures: Mapping[str, Any]) -> list[str]:
 
 PARTS = {
     "turns": (measure_turns, report_turns),
+    "second": (measure_second, report_second),
     "delay": (measure_delay, report_delay),
     "memory": (measure_memory, report_memory),
 }
@@ -412,7 +493,7 @@ BENCHMARK = Benchmark(
         "--frames": 64,
         "--long-frames": 1000,
         "--conversations": 1000,
-        "--parts": "turns,delay,memory",
+        "--parts": "turns,second,delay,memory",
     },
 )
 

@@ -30,7 +30,7 @@ MEASURED = (
 )
 """Beginnings of commands that take a pair."""
 
-LONGEST = {"long", "probe", "step"}
+LONGEST = {"long", "probe", "step", "self"}
 """Parts of SpecVLM whose prompt is longer than most models take, unless `--long-frames` says so."""
 
 COLUMNS = ("", "claim", "paper", "expected", "seen", "verdict")

@@ -62,6 +62,7 @@ def compared(sizes: Sizes) -> dict[str, Any]:
     return {
         **vars(sizes),
         "flops": [work.flops for work in zigzag],
+        "flops of neighbours": [work.flops for work in neighbours],
         "equation 7": equation_7(sizes),
         "with omitted terms": expected,
         "error": max(abs(work.flops / expected - 1) for work in zigzag[1:]),

@@ -68,7 +68,8 @@ def measure_self(engine: Engine, args: argparse.Namespace) -> dict[str, Any]:
     """The processor's seconds of decoding for each token by way, clip and repeat, by number of
     frames. Other programs hardly change them, and no way has a second process."""
     found: dict[str, Any] = {}
-    for frames in args.frames:
+    longest = args.long_frames or max(args.frames)
+    for frames in sorted({min(frames, longest) for frames in args.frames}):
         seconds: dict[str, list[float]] = {name: [] for name in WAYS}
         lengths: dict[str, list[float]] = {name: [] for name in WAYS}
         for seed in range(args.clips):

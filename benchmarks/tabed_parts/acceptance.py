@@ -185,14 +185,16 @@ def with_mean(
     counts: Mapping[str, Mapping[str, Any]],
     value: Callable[[Sequence[Any]], float],
 ) -> str:
-    """A figure of the runs by name and kind, with the mean over kinds last."""
+    """A figure of the runs by name and kind, with the mean over kinds last; an earlier report lacks
+    the cases that came later."""
+    known = [name for name in names if all(name in of for of in counts.values())]
 
     def cell(name: str, column: str) -> str:
         if column == "mean":
             return f"{sum(value(of[name]) for of in counts.values()) / len(counts):.3f}"
         return f"{value(counts[column][name]):.2f}"
 
-    return grid("", names, [*counts, "mean"], cell)
+    return grid("", known, [*counts, "mean"], cell)
 
 
 def chance(rows: Sequence[Sequence[Any]]) -> float:

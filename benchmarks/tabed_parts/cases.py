@@ -57,6 +57,7 @@ PAPER = (
     Case("MTCP", "MTPC", "uniform"),
     Case("MT*", "MT", "grid"),
     Case("MT*, by KL", "MT", {"name": "grid", "criterion": "kl"}),
+    Case("MT*, by TV", "MT", {"name": "grid", "criterion": "tvd"}),
     Case("MTCP*", "MTPC", "kld"),
     Case("MTCP*, 1/e", "MTPC", {"name": "kld", "form": "inverse"}),
     Case("MTCP*, TV", "MTPC", "tvd"),

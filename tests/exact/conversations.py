@@ -4,11 +4,14 @@ answers when it reads the whole of them."""
 from __future__ import annotations
 
 import functools
+import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from string import ascii_lowercase
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -24,6 +27,7 @@ from transformers.video_utils import VideoMetadata
 
 from draftlens.core.errors import InputError
 from draftlens.core.result import Result
+from draftlens.core.sequence import Batch as Histories
 from draftlens.core.stats import Clock, Stats
 from draftlens.decoding.admission import NAMESPACE
 from draftlens.models.adapter import Backbone
@@ -171,6 +175,25 @@ def scored_by_stock(
     return answers(model, given, output.sequences, **options), output.scores
 
 
+@contextmanager
+def recorded_leads() -> Iterator[list[list[float]]]:
+    """By how much the best token leads, for each step of plain decoding and row of the call."""
+    leads: list[list[float]] = []
+    ranking = Histories.ranking
+
+    def recorded(self: Histories, *args: Any) -> torch.Tensor:
+        values = ranking(self, *args)
+        best = values[:, 0].topk(2).values
+        own = [math.inf] * self.histories[0].num_rows  # of rows that have left
+        for history, lead in zip(self.histories, (best[:, 0] - best[:, 1]).tolist(), strict=True):
+            own[history.row] = lead
+        leads.append(own)
+        return values
+
+    with patch.object(Histories, "ranking", recorded):
+        yield leads
+
+
 def first_difference(
     found: list[list[int]], rows: list[list[int]], scores: Sequence[torch.Tensor]
 ) -> int | None:
@@ -209,9 +232,29 @@ def reply(tokens: Sequence[int]) -> str:
     return text
 
 
+class PlainTwin:
+    """Answers the same turns by plain decoding with the same prefill and a cache of its own."""
+
+    def __init__(self, case: TurnsCase) -> None:
+        cache = PromptCache(case.max_bytes)
+        self.models = models_of(BY_NAME[case.family], None, cache)
+        self.method = {"method": "plain", "prefill": dict(case.method).get("prefill")}
+
+    def check(
+        self, given: Mapping[str, Any], result: Result, namespace: str | None, **options: Any
+    ) -> None:
+        with recorded_leads() as leads:
+            own = answer(self.models, given, self.method, namespace, **options)
+        scores = [torch.tensor([[lead, 0.0] for lead in step]) for step in leads]
+        row = first_difference(result.tokens, own.tokens, scores)
+        assert row is None, f"row {row} differs from plain decoding"
+        assert result.approximate == own.approximate
+
+
 @dataclass(frozen=True)
 class TurnsCase:
-    """A batch of conversations, all with the same number of turns.
+    """A batch of conversations, all with the same number of turns. Where the method names a
+    prefill, the answers are compared with those of plain decoding.
 
     Args:
         max_bytes: of the prompt cache.
@@ -234,8 +277,10 @@ class TurnsCase:
 
 
 def check_turns(case: TurnsCase) -> int:
-    """Every answer is stock's; returns the tokens that were not read again."""
+    """Every answer is stock's, or that of `PlainTwin`; returns the tokens that were not read
+    again."""
     family = BY_NAME[case.family]
+    twin = PlainTwin(case) if "prefill" in dict(case.method) else None
     cache = PromptCache(case.max_bytes)
     models = models_of(family, case.draft, cache)
     replies: list[list[str]] = [[] for _ in case.talks]
@@ -266,11 +311,15 @@ def check_turns(case: TurnsCase) -> int:
             event("a turn has a form")
         for _ in range(1 + case.repeats):
             result = answer(models, given, dict(case.method), namespace, **options)
+            assert result.lossless is not bool(result.approximate)
+            assert cache.nbytes <= case.max_bytes
+            cached += result.stats.cached_tokens
+            if twin is not None:
+                twin.check(given, result, namespace, **options)
+                continue
             row = first_difference(result.tokens, *stock_of_batch(batch, new, form))
             assert row is None, f"row {row} of turn {count} differs"
             assert result.lossless
-            assert cache.nbytes <= case.max_bytes
-            cached += result.stats.cached_tokens
         for said, tokens in zip(replies, result.tokens, strict=True):
             said.append(reply(tokens))
     return cached

@@ -6,7 +6,6 @@ depends on an answer of stock `generate`, such as an end-of-sequence id, is name
 
 from __future__ import annotations
 
-import math
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -20,7 +19,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from compiling import attach_static
-from conversations import answer_of_stock
+from conversations import answer_of_stock, recorded_leads
 from families import FAMILIES, PLANS, SPECIAL, VOCAB, inputs, tokenizer
 from forcing import check_row, stock_logits
 from forming import FormText, StockForm, form_of_text, processor_of
@@ -41,7 +40,7 @@ from draftlens.core.errors import DraftlensError, InputError
 from draftlens.core.logprobs import record_logprobs
 from draftlens.core.result import Result, TokenLogprob
 from draftlens.core.sampling import row_seeds
-from draftlens.core.sequence import Batch, Sequence
+from draftlens.core.sequence import Sequence
 from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import EAGLE_PATHS, DraftTree
 from draftlens.decoding.admission import NAMESPACE, PartSize
@@ -862,19 +861,7 @@ class Drawn:
 @cache
 def drawn(plain: Case) -> Drawn:
     """The answer of plain decoding."""
-    gaps: list[list[float]] = []
-    ranking = Batch.ranking
-
-    def recorded(self: Batch, *args: Any) -> torch.Tensor:
-        values = ranking(self, *args)
-        best = values[:, 0].topk(2).values
-        leads = [math.inf] * self.histories[0].num_rows  # of rows that have left
-        for history, lead in zip(self.histories, (best[:, 0] - best[:, 1]).tolist(), strict=True):
-            leads[history.row] = lead
-        gaps.append(leads)
-        return values
-
-    with patch.object(Batch, "ranking", recorded):
+    with recorded_leads() as gaps:
         result = plain.run()
     return Drawn(gaps, result.tokens, result.approximate)
 
@@ -1568,7 +1555,7 @@ def sessions(draw: st.DrawFn, families: tuple[str, ...] = ALL) -> Visits:
     prefill = draw(prefills(family))
     script = draw(scripts)
     part = draw(rarely(st.integers(1, 40)))
-    caches = prefill is None and draw(st.booleans())
+    caches = dict(prefill or ()).get("name", "spava") == "spava" and draw(st.booleans())
     return Visits(family, draft, method, tuple(requests), script, references, prefill, part, caches)
 
 

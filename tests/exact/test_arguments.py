@@ -713,6 +713,17 @@ def test_quantization_names_what_to_install(
     refused(load, word, f"pip install {package}")
 
 
+@pytest.mark.parametrize("option", ["quantization", "draft_quantization"])
+def test_rounded_passes_name_what_to_install(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default an engine of passes has these weights; the draft is not left without them."""
+    monkeypatch.setattr("draftlens.passes.openvino.find_spec", lambda name: None)
+
+    def load() -> None:
+        draftlens.load("embedded", device="cpu", **{option: "int8"})
+
+    refused(load, "int8 passes need", "pip install openvino")
+
+
 def test_no_view_of_a_draft_can_be_read() -> None:
     """InternVL's ids of a clip do not show which words belong to it: the sentence says so."""
     family = next(family for family in FAMILIES if family.name == "internvl")

@@ -25,7 +25,7 @@ from draftlens.methods.tabed.weights import (
     normalized,
 )
 
-CRITERIA = ("matches", "kl")
+CRITERIA = ("matches", "kl", "tvd")
 
 FORMS = ("softmax", "inverse")
 
@@ -68,12 +68,13 @@ class WindowSums:
 
 
 class GridTally:
-    """Matches and divergences of every point of a grid, float64 ``[G, m]``. With `by_matches`,
-    matches decide, and divergences only between equal points."""
+    """Matches and divergences of every point of a grid, float64 ``[G, m]``. With the criterion
+    `"matches"` these decide, and divergences only between equal points."""
 
-    def __init__(self, grid: Tensor, by_matches: bool, window: int | None) -> None:
+    def __init__(self, grid: Tensor, criterion: str, window: int | None) -> None:
         self.grid = grid
-        self.by_matches = by_matches
+        self.by_matches = criterion == "matches"
+        self.divergence = total_variation if criterion == "tvd" else kl_divergence
         self.sums = WindowSums(2 * len(grid), window)
 
     @property
@@ -98,7 +99,7 @@ class GridTally:
         expanded = log_probs[None, :, None].expand(len(self.grid), -1, -1, -1)
         log_mixed = log_mixture(expanded, points)[:, 0]
         matches = _matches(log_mixed, seen)
-        divergence = kl_divergence(seen.log_target, log_mixed)
+        divergence = self.divergence(seen.log_target, log_mixed)
         self.sums.add(torch.cat([matches.double(), divergence.double()]).cpu())
 
 
@@ -119,6 +120,7 @@ class GridWeights:
     Args:
         criterion: `"matches"`: most matches with the target, and of equal points the one with the
             smallest summed KL(p || q_w), as the public code does. `"kl"`: the smallest summed KL.
+            `"tvd"`: the smallest summed total variation TV(p, q_w).
         steps: weights are multiples of ``1 / steps``.
         window: h, the number of latest positions that count; None for all.
 
@@ -143,7 +145,7 @@ class GridWeights:
 
     def tally(self, names: Sequence[str]) -> GridTally:
         grid = weight_grid(len(names), self.steps)
-        return GridTally(grid, self.criterion == "matches", self.window)
+        return GridTally(grid, self.criterion, self.window)
 
 
 class DivergenceTally:

@@ -76,7 +76,9 @@ def slow_grid(
                 noise = 0.0 if position.noise is None else position.noise.double()
                 matches += float(int((mixed.log() + noise).argmax()) == position.token)
             for chance, guess in zip(p.tolist(), mixed.tolist(), strict=True):
-                if chance:
+                if criterion == "tvd":
+                    divergence += abs(chance - guess) / 2
+                elif chance:
                     divergence += chance * log(chance / guess) if guess else inf
         key = (-matches if criterion == "matches" else 0.0, divergence)
         if best is None or key < (best[0] - 1e-6, -inf) or _is_nearer(key, best):
@@ -90,7 +92,7 @@ def _is_nearer(key: tuple[float, float], best: tuple[float, float]) -> bool:
     return abs(key[0] - best[0]) <= 1e-6 and key[1] < best[1] - 1e-5
 
 
-@pytest.mark.parametrize("criterion", ["matches", "kl"])
+@pytest.mark.parametrize("criterion", ["matches", "kl", "tvd"])
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("kind", ["greedy", "coupled", "rejection"])
 def test_the_grid_equals_a_twin_that_stores_every_distribution(
@@ -174,7 +176,7 @@ def test_infinite_divergences() -> None:
     [
         ({"name": "grid", "steps": 0}, "steps is a whole number"),
         ({"name": "grid", "window": 0}, "window is a number of positions"),
-        ({"name": "grid", "criterion": "best"}, "known: matches, kl"),
+        ({"name": "grid", "criterion": "best"}, "known: matches, kl, tvd"),
         ({"name": "kld", "form": "log"}, "known: softmax, inverse"),
         ({"name": "tvd", "temperature": 0}, "temperature is a number above 0"),
         ({"name": "tvd", "window": 1.5}, "window is a number of positions"),
