@@ -71,9 +71,10 @@ docs: $(READY)
 	$(BIN)/sphinx-build -q -W --keep-going -c docs . build/docs
 
 # What a server needs at a release, in dist/: a lock of its requirements with the hashes of the wheels for this
-# platform, and the SBOM (CycloneDX) of them. The tools have an environment of their own.
-# `pip install --require-hashes -r` takes the lock.
+# platform, and the SBOM (CycloneDX) of them; and the same of `draftlens[all]`, the laboratory included. The tools have an environment
+# of their own. `pip install --require-hashes -r` takes a lock.
 LOCK := dist/requirements-serve.txt
+LOCK_OF_ALL := dist/requirements-all.txt
 sbom:
 	test -x .venv-release/bin/python || $(PYTHON) -m venv .venv-release
 	.venv-release/bin/python -m pip install --quiet cyclonedx-bom
@@ -81,6 +82,9 @@ sbom:
 	.venv-release/bin/python -m pip install --quiet --dry-run --ignore-installed --report dist/report.json ".[serve,documents]"
 	.venv-release/bin/python recipes/lock.py dist/report.json > $(LOCK)
 	.venv-release/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --output-file dist/sbom.json $(LOCK)
+	.venv-release/bin/python -m pip install --quiet --dry-run --ignore-installed --report dist/report.json ".[serve,documents]" ./lab
+	.venv-release/bin/python recipes/lock.py dist/report.json > $(LOCK_OF_ALL)
+	.venv-release/bin/cyclonedx-py requirements --pyproject lab/pyproject.toml --output-reproducible --output-file dist/sbom-all.json $(LOCK_OF_ALL)
 
 # Both wheels and their sources in dist/, with the SBOM, and `release.json`: versions, megabytes and seconds of the commands in an
 # environment of their own. Nothing is signed or uploaded.

@@ -9,16 +9,22 @@
    recorded one (`replayed_draft.py`): stock `generate`, then our ways. In bfloat16 tokens may
    differ from stock's at near-ties, so that is shown and is no error.
 
-Each way answers once before it is timed. What does not fit into the time is skipped and named.
-Writes OUT.json and OUT.md, one table.
+Each way answers once before it is timed, which compiles and measures what there is to, and then
+`--repeats` times, of which the median counts. The clock of an answer begins and ends when the
+device has done all that it was given. The peak of memory is that of torch's allocator, models
+included. What does not fit into the time is skipped and named; a way that has begun runs to its
+end. Writes OUT.json and OUT.md, one table.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,7 +72,11 @@ METHODS: Mapping[str, Any] = {
 APPROXIMATE = ("spava's prefill",)
 """Ways whose tokens may be others."""
 
+LOST: tuple[type[BaseException], ...] = (torch.AcceleratorError,)
+"""Errors after which every call to a device fails; a lack of memory is none."""
+
 STOCK = "stock generate"
+NOTHING_TO_COMPARE = "stock generate has no answer to compare with"
 SPEED_METHODS = ("plain", "chain of 5", "EAGLE's tree", "auto")
 RECORDED = ("chat1", "code2", "image2")
 """Recorded prompts whose acceptance is replayed."""
@@ -81,33 +91,51 @@ class Answers:
 
     Args:
         end: when nothing further is begun, by `time.monotonic`.
+        is_lost: whether an error has made the device useless.
     """
 
     end: float
     rows: list[dict[str, Any]] = field(default_factory=list)
+    is_lost: bool = False
 
     def run(self, part: str, way: str, answer: Callable[[], Mapping[str, Any]]) -> None:
         """Add a row: figures of an answer, or why there are none."""
-        if time.monotonic() > self.end:
-            row: dict[str, Any] = {"note": "no time left"}
+        if self.is_lost or time.monotonic() > self.end:
+            cause = "the device is lost" if self.is_lost else "no time left"
+            row: dict[str, Any] = {"note": cause}
         else:
             try:
                 row = dict(answer())
             except Exception as error:  # the other ways are to be checked all the same
-                row = {"note": f"{type(error).__name__}: {str(error)[:120]}"}
+                row = {"failed": True, "note": f"{type(error).__name__}: {str(error)[:120]}"}
+                self.is_lost = isinstance(error, LOST)
         self.rows.append({"part": part, "way": way, **row})
         print(self.rows[-1], flush=True)
 
     @property
     def has_failed(self) -> bool:
-        """Whether a way that must give the tokens of stock `generate` gave others."""
-        return any(row.get("equal") is False and not row["may_differ"] for row in self.rows)
+        """Whether a way failed, or gave others than the tokens of stock `generate` that it must
+        give."""
+        return any(
+            row.get("failed") or (row.get("equal") is False and not row["may_differ"])
+            for row in self.rows
+        )
 
 
 def check_tokens(answers: Answers, args: argparse.Namespace, compile: Any) -> None:
     """Tokens of the embedded pair by every method, and the seconds they took."""
     part = f"embedded pair, {compile or 'modules'}"
-    engine = draftlens.load("embedded", device=args.device, dtype="float32", compile=compile)
+    loaded: list[draftlens.Engine] = []
+
+    def load() -> dict[str, Any]:
+        options: dict[str, Any] = {"dtype": "float32", "compile": compile}
+        loaded.append(draftlens.load("embedded", device=args.device, **options))
+        return {"note": "the pair in the package"}
+
+    answers.run(part, "loading", load)
+    if not loaded:
+        return
+    (engine,) = loaded
     target, draft = backbones(engine)
     inputs = sample_inputs(engine, caption_sample(0), 2 if args.tiny else 16)
     ways = {
@@ -115,31 +143,32 @@ def check_tokens(answers: Answers, args: argparse.Namespace, compile: Any) -> No
         "stock assisted": assisted_answerer(target, draft, {}),
         **{name: engine_answerer(engine, method) for name, method in METHODS.items()},
     }
-    expected: Run = {}
+    reference = Reference()
     for way, answer in ways.items():
-        timed = _timed(answer, inputs, args.tiny, expected, may_differ=way in APPROXIMATE)
+        timed = _timed(args, answer, inputs, reference, way in APPROXIMATE, way == STOCK)
         answers.run(part, way, timed)
 
 
 def measure_speed(answers: Answers, args: argparse.Namespace, target: str, draft: str) -> None:
-    """Seconds of decoding with random weights of real shapes and recorded acceptance."""
+    """Seconds of decoding with random weights of real shapes and recorded acceptance. The script of
+    the replayed draft adds about eight small launches to each of its passes, which count against
+    drafting."""
     part = f"random weights, {target} and {draft}"
     pair = _Pair(args, target, draft)
     answers.run(part, "loading", pair.load)
     if pair.target is None:
         return
-    expected: Run = {}
+    reference = Reference()
     ids = torch.arange(pair.prompt_tokens, device=args.device)[None] + 5
     inputs = Inputs({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
     may_differ = pair.target.dtype != torch.float32
-    answers.run(
-        part, STOCK, _timed(stock_answerer(pair.target), inputs, args.tiny, expected, may_differ)
-    )
-    for prompt in RECORDED if expected else ():
-        pair.replay(prompt, expected["tokens"][0])
+    stock = stock_answerer(pair.target)
+    answers.run(part, STOCK, _timed(args, stock, inputs, reference, may_differ, True))
+    for prompt in RECORDED if reference.tokens else ():
+        pair.replay(prompt, reference.tokens[0])
         for name in SPEED_METHODS:
             answer = pair.answerer(METHODS[name])
-            timed = _timed(answer, inputs, args.tiny, expected, may_differ)
+            timed = _timed(args, answer, inputs, reference, may_differ)
             answers.run(part, f"{name}, {prompt}", timed)
 
 
@@ -157,7 +186,8 @@ class _Pair:
 
     def load(self) -> dict[str, Any]:
         models = [
-            random_model(size, self.layers).to(self.dtype).to(self.device) for size in self.sizes
+            random_model(size, self.layers, dtype=self.dtype, device=self.device)
+            for size in self.sizes
         ]
         self.target, self.draft = Backbone(models[0]), ReplayedDraft(models[1])
         return {"note": f"{self.layers} layers each"}
@@ -178,27 +208,87 @@ class _Pair:
         return answer
 
 
+@dataclass
+class Reference:
+    """The tokens of stock `generate`; empty until it has answered."""
+
+    tokens: list[list[int]] = field(default_factory=list)
+
+
 def _timed(
-    answer: Answerer, inputs: Inputs, tiny: bool, expected: Run, may_differ: bool = False
+    args: argparse.Namespace,
+    answer: Answerer,
+    inputs: Inputs,
+    reference: Reference,
+    may_differ: bool = False,
+    is_stock: bool = False,
 ) -> Callable[[], dict[str, Any]]:
-    """Answers twice and gives the figures of the second answer. The first way, stock `generate`,
-    fills `expected`."""
-    options: dict[str, Any] = {"max_new_tokens": 6 if tiny else 64, "do_sample": False}
+    """Answers once, then for the clock, and gives the medians. Stock `generate` sets the
+    reference."""
+    options: dict[str, Any] = {"max_new_tokens": 6 if args.tiny else 64, "do_sample": False}
 
     def figures() -> dict[str, Any]:
+        if not is_stock and not reference.tokens:
+            raise RuntimeError(NOTHING_TO_COMPARE)
         answer(inputs, dict(options))
-        run = answer(inputs, dict(options))
-        if not expected:
-            expected.update(run)
+        with peak_memory(args.device) as peak:
+            runs = [_measured(args.device, answer, inputs, options) for _ in range(args.repeats)]
+        if is_stock:
+            reference.tokens = runs[0]["tokens"]
+        medians = {
+            name: statistics.median(run[name] for run in runs) for name in ("e2e", "decode", "late")
+        }
         return {
-            "equal": run["tokens"] == expected["tokens"],
+            "equal": all(run["tokens"] == reference.tokens for run in runs),
             "may_differ": may_differ,
-            "e2e": run["e2e"],
-            "decode": run["decode"],
-            "tau": run.get("mean_acceptance_length"),
+            **medians,
+            "tau": runs[0].get("mean_acceptance_length"),
+            "peak_bytes": peak.num_bytes,
         }
 
     return figures
+
+
+def _measured(device: str, answer: Answerer, inputs: Inputs, options: dict[str, Any]) -> Run:
+    """An answer by clocks that begin and end when the device has nothing to do. Those of the
+    answer itself end when its last token is read; `late` is what the device did after that."""
+    wait(device)
+    run = answer(inputs, dict(options))
+    began = time.perf_counter()
+    wait(device)
+    late = time.perf_counter() - began
+    return {**run, "e2e": run["e2e"] + late, "decode": run["decode"] + late, "late": late}
+
+
+def wait(device: str) -> None:
+    """Until the device has done all that it was given. A CPU has done it already."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+
+
+@dataclass
+class Peak:
+    """Most bytes of tensors on a device at one time; None where torch does not count them."""
+
+    num_bytes: int | None = None
+
+
+@contextmanager
+def peak_memory(device: str) -> Iterator[Peak]:
+    peak = Peak()
+    if not device.startswith("cuda"):
+        yield peak
+        return
+    torch.cuda.reset_peak_memory_stats(device)
+    yield peak
+    peak.num_bytes = torch.cuda.max_memory_allocated(device)
+
+
+def release(device: str) -> None:
+    """Give back the memory of models that are no longer used, cycles included."""
+    gc.collect()
+    if device.startswith("cuda"):
+        torch.cuda.empty_cache()
 
 
 def device_name(device: str) -> str:
@@ -210,8 +300,10 @@ def rows_of(args: argparse.Namespace) -> Answers:
     answers = Answers(time.monotonic() + 60 * args.minutes)
     check_tokens(answers, args, compile=False)
     if not args.tiny:
+        release(args.device)
         check_tokens(answers, args, compile="inductor")
     for target, draft in PAIRS[args.tiny]:
+        release(args.device)
         measure_speed(answers, args, target, draft)
     return answers
 
@@ -224,9 +316,10 @@ def measure(args: argparse.Namespace) -> Iterator[Report]:
     torch.backends.cudnn.allow_tf32 = False
     answers = rows_of(args)
     facts = {"device": device_name(args.device), "torch": torch.__version__}
+    facts["CUDA"] = str(torch.version.cuda)
     yield {"environment": {**environment(args), **facts}, "rows": answers.rows}
     if answers.has_failed:
-        raise SystemExit("some tokens differ from those of stock generate")
+        raise SystemExit("a way failed, or its tokens differ from those of stock generate")
 
 
 def page(report: Report) -> list[str]:
@@ -249,6 +342,7 @@ def page(report: Report) -> list[str]:
         "decode, s": "{decode:.3f}",
         "x stock, decode": speedup,
         "τ": "{tau:.2f}",
+        "peak, GB": "{peak_bytes:.2GB}",
         "": "{note}",
     }
     return [table(report["rows"], columns)]
@@ -263,6 +357,7 @@ BENCHMARK = Benchmark(
     {
         "--minutes": 8.0,
         "--device": "cuda",
+        "--repeats": 3,
         "--tiny": {"action": "store_true", "help": "one short answer of each way"},
     },
 )

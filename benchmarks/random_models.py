@@ -46,13 +46,22 @@ SIZES: Mapping[str, Mapping[str, int]] = {
 """Layers of Qwen2.5 by size, and tiny ones."""
 
 
-def random_model(size: str, layers: int, vocab_size: int = 8192) -> Any:
+def random_model(
+    size: str,
+    layers: int,
+    vocab_size: int = 8192,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+) -> Any:
     """A language model with the layers of a size and a tiny vision tower, whose answers do not end.
 
     Args:
         size: a key of `SIZES`.
         layers: their number.
         vocab_size: number of tokens; input and output embeddings are the same matrix.
+        dtype, device: of the weights, which are drawn there, so that a large model takes neither a
+            copy in float32 nor minutes of the CPU. What transformers keeps in float32, such as
+            rotary frequencies, stays so.
     """
     torch.manual_seed(0)
     text = {
@@ -74,7 +83,8 @@ def random_model(size: str, layers: int, vocab_size: int = 8192) -> Any:
         "vision_use_head": False,
     }
     config = LlavaOnevisionConfig(text_config=text, vision_config=vision, tie_word_embeddings=True)
-    model = LlavaOnevisionForConditionalGeneration(config).eval()
+    with torch.device(device):
+        model = LlavaOnevisionForConditionalGeneration._from_config(config, dtype=dtype).eval()
     model.generation_config.eos_token_id = None
     return model
 

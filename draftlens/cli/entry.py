@@ -57,10 +57,10 @@ def main() -> None:
 
 def _run(debug: bool) -> None:
     from draftlens.cli.app import app
-    from draftlens.cli.options import check_compile_words, with_values
+    from draftlens.cli.options import check_compile_words, with_present_names, with_values
 
     try:
-        sys.argv = with_values(sys.argv)
+        sys.argv = with_values(with_present_names(sys.argv))
         check_compile_words(sys.argv)
         app()
     except Exception as error:

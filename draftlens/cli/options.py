@@ -7,6 +7,7 @@ in the docstring (`help.takes_options`). Nothing that takes long to import is im
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -356,6 +357,24 @@ def read_text(path: Path, noun: str) -> str:
 def parse_compile(value: str) -> bool | str:
     """Return the option `compile` of a word."""
     return {"yes": True, "no": False}.get(value, value)
+
+
+FORMER_OPTIONS: dict[str, str] = {}
+"""Present options of the commands by former ones (`--old`), which go on to work for one version."""
+
+
+def with_present_names(words: Iterable[str]) -> list[str]:
+    """The words of a command line with the present names of its options; a line on standard error
+    says the present name of each former one."""
+    renamed: list[str] = []
+    for word in words:
+        option, *value = word.split("=", 1)
+        if option in FORMER_OPTIONS:
+            present = FORMER_OPTIONS[option]
+            print(f"warning: {option} is deprecated: use {present}", file=sys.stderr)
+            word = "=".join([present, *value])
+        renamed.append(word)
+    return renamed
 
 
 def with_values(words: Iterable[str]) -> list[str]:

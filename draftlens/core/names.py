@@ -1,4 +1,17 @@
-"""Special names of models; kept free of heavy imports."""
+"""Special names of models, names of other libraries, and former names of options; kept free of
+heavy imports."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+from draftlens.core.errors import ConfigError
+
+Renamed = TypeVar("Renamed", bound=Callable[..., Any])
 
 EMBEDDED = "embedded"
 """The toy pair inside the package, trained on a procedural world; loads without a network."""
@@ -53,3 +66,54 @@ SYNONYMS = (
     ("guided_json", "form"),
 )
 """Names in other libraries, and the names here."""
+
+
+def renamed(**former: str) -> Callable[[Renamed], Renamed]:
+    """Keeps former names of the keyword arguments of a function, or of a dataclass's options.
+
+    A former name works as the present one and raises a DeprecationWarning that says it. Both names
+    at once are a ConfigError. The signature has the present names only.
+
+    Args:
+        former: present names by former ones.
+
+    Example:
+
+        >>> @renamed(words="max_new_tokens")
+        ... def answer(*, max_new_tokens):
+        ...     return max_new_tokens
+        >>> answer(max_new_tokens=3)
+        3
+    """
+
+    def decorate(subject: Renamed) -> Renamed:
+        is_class = isinstance(subject, type)
+        call: Callable[..., Any] = vars(subject)["__init__"] if is_class else subject
+
+        @wraps(call)
+        def accept(*args: Any, **options: Any) -> Any:
+            for old in former.keys() & options.keys():
+                new = former[old]
+                if new in options:
+                    raise ConfigError(f"{old!r} is the former name of {new!r}: give {new!r} only")
+                text = f"the option {old!r} is deprecated: use {new!r}"
+                warnings.warn(text, DeprecationWarning, stacklevel=_level_of_user())
+                options[new] = options.pop(old)
+            return call(*args, **options)
+
+        if not is_class:
+            return accept  # type: ignore[return-value]
+        subject.__init__ = accept  # type: ignore[method-assign]
+        subject.former = former  # type: ignore[attr-defined]
+        return subject
+
+    return decorate
+
+
+def _level_of_user() -> int:
+    """How many frames above its caller the first line outside of draftlens is: Python shows
+    DeprecationWarnings about lines of the main program only."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith("draftlens."):
+        frame, level = frame.f_back, level + 1
+    return level

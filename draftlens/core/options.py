@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from math import inf, isinf, isnan
+from math import inf, isinf
 from numbers import Real
 from operator import index
 from reprlib import Repr
@@ -92,9 +92,7 @@ def real(
 
     def check(name: str, value: Any) -> float:
         number = as_real(value)
-        if number is None or isnan(number) or not least <= number <= most:
-            raise wrong(name, value, allowed)
-        if above and number == least:
+        if number is None or not least <= number <= most or (above and number == least):
             raise wrong(name, value, allowed)
         if isinf(number) and not endless:
             raise wrong(name, value, f"{allowed} that is finite")
@@ -291,10 +289,11 @@ def make(registry: Registry, choice: Any, method: str) -> Any:
 
 
 def build(registry: Registry, name: Any, options: Mapping[str, Any]) -> Any:
-    """An object of a registered dataclass; its `removed` explains options that no longer exist."""
+    """An object of a registered dataclass; its `removed` explains options that no longer exist, and
+    its `former` has former names of others."""
     kind = registry[name]
     option_names = [field.name for field in dataclasses.fields(kind) if field.init]
-    unknown = sorted(set(options) - set(option_names))
+    unknown = sorted(set(options).difference(option_names, getattr(kind, "former", ())))
     for option in unknown:
         if option in getattr(kind, "removed", {}):
             raise ConfigError(
@@ -314,9 +313,6 @@ def build(registry: Registry, name: Any, options: Mapping[str, Any]) -> Any:
 
 def describe(registry: Registry, chosen: Any) -> dict[str, Any]:
     """Name and options of an object, from which `make` builds an equal one."""
-    description = {"name": registry.name_of(type(chosen))}
-    if dataclasses.is_dataclass(chosen):
-        for field in dataclasses.fields(chosen):
-            if field.init:
-                description[field.name] = getattr(chosen, field.name)
-    return description
+    fields = dataclasses.fields(chosen) if dataclasses.is_dataclass(chosen) else ()
+    options = {field.name: getattr(chosen, field.name) for field in fields if field.init}
+    return {"name": registry.name_of(type(chosen)), **options}

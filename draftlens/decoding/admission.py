@@ -19,7 +19,7 @@ from draftlens.core.sequence import Sequence, StoppingRules, batch_of, sequences
 from draftlens.core.tree import EMPTY, DraftTree, Verdict
 from draftlens.decoding.observer import Observer
 from draftlens.decoding.plan import Plan, TargetContext
-from draftlens.models.adapter import Backbone
+from draftlens.models.adapter import Backbone, wait_for
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prepared, Prompt
 from draftlens.models.support import Frequencies, changing_frequencies, check_reach, frequencies_of
@@ -230,6 +230,8 @@ class Admission:
             began, num_read = perf_counter(), max(cache.lengths)
             with self._observer.phase("target_prefill"):
                 output = next(parts)
+                if in_parts:
+                    wait_for(self._target.device)
             if num_read or prompt.namespace is None:  # the first part restores what was stored
                 self._part_size.record(max(cache.lengths) - num_read, perf_counter() - began)
             if output is None:

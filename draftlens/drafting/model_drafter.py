@@ -23,6 +23,7 @@ from draftlens.drafting.adaptive.costs import Expectation
 from draftlens.drafting.adaptive.history import TreeControllers
 from draftlens.drafting.draft_prompt import PromptBuilder
 from draftlens.drafting.draft_rows import DraftRows, Level, Nodes, levels
+from draftlens.models.adapter import wait_for
 from draftlens.models.prompt import remembering
 
 MIN_TRIALS = 24  # First draft tokens of a round after which a draft can be called useless.
@@ -426,6 +427,7 @@ class ModelDrafter(TreeDrafter):
         self._unread.replay(join, self.rows.remove)
         # What the rows have gained since they joined.
         self.rows.pending = [list(history.tokens) for history in batch.histories]
+        wait_for(self.rows.device)
         self.controller.has_read(num_tokens, time.perf_counter() - began)
 
     def _join(self, batch: Batch, encoded: Any, context: TargetContext, room: int) -> None:

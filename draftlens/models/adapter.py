@@ -44,6 +44,12 @@ from draftlens.models.retokenizer import Retokenizer
 from draftlens.models.visual_grid import read_layout
 
 
+def wait_for(device: torch.device) -> None:
+    """Until a device has done what it was given; a clock that is read before measures launches."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 class Backbone:
     """A transformers model as this library drives it, in any thread (`models.model_state`).
 

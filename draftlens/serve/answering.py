@@ -65,12 +65,15 @@ class Row:
         return self.logprobs.take(text, ended=self.finish_reason is not None)
 
 
+Predicted = Sequence[int] | None
+
+
 class Answer:
-    """The choices of a response while they grow. `predicted` has the tokens of a prediction that
-    the method reads."""
+    """The choices of a response while they grow. `predicted` has the tokens of a prediction; None
+    stands for one that the method does not read."""
 
     def __init__(
-        self, stream: AsyncAnswer, rows: list[Row], prompt: int, predicted: Sequence[int] = ()
+        self, stream: AsyncAnswer, rows: list[Row], prompt: int, predicted: Predicted = ()
     ) -> None:
         self.stream = stream
         self.rows = rows
@@ -107,9 +110,11 @@ class Answer:
         return self.stream.job.sequences[0].cached_tokens
 
     @property
-    def prediction(self) -> tuple[int, int]:
-        """Tokens of the prediction that the answers repeat, and those that they do not. Both are 0
-        where the method reads no predictions."""
+    def prediction(self) -> tuple[int, int] | None:
+        """Tokens of the prediction that the answers repeat, and those that they do not; None if it
+        is not read."""
+        if self.predicted is None:
+            return None
         sequences = self.stream.job.sequences
         accepted = [num_repeated(self.predicted, sequence.tokens) for sequence in sequences]
         return sum(accepted), len(self.predicted) * len(accepted) - sum(accepted)
@@ -250,15 +255,15 @@ class Answering:
 
     def _chat_request(
         self, conversation: Conversation, body: ChatRequest, client: str, engine: Engine
-    ) -> tuple[Request, list[int]]:
-        """The request, and the tokens of its prediction if the method reads it."""
+    ) -> tuple[Request, Predicted]:
+        """The request, and the tokens of its prediction (see `Answer`)."""
         num_visual = engine.processors.num_visual_tokens(conversation)
         if num_visual > self._max_visual:
             cause = f"pictures and clips have {num_visual} tokens, more than {self._max_visual}"
             raise ApiError(400, f"{cause}: send fewer or smaller ones", "messages")
         inputs = engine.process([conversation])
         references: dict[str, Any] = {}
-        predicted: list[int] = []
+        predicted: Predicted = () if body.prediction is None else None
         if body.prediction is not None and self._reads_references:
             text = body.prediction.text
             references[REFERENCES] = [[text]]
@@ -305,7 +310,7 @@ class Answering:
         body: GenerationRequest,
         client: str,
         began: float,
-        predicted: Sequence[int] = (),
+        predicted: Predicted = (),
     ) -> Answer:
         stream = AsyncAnswer(self.scheduler, request, samples=body.n, client=client, began=began)
         row_text: Callable[[], RowText | CallText]

@@ -307,18 +307,24 @@ def _equal(value: Any, neutral: Any) -> bool:
     return bool(value == neutral) and isinstance(value, bool) == isinstance(neutral, bool)
 
 
+NOT_READ = "the prediction was ignored: the method of this server drafts from no given text"
+
+
 def usage(
-    prompt: int, cached: int, completion: int, prediction: tuple[int, int] = (0, 0)
+    prompt: int, cached: int, completion: int, prediction: tuple[int, int] | None = (0, 0)
 ) -> dict[str, Any]:
     """`cached` tokens of the prompt came from the prompt cache; `prediction` has the tokens of the
-    prediction that are in the answers, and those that are not, as OpenAI defines the two."""
+    prediction that are in the answers, and those that are not, as OpenAI defines the two. None, for
+    a prediction that is not read, adds a field of our own, which OpenAI's clients pass on."""
+    accepted, rejected = prediction or (0, 0)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": cached},
         "completion_tokens_details": {
-            "accepted_prediction_tokens": prediction[0],
-            "rejected_prediction_tokens": prediction[1],
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": rejected,
+            **({"prediction_note": NOT_READ} if prediction is None else {}),
         },
     }

@@ -28,7 +28,8 @@ def test_the_benchmark_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "draftlens", SimpleNamespace(load=load, generate=draftlens.generate))
     monkeypatch.setattr(gpu, "RECORDED", gpu.RECORDED[:1])
     with simulated():
-        found = gpu.rows_of(argparse.Namespace(device="cuda", tiny=True, minutes=5))
+        found = gpu.rows_of(argparse.Namespace(device="cuda", tiny=True, minutes=5, repeats=1))
     answers = [row for row in found.rows if row["way"] not in ("loading", "stock assisted")]
     assert len(answers) == 16
     assert all(row.get("equal") for row in answers), answers
+    assert all(row["peak_bytes"] > 0 for row in answers)

@@ -19,6 +19,8 @@ from rich.console import Console
 
 import draftlens
 from draftlens.cli import main
+from draftlens.cli.doctor import _methods
+from draftlens.methods.base import METHODS, Models
 from tests.e2e.conftest import CLIPS
 
 CLIP = str(CLIPS / "shapes.mp4")
@@ -221,6 +223,35 @@ def test_verify_refuses_what_cannot_be_compared(run) -> None:
     status, _, err = run("verify", CLIP, "--device", "cpu", *words)
     assert status == 2
     assert "rejection sampling draws other tokens by design" in " ".join(err.split())
+
+
+@pytest.mark.parametrize("name", list(METHODS))
+def test_verify_takes_every_method(
+    run, name: str, engine: draftlens.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("draftlens.methods.parallelvlm.drafters.usable_cores", lambda: 1)
+    monkeypatch.setattr(
+        "draftlens.cli.loading.engine_in_full",
+        lambda options, *_: draftlens.Engine(engine.target, engine.draft, method=options["method"]),
+    )
+    words = ["--frames", "2", "--max-new-tokens", "12", "--json"]
+    status, out, err = run("verify", CLIP, "--method", name, *words)
+    assert status == 0, err
+    assert json.loads(out)["identical"]
+
+
+def test_doctor_judges_every_method(engine: draftlens.Engine) -> None:
+    """Each is the default, a further one, or refused with a cause."""
+    assert engine.draft is not None
+    for draft in (None, engine.draft.backbone):
+        facts = _methods(Models(engine.target.backbone, draft))
+        refused = re.sub(r" \([^()]*(\([^()]*\)[^()]*)*\)", "", facts.get("methods refused", ""))
+        judged = [
+            facts["method by default"],
+            *facts["further methods"].split(", "),
+            *filter(None, re.split("[,;] ", refused)),
+        ]
+        assert sorted(judged) == sorted({*METHODS} - {"auto"})
 
 
 def test_doctor_shows_the_machine_and_a_pair(run) -> None:

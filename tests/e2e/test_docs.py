@@ -156,6 +156,16 @@ def test_answers_are_two_links_and_a_minute_of_reading_away(question: tour.Quest
     assert tour.seconds(question) < 60
 
 
+def test_the_tour_is_the_one_of_contributing() -> None:
+    """Within five seconds, since each change of a page on the way moves them."""
+    section = read("CONTRIBUTING.md").split("\n## The tour\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (.*) \| (\d+) \| (\d+) \|$", section, re.MULTILINE)
+    assert [asked for asked, _, _ in rows] == [question.asked for question in tour.QUESTIONS]
+    for question, (_, links, seconds) in zip(tour.QUESTIONS, rows, strict=True):
+        assert len(question.links) == int(links)
+        assert abs(tour.seconds(question) - int(seconds)) <= 5, question.asked
+
+
 def test_the_words_for_users() -> None:
     """Without code: 900 of the README, 12,000 of the pages for use."""
     pages = [f"docs/{page}.md" for page in dict(sidebar())["Use"].split()]
@@ -168,12 +178,13 @@ def test_the_words_for_users() -> None:
 
 
 def test_every_page_is_in_the_sidebar() -> None:
-    """Once, and research comes after all others."""
+    """Once; the site has two parts, and research comes after all others."""
     trees = sidebar()
     listed = [page for _, pages in trees for page in pages.split() if not page.startswith("..")]
     written = {page.stem for page in ROOT.glob("docs/*.md")} - {"index"}
     assert sorted(listed) == sorted(written | {"cli"})
-    assert trees[-1][0] == "Research"
+    assert [caption.partition(",")[0] for caption, _ in trees] == ["Use", *["Reference"] * 3]
+    assert trees[-1][0] == "Reference, research"
 
 
 def test_the_default_tree_of_specvlm_is_the_one_of_its_page() -> None:

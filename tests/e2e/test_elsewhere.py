@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -79,6 +80,30 @@ def test_a_container_runs_as_a_user_and_has_what_it_copies(file: Path) -> None:
         assert needed not in ignored
     for script in re.findall(r"^RUN ((?:.*\\\n)*.*)", text, re.MULTILINE):
         assert subprocess.run(["sh", "-n"], input=script, text=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the image is one of Linux")
+def test_the_steps_of_a_container_give_the_tokens_of_stock(engine: draftlens.Engine) -> None:
+    """The entry point and the health check of the image with the real server, which has the rights
+    of a user, listens at its port, and ends when it is told to."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    script = ROOT / "containers" / "steps.sh"
+    words = ["sh", str(script), str(Path(sys.executable).parent), port, "--no-calibrate"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    said = dict(line.split(": ", 1) for line in done.stdout.splitlines())
+    assert f"answers at http://0.0.0.0:{port}" in done.stderr
+    assert re.search(r"CapEff: 0+\b", said["user"])
+    assert said["health"] == "yes"
+    assert said["ended"] == "0"
+    inputs = engine.read("Describe the image.").target
+    stock = engine.target.backbone.model.generate(**inputs, max_new_tokens=24, do_sample=False)
+    tokens = stock[0, inputs["input_ids"].shape[1] :]
+    text = engine.target.processor.tokenizer.decode(tokens, skip_special_tokens=True)
+    assert said["answer"] == text
+    assert int(said["tokens"]) == len(tokens)
 
 
 @pytest.fixture

@@ -130,11 +130,11 @@ def test_the_snippets_of_a_page_run_as_they_are_printed(
 
 
 def test_all_names_of_the_snippets_are_defined(tmp_path: Path) -> None:
-    """On each page by itself, in its order; what an example imports is used in it."""
+    """In each snippet by itself, as it is pasted."""
     for page in PAGES:
-        (tmp_path / f"{page.parent.name}_{page.stem}.py").write_text(
-            "\n".join(fences(page)), encoding="utf-8"
-        )
+        for number, code in enumerate(fences(page)):
+            name = f"{page.parent.name}_{page.stem}_{number}.py"
+            (tmp_path / name).write_text(code, encoding="utf-8")
     command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821", "."]
     checked = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout

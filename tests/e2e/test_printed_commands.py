@@ -3,16 +3,21 @@ that take seconds are run as they are printed."""
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shlex
 import shutil
 import subprocess
+import sys
+import threading
+import time
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import typer
 
@@ -28,9 +33,12 @@ PAGES = [
     *(page for page in sorted(ROOT.glob("docs/*.md")) if page.name != GENERATED),
 ]
 
-QUICK = ("caption", "ask", "verify", "methods", "pairs")
-"""Commands of the README that are run. The wheel's test runs the demo; the others have tests of
-their own."""
+QUICK = (
+    *("demo", "caption", "ask", "chat", "parse", "verify", "doctor", "methods", "pairs"),
+    "explain",
+)
+"""Commands of the README that are run here, beside the server. Those that measure and train for
+minutes have tests of their own."""
 
 
 def printed(page: Path) -> list[list[str]]:
@@ -75,6 +83,8 @@ def test_the_readme_keeps_the_commands_of_the_package_and_of_the_lab_apart() -> 
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the files that the README names."""
     (tmp_path / "FOLDER").mkdir()
+    pdfs = pytest.importorskip("pdfs")
+    pdfs.write(tmp_path / "PAPER.pdf", [pdfs.columns])
     for name in ("shapes.mp4", "drift.mp4", "shapes.png"):
         shutil.copy(CLIPS / name, tmp_path)
     shutil.copy(CLIPS / "shapes.mp4", tmp_path / "FOLDER")
@@ -90,16 +100,57 @@ def quick_commands() -> list[list[str]]:
 
 @pytest.mark.parametrize("words", quick_commands(), ids=lambda words: "-".join(words)[:40])
 def test_the_readmes_commands_run_as_they_are_printed(
-    command: Callable[..., Any], folder: Path, words: Sequence[str]
+    command: Callable[..., Any],
+    folder: Path,
+    words: Sequence[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    status, out, err = command(*words)
+    """With the pair in the package where they say NAME, and a question where they read one."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO("Describe the video.\n"))
+    status, out, err = command(*("embedded" if word == "NAME" else word for word in words))
     assert status == 0, err
-    if "-o" in words:
+    if words[0] in ("parse", "explain"):
+        written = [*folder.rglob("*.md"), *folder.rglob("*.html")]
+        assert written
+    elif "-o" in words:
         lines = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
         assert len(lines) == 1
         assert all(line["text"] for line in lines)
     else:
         assert out.strip()
+
+
+def test_the_readmes_server_answers(
+    command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it is printed, but at a free port; it is told to end when it is ready."""
+    from draftlens.serve import run
+
+    (words,) = (words for words in printed(ROOT / "README.md") if words[0] == "serve")
+    statuses: list[int] = []
+    bind, serve = run.bind, run.DrainingServer.run
+
+    def run_until_ready(self: Any, sockets: list[Any]) -> None:
+        address = f"http://127.0.0.1:{sockets[0].getsockname()[1]}/health"
+
+        def ask() -> None:
+            end = time.monotonic() + 120
+            while 200 not in statuses and time.monotonic() < end:
+                statuses.append(httpx.get(address).status_code)
+                time.sleep(0.05)
+            self.should_exit = True
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        serve(self, sockets=sockets)
+        asking.join()
+
+    monkeypatch.setattr(run, "bind", lambda host, _: bind(host, 0))
+    monkeypatch.setattr(run.DrainingServer, "run", run_until_ready)
+    status, _, err = command(*words)
+    assert status == 0, err
+    assert "embedded answers at http://127.0.0.1:" in err
+    assert statuses[-1] == 200
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -76,6 +76,15 @@ def test_help_and_wrong_options_import_little(words: Sequence[str], status: int)
     assert len(modules) < MOST_MODULES
 
 
+def test_importing_the_package_imports_none_of_its_libraries() -> None:
+    """Names of the package are imported on first use."""
+    process = run("import sys, draftlens; print(len(draftlens.__all__), *sys.modules)")
+    _, *modules = process.stdout.split()
+    lazy = {"torchvision", "accelerate", "num2words", "openvino", "llguidance", "tokenizers"}
+    assert (HEAVY | lazy).isdisjoint(modules), process.stderr
+    assert "draftlens" in modules
+
+
 def test_a_shell_completes_commands_and_options(monkeypatch: pytest.MonkeyPatch) -> None:
     code = 'import sys; sys.argv = ["draftlens"]; from draftlens.cli import main; main()'
     monkeypatch.setenv("_DRAFTLENS_COMPLETE", "complete_bash")

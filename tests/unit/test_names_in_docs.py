@@ -51,6 +51,8 @@ ELSEWHERE = {
     "config.json": "of a model",
     "dist/": "output of the build",
     "dist/requirements-serve.txt": "output of `make sbom`",
+    "dist/requirements-all.txt": "output of `make sbom`",
+    "dist/sbom-all.json": "output of `make sbom`",
     "dist/sbom.json": "output of `make sbom`",
     "docs/repetition.md": "written by the reader of CONTRIBUTING",
     "document_profile.json": "of a reader of documents",

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from draftlens.core import tree as trees
 from draftlens.core.tree import chain
 from draftlens.drafting.adaptive.costs import CostCurve
-from draftlens.models.adapter import Backbone
+from draftlens.models.adapter import Backbone, wait_for
 from draftlens.models.kv_cache import KVCache
 
 WIDTHS: tuple[int, ...] = (1, 3, 6, 2, 26, 4, 49, 9, 13, 98, 196, 392)
@@ -222,15 +222,11 @@ class _Scratch:
         return self.backbone.forward(tokens, self.prompt.positions(steps), cache, mask)
 
     def _seconds(self, call: Callable[[], object]) -> float:
-        self._wait()
+        wait_for(self.backbone.device)
         began = time.perf_counter()
         call()
-        self._wait()
+        wait_for(self.backbone.device)
         return max(time.perf_counter() - began, 1e-9)
-
-    def _wait(self) -> None:
-        if self.backbone.device.type == "cuda":
-            torch.cuda.synchronize(self.backbone.device)
 
 
 class _LayerTimes:

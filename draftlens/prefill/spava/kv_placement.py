@@ -170,7 +170,7 @@ def _attention_seconds(device: torch.device, shape: CacheShape) -> float:
     """Per query and key, in one layer."""
     query = torch.randn(shape.heads, 1, shape.width, device=device).to(shape.dtype)
     keys = torch.randn(shape.key_heads, KEYS, shape.width, device=device).to(shape.dtype)
-    attend(query, keys, keys, 1.0)  # warm-up
+    attend(query, keys, keys, 1.0).out.sum().item()  # warm-up
     started = time.perf_counter()
     for _ in range(NUM_EXCHANGES):
         out = attend(query, keys, keys, 1.0).out

@@ -46,13 +46,14 @@ def explain(
     page also shows which tokens of the answer the draft supplied. With `tabed`, a chart and the
     page show, token by token, the weights of the views and which of them would have proposed the
     token. With other methods the page shows the tokens that the draft supplied; `auto` is the
-    method that a call without a name takes. Another chart shows what target and draft did at each
-    moment. With --draft none the target drafts for itself where the method can.
+    method that a call without a name takes, and `plain` has the timeline of the target alone.
+    Another chart shows what target and draft did at each moment. With --draft none the target
+    drafts for itself where the method can.
 
     Args:
         media: One video file, or image files with --images.
-        method: Decoding method that drafts: `specvlm` or `parallelvlm`, which prune visual tokens,
-            `tabed`, whose draft reads the prompt in several views, or another one. The default is
+        method: Decoding method: `specvlm` or `parallelvlm`, which prune visual tokens, `tabed`,
+            whose draft reads the prompt in several views, or another one. The default is
             `specvlm`.
         out: Folder for the pictures (PNG) and the page (HTML).
         compare: Measure plain decoding for comparison.

@@ -197,11 +197,11 @@ def trace_answer(
     compare: bool = True,
     **options: Any,
 ) -> AnswerTrace:
-    """Answer a prompt and return what explains the answer of any method that drafts. With method
-    `auto`, the method that the models answer by is traced and a note names it.
+    """Answer a prompt and return what explains the answer of any method. With method `auto`, the
+    method that the models answer by is traced and a note names it. Method `plain`, which drafts
+    nothing, has a timeline of the target alone.
 
     Raises:
-        ConfigError: the method drafts nothing.
         InputError: the answer ended with its first token.
     """
     resolved = resolve(method)
@@ -209,8 +209,10 @@ def trace_answer(
     if name_of(resolved) == AUTO:
         resolved = Automatic().method_for(engine.models)
         notes = (f"Method auto answers by {name_of(resolved)} with these models.",)
-    if name_of(resolved) == PLAIN:
-        raise ConfigError(f"method {PLAIN!r} drafts nothing, so there is nothing to explain")
+    is_plain = name_of(resolved) == PLAIN
+    if is_plain:  # which would be compared with itself
+        compare = False
+        notes += ("Method plain drafts nothing: the timeline is that of the target alone.",)
     inputs = engine.process([chat])
     engine.plan(resolved).wait_until_ready()
     others = _run_others(engine, inputs, resolved, compare, options)
@@ -221,7 +223,8 @@ def trace_answer(
         raise InputError("the answer ended with its first token, so nothing was drafted")
     plain = others.get(PLAIN)
     timelines = {name: run.timeline for name, run in others.items()}
-    timelines[_schedule(resolved)] = clock.timeline()
+    timelines[PLAIN if is_plain else _schedule(resolved)] = clock.timeline()
+    settings = settings_of(engine, stream, chat)
     return AnswerTrace(
         title=title,
         prompt=prompt_of(chat),
@@ -230,7 +233,7 @@ def trace_answer(
         rounds=steps.rounds,
         stats=stream.result.stats,
         plain=None if plain is None else comparison(plain.result, stream.result),
-        settings=settings_of(engine, stream, chat),
+        settings=settings | {"draft": "none"} if is_plain else settings,
         notes=notes,
         timelines=timelines,
     )

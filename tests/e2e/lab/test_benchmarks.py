@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 from transformers.utils import logging
 
+import draftlens
 from draftlens.methods.parallelvlm.loop import usable_cores
 
 pytestmark = [
@@ -79,7 +82,7 @@ def test_the_kit_for_a_gpu_runs_on_the_cpu(tmp_path: Path, monkeypatch: pytest.M
     from benchmarks import gpu
 
     out = tmp_path / "gpu"
-    words = ["benchmarks/gpu.py", "--device", "cpu", "--tiny", "--threads", "1", "--out", str(out)]
+    words = ["benchmarks/gpu.py", "--device", "cpu", "--tiny", "--repeats", "2", "--out", str(out)]
     monkeypatch.setattr(sys, "argv", words)
     verbosity = logging.get_verbosity()
     gpu.BENCHMARK.main()
@@ -88,3 +91,46 @@ def test_the_kit_for_a_gpu_runs_on_the_cpu(tmp_path: Path, monkeypatch: pytest.M
     answers = [row for row in rows if row["way"] != "loading"]
     assert len(answers) == 25
     assert all(row.get("equal") for row in answers), answers
+    assert {row["peak_bytes"] for row in answers} == {None}  # torch counts no bytes of a CPU
+
+
+def test_the_kit_for_a_gpu_compares_with_stock_only() -> None:
+    """Where stock `generate` fails, no other way takes its place, and the run fails."""
+    from benchmarks import gpu
+
+    args = argparse.Namespace(device="cpu", tiny=True, repeats=1)
+    answers = gpu.Answers(end=math.inf)
+    reference = gpu.Reference()
+
+    def failing(*_: Any) -> Any:
+        raise RuntimeError("no memory")
+
+    def answering(*_: Any) -> Any:
+        return {"tokens": [[1]], "e2e": 1.0, "decode": 0.5}
+
+    inputs = draftlens.Inputs({})
+    for way, answer in ((gpu.STOCK, failing), ("plain", answering)):
+        timed = gpu._timed(args, answer, inputs, reference, False, way == gpu.STOCK)
+        answers.run("part", way, timed)
+    notes = [row["note"] for row in answers.rows]
+    assert notes == ["RuntimeError: no memory", "RuntimeError: " + gpu.NOTHING_TO_COMPARE]
+    assert answers.has_failed
+    assert not reference.tokens
+
+
+def test_the_kit_for_a_gpu_ends_with_a_lost_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks import gpu
+
+    class LostError(Exception): ...
+
+    def failing() -> Any:
+        raise LostError("an illegal memory access was encountered")
+
+    monkeypatch.setattr(gpu, "LOST", (LostError,))
+    answers = gpu.Answers(end=math.inf)
+    answers.run("part", "first", failing)
+    answers.run("part", "second", dict)
+    assert [row["note"] for row in answers.rows] == [
+        "LostError: an illegal memory access was encountered",
+        "the device is lost",
+    ]

@@ -18,7 +18,7 @@ import draftlens
 from draftlens.core.timeline import DISCARDED
 from draftlens.drafting.adaptive.costs import ForwardCosts
 from draftlens.media.conversation import ask, read
-from draftlens.methods.base import to_dict
+from draftlens.methods.base import METHODS, to_dict
 from tests.e2e.conftest import CLIPS
 
 CLIP = min(CLIPS.glob("*.mp4"))
@@ -255,16 +255,45 @@ def test_another_schedule_is_drawn_below_the_serial_one(
     assert len(chart_of(answer).axes[0].get_yticks()) == 4
 
 
+@pytest.mark.parametrize("name", list(METHODS))
+def test_every_method_is_explained(
+    run,
+    name: str,
+    engine: draftlens.Engine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without drafts the timeline is that of the target alone, and only this one is drawn here."""
+    if name != "plain":
+        for module in ("cli.explain_files", "explain.sections"):
+            monkeypatch.setattr(f"draftlens_lab.{module}.has_matplotlib", lambda: False)
+    monkeypatch.setattr("draftlens.methods.parallelvlm.drafters.usable_cores", lambda: 1)
+    monkeypatch.setattr(
+        "draftlens.cli.loading.engine_of",
+        lambda options, *_: draftlens.Engine(engine.target, engine.draft, method=options["method"]),
+    )
+    words = ["--frames", "2", "--max-new-tokens", "12", "--no-compare", "--json"]
+    status, out, err = run(str(CLIP), "--method", name, *words, "--out", str(tmp_path))
+    assert status == 0, err
+    report = json.loads(out)
+    assert Path(report["page"]).exists()
+    if name == "plain":
+        assert Path(report["chart"]).exists()
+        assert list(report["timelines"]) == ["plain"]
+        spans = report["timelines"]["plain"]["spans"]
+        assert {span["lane"] for span in spans} == {"target"}
+        assert {"prefill", "verify"} <= {span["kind"] for span in spans}
+        assert report["settings"]["draft"] == "none"
+        assert not any(piece["drafted"] for piece in report["pieces"])
+        assert "timeline is that of the target alone" in report["notes"][0]
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (["nowhere.mp4"], "there is no such file"),
         ([str(CLIP), str(CLIP)], "explain takes one clip, or several images with --images"),
         (["--images", str(CLIP)], "error: cannot read"),
-        (
-            [str(CLIP), "--method", "plain"],
-            "method 'plain' drafts nothing, so there is nothing to explain",
-        ),
         ([str(CLIP), "--speculative-config", '{"gamma": 4}'], "has no option 'gamma'"),
         (
             [str(CLIP), "--max-new-tokens", "1"],

@@ -14,6 +14,7 @@ from openai.types.chat import ChatCompletionChunk
 import draftlens
 from draftlens.core.sampling import row_seeds
 from draftlens.serve.options import ServeOptions
+from draftlens.serve.protocol import NOT_READ
 from tests.e2e.serve.running import (
     CHATS,
     KEY,
@@ -178,8 +179,10 @@ def test_a_prediction(locked: Running, stock: Callable[..., str]) -> None:
     details = response.usage.completion_tokens_details
     assert details.accepted_prediction_tokens > NEW // 2
     assert details.rejected_prediction_tokens == 0
+    assert not details.model_extra
     without = ask(client, "picture", model="shapes", messages=messages)
     counts = without.usage.completion_tokens_details
+    assert not counts.model_extra
     assert (counts.accepted_prediction_tokens, counts.rejected_prediction_tokens) == (0, 0)
     another = {"type": "content", "content": "12345 67890"}
     wrong = ask(client, "picture", model="shapes", messages=messages, prediction=another)
@@ -229,6 +232,7 @@ def test_a_prediction_that_the_method_does_not_read(
     assert response.model_extra["draftlens"]["accepted_tokens"] > 0
     counts = response.usage.completion_tokens_details
     assert (counts.accepted_prediction_tokens, counts.rejected_prediction_tokens) == (0, 0)
+    assert counts.model_extra == {"prediction_note": NOT_READ}
 
 
 def test_figures(server: Running, client: openai.OpenAI) -> None:

@@ -292,6 +292,22 @@ class ScriptedController:
         self.told.append(given)
 
 
+def test_the_time_of_reading_prompts_ends_with_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU it would end with the launch."""
+    now, heard = [0.0], list[Any]()
+
+    def wait(device: torch.device) -> None:
+        now[0] += 5
+
+    controller = ScriptedController()
+    monkeypatch.setattr(controller, "has_read", lambda *given: heard.append(given))
+    monkeypatch.setattr(model_drafter, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(model_drafter, "wait_for", wait)
+    drafter, rows = begun(chain(9), controllers=lambda kind: controller)
+    propose(drafter, rows, 9)
+    assert heard == [(6, 5.0)]  # two prompts of three tokens
+
+
 def test_a_tuner_is_told_what_drafting_and_checking_took(monkeypatch: pytest.MonkeyPatch) -> None:
     """And what was accepted of the rows that go on. It is asked for by the kind of prompt."""
     now, asked = [0.0], list[Any]()

@@ -65,6 +65,24 @@ def test_a_round_between_two_parts(start: Start, events: list[str], gate: Gate) 
     assert scheduler.counters.prompt_tokens == sum(lengths)
 
 
+def test_the_time_of_a_part_ends_with_its_work(
+    start: Start, events: list[str], gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU it would end with the launch: each part is waited for, and no whole prompt."""
+    monkeypatch.setattr(
+        "draftlens.decoding.admission.wait_for", lambda device: events.append("waited")
+    )
+    scheduler = start()
+    callers = [Caller(row) for row in range(2)]
+    scheduler.submit(callers[0].job)
+    assert gate.reached.wait(WAIT)
+    assert "waited" not in events
+    scheduler.submit(callers[1].job)
+    gate.open()
+    assert callers[1].heard() == [reference(FAMILY, FAMILY.richest)[1]]
+    assert events.count("waited") == events.count("read") - 1 > 1
+
+
 def test_a_job_is_cancelled_while_it_is_read(start: Start, events: list[str], gate: Gate) -> None:
     scheduler = start()
     first, second, third = callers = [Caller(row) for row in range(3)]
