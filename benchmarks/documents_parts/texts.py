@@ -25,7 +25,6 @@ import json
 import re
 import subprocess
 import tempfile
-import time
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,6 +37,7 @@ from draftlens_lab.measure.tables import markdown_table
 from shared import Benchmark, Report
 
 import draftlens
+from documents_parts.timing import processor_seconds
 from draftlens.documents.reading.blocks import lines_of
 from draftlens.documents.reading.geometry import Box, around
 from draftlens.documents.reading.open import open_document
@@ -55,31 +55,35 @@ WITH_HEADS = "draftlens, running heads kept"
 
 _PEERS = """
 import json, sys, time
-tool, path = sys.argv[1:]
-tables = lambda: []
+tool, *paths = sys.argv[1:]
+tables = lambda path: []
 if tool == "pymupdf4llm":
     import pymupdf4llm
-    read = lambda: [page["text"] for page in pymupdf4llm.to_markdown(path, page_chunks=True)]
+    read = lambda path: [page["text"] for page in pymupdf4llm.to_markdown(path, page_chunks=True)]
 elif tool == "markitdown":
     from markitdown import MarkItDown
     converter = MarkItDown()
-    read = lambda: [converter.convert(path).text_content]
+    read = lambda path: [converter.convert(path).text_content]
 elif tool == "docling-parse":
     from docling_core.types.doc.page import TextCellUnit
     from docling_parse.pdf_parser import DoclingPdfParser
-    def read():
+    def read(path):
         pages = DoclingPdfParser().load(path).iterate_pages()
         lines = [page.iterate_cells(TextCellUnit.LINE) for _, page in pages]
         return ["\\n".join(line.text for line in each) for each in lines]
 else:
     import pdfplumber
-    pdf = pdfplumber.open(path)
-    read = lambda: [page.extract_text() for page in pdf.pages]
-    tables = lambda: [table for page in pdf.pages for table in page.extract_tables()]
-began = time.process_time()
-pages = read()
-seconds = time.process_time() - began
-sys.stdout.write("\\n" + json.dumps([pages, seconds, tables()]))
+    def read(path):
+        with pdfplumber.open(path) as pdf:
+            return [page.extract_text() for page in pdf.pages]
+    def tables(path):
+        with pdfplumber.open(path) as pdf:
+            return [table for page in pdf.pages for table in page.extract_tables()]
+for path in paths:
+    began = time.process_time()
+    pages = read(path)
+    seconds = time.process_time() - began
+    print("\\n" + json.dumps([pages, seconds, tables(path)]), flush=True)
 """
 PEERS = ("pymupdf4llm", "markitdown", "docling-parse", "pdfplumber")
 
@@ -99,7 +103,8 @@ class Text:
     tables: str = ""
 
 
-Read = Callable[[Path], Text]
+Read = Callable[[Sequence[Path]], Iterator[Text]]
+"""Reads files, one after the other, in one process."""
 
 
 @dataclass(frozen=True)
@@ -168,24 +173,29 @@ FOUND: Mapping[str, Callable[[str], Sequence[Any]]] = {
 
 
 def ours(running_heads: bool) -> Read:
-    def read(path: Path) -> Text:
-        began = time.process_time()
-        pages = [page.markdown for page in draftlens.parse(path, running_heads=running_heads)]
-        return Text(pages, time.process_time() - began)
+    def read(paths: Sequence[Path]) -> Iterator[Text]:
+        for path in paths:
+            began = processor_seconds()
+            pages = [page.markdown for page in draftlens.parse(path, running_heads=running_heads)]
+            yield Text(pages, processor_seconds() - began)
 
     return read
 
 
 def peer(python: Path, tool: str) -> Read:
-    def read(path: Path) -> Text:
-        command = [str(python), "-c", _PEERS, tool, str(path)]
+    def read(paths: Sequence[Path]) -> Iterator[Text]:
+        command = [str(python), "-c", _PEERS, tool, *map(str, paths)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
-        pages, seconds, tables = json.loads(done.stdout.splitlines()[-1])
-        cells = [[cell or "" for cell in row] for table in tables for row in table]
-        rows = [" | ".join(cell.replace("\n", " ") for cell in row) for row in cells]
-        return Text(pages, seconds, "\n".join(f"| {row} |" for row in rows))
+        for line in done.stdout.splitlines():
+            if line.startswith("[["):
+                yield _text(*json.loads(line))
 
     return read
+
+
+def _text(pages: list[str], seconds: float, tables: list[list[list[str | None]]]) -> Text:
+    rows = [[(cell or "").replace("\n", " ") for cell in row] for table in tables for row in table]
+    return Text(pages, seconds, "\n".join(f"| {' | '.join(row)} |" for row in rows))
 
 
 def printed_pages(path: Path) -> list[Printed]:
@@ -218,9 +228,8 @@ def _is_below(box: Box, other: Box) -> bool:
     return other.middle[1] > box.bottom and max(gap, indent) < box.height / 2
 
 
-def add(score: Score, name: str, path: Path, read: Read, truth: Mapping[str, Any]) -> None:
+def add(score: Score, name: str, path: Path, found: Text, truth: Mapping[str, Any]) -> None:
     """The counts of one file."""
-    found = read(path)
     pages, printed = found.pages, printed_pages(path)
     score.seconds += found.seconds
     score.pages += len(printed)
@@ -281,16 +290,19 @@ def measure(args: argparse.Namespace) -> Iterator[Report]:
     tools: dict[str, Read] = {OURS: ours(running_heads=False), WITH_HEADS: ours(running_heads=True)}
     if args.peers:
         tools |= {tool: peer(args.peers, tool) for tool in PEERS}
-    scores = {tool: Score() for tool in tools}
+    scores: dict[str, Score] = {}
     with tempfile.TemporaryDirectory() as work:
-        for name, path in documents(args.files, truth["documents"], Path(work)):
-            for tool, read in tools.items():
-                add(scores[tool], name, path, read, truth)
-            print(name, {tool: score.broken for tool, score in scores.items()}, flush=True)
-    yield {
-        "tools": {tool: vars(score) for tool, score in scores.items()},
-        "documents": len(truth["documents"]),
-    }
+        files = dict(documents(args.files, truth["documents"], Path(work)))
+        for tool, read in tools.items():
+            score = scores[tool] = Score()
+            found = read(list(files.values()))
+            for (name, path), text in zip(files.items(), found, strict=True):
+                add(score, name, path, text, truth)
+                print(tool, name, score.broken, score.apart, flush=True)
+            yield {
+                "tools": {name: vars(each) for name, each in scores.items()},
+                "documents": len(files),
+            }
 
 
 def page(report: Report) -> Iterator[str]:
@@ -299,7 +311,8 @@ def page(report: Report) -> Iterator[str]:
         "though both are whole, letters that are lost or there twice, and what was found of "
         "the headings, items and rows that were written down by hand; after the slash, how many "
         "were claimed. Markdown of markitdown has no headings and no items. Rows are some of each "
-        "table, so that no other rows count. Seconds are of one processor, without start."
+        "table, so that no other rows count. Seconds are of one processor, without start but with "
+        "the processes in which draftlens reads each file."
     )
     yield (
         "docling-parse and pdfplumber are text layers, without paragraphs, headings and lists; "

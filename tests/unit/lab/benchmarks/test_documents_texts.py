@@ -37,7 +37,8 @@ def test_tables_and_paragraphs_of_the_generator(texts: Any, ledger: Any, tmp_pat
         said = "\n".join(page.markdown for page in pages)
         rows = [line.split("|")[1:-1] for line in said.splitlines() if "|" in line]
         truth = {"rows": {"ledger": [row for row in rows if "---" not in row]}}
-        texts.add(score, "ledger", file, texts.ours(running_heads=True), truth)
+        (found,) = texts.ours(running_heads=True)([file])
+        texts.add(score, "ledger", file, found, truth)
     assert score.pages == len(SEEDS) * PAGES
     assert score.lines > 60
     assert (score.broken, score.lost, score.added) == (0, 0, 0)
@@ -71,7 +72,7 @@ def test_order(
     layer = texts.Printed(lines, [(lines[0], lines[1])])
     monkeypatch.setattr(texts, "printed_pages", lambda path: [layer])
     score = texts.Score()
-    texts.add(score, "column", tmp_path, lambda path: texts.Text([markdown], 0.0), {})
+    texts.add(score, "column", tmp_path, texts.Text([markdown], 0.0), {})
     assert (score.broken, score.neighbours, score.apart) == counts
 
 
