@@ -113,11 +113,12 @@ class Printed:
 
     Args:
         lines: as they are printed.
-        neighbours: long lines, each with the long one directly below it.
+        neighbours: long lines, each with the long one directly below it, and with what is printed
+            to the left of that one, as the name of a row is.
     """
 
     lines: list[str] = field(default_factory=list)
-    neighbours: list[tuple[str, str]] = field(default_factory=list)
+    neighbours: list[tuple[str, str, list[str]]] = field(default_factory=list)
 
 
 @dataclass
@@ -216,8 +217,9 @@ def _printed(pieces: Sequence[Piece]) -> Printed:
     for text, box in lines:
         below = [other for other in lines if _is_below(box, other[1])]
         if below and len(text) >= LONG:
-            lower, _ = min(below, key=lambda other: other[1].top)
-            neighbours += [(text, lower)] * (len(lower) >= LONG)
+            lower, place = min(below, key=lambda other: other[1].top)
+            beside = [name for name, other in lines if _is_left(place, other)]
+            neighbours += [(text, lower, beside)] * (len(lower) >= LONG)
     return Printed([text for text, _ in lines], neighbours)
 
 
@@ -226,6 +228,11 @@ def _is_below(box: Box, other: Box) -> bool:
     gap = other.top - box.bottom
     indent = abs(other.left - box.left)
     return other.middle[1] > box.bottom and max(gap, indent) < box.height / 2
+
+
+def _is_left(box: Box, other: Box) -> bool:
+    """Whether a line stands on the same height and to the left."""
+    return other.right <= box.left and other.top < box.middle[1] < other.bottom
 
 
 def add(score: Score, name: str, path: Path, found: Text, truth: Mapping[str, Any]) -> None:
@@ -246,9 +253,11 @@ def add(score: Score, name: str, path: Path, found: Text, truth: Mapping[str, An
         whole = [line for line in layer.lines if len(line) > 1]
         score.lines += len(whole)
         score.broken += sum(line not in text for line in whole)
-        pairs = [pair for pair in layer.neighbours if all(line in text for line in pair)]
-        score.neighbours += len(pairs)
-        score.apart += sum("".join(pair) not in text for pair in pairs)
+        for upper, lower, beside in layer.neighbours:
+            if upper in text and lower in text:
+                ways = [upper + between + lower for between in ("", *beside)]
+                score.neighbours += 1
+                score.apart += not any(way in text for way in ways)
     for kind, find in FOUND.items():
         if (wanted_ones := truth.get(kind, {}).get(name)) is None:
             continue
@@ -334,7 +343,7 @@ def page(report: Report) -> Iterator[str]:
                 f"{score['apart']} of {score['neighbours']}" if "apart" in score else "",
                 f"{score['lost']} / {score['added']} of {score['letters']}",
                 *kinds,
-                f"{score['seconds'] / score['pages']:.2f}",
+                f"{score['seconds'] / score['pages']:.2f}" if score["seconds"] else "",
             ]
         )
     counts = ["broken lines", "lines out of order", "letters lost / added"]

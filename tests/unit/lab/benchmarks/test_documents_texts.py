@@ -56,6 +56,7 @@ COLUMN = ("the first line of a column of text", "and the second line that follow
         ("The first line of a column of text and the second line that follows it.", (0, 1, 0)),
         ("and the second line that follows it the first line of a column of text", (0, 1, 1)),
         ("the first line of a column of text, other words, {1}".format(*COLUMN), (0, 1, 1)),
+        ("{} a name: {}".format(*COLUMN), (0, 1, 0)),
         ("the first line of a {1} column of text".format(*COLUMN), (1, 0, 0)),
         ("the first line of a of column text {1}".format(*COLUMN), (1, 0, 0)),
     ],
@@ -69,7 +70,7 @@ def test_order(
 ) -> None:
     """Of lines, and of words in a line."""
     lines = [texts.letters(line) for line in COLUMN]
-    layer = texts.Printed(lines, [(lines[0], lines[1])])
+    layer = texts.Printed(lines, [(lines[0], lines[1], ["aname"])])
     monkeypatch.setattr(texts, "printed_pages", lambda path: [layer])
     score = texts.Score()
     texts.add(score, "column", tmp_path, texts.Text([markdown], 0.0), {})
