@@ -34,7 +34,7 @@ lmms:
 # The clients whose requirements (an older openai, rich below 15, a whole torch) need an environment of their own.
 clients: $(READY)
 	$(PYTHON) -m venv .venv-clients
-	.venv-clients/bin/python -m pip install --quiet instructor litellm guidellm mineru-vl-utils
+	.venv-clients/bin/python -m pip install --quiet instructor litellm guidellm mineru-vl-utils "docling-slim[convert-core,format-pdf]" torch transformers
 	OMP_NUM_THREADS=1 $(BIN)/pytest tests/e2e/serve/test_other_clients.py
 
 mutants: $(READY)

@@ -46,11 +46,13 @@ class Count:
         tokens: that passes emitted.
         passes: of the target, behind the prefill.
         drafted: tokens that they checked.
+        emitted: tokens of each pass.
     """
 
     tokens: int
     passes: int
     drafted: int
+    emitted: tuple[int, ...] = ()
 
     @property
     def per_pass(self) -> float:
@@ -82,16 +84,15 @@ def replay(
     matcher = document_matcher(references, tokenizer, vocabulary, way.options, prompt_ids, eos)
     matcher.extend(answer[:1])  # the token of the prefill
     said = 1
-    passes = 0
     drafted = 0
+    emitted = []
     while said < len(answer):
         tree, _ = matcher.tree(way.branches, LENGTH, way.nodes)
-        emitted = accepted(tree, answer[said:]) + 1
-        matcher.extend(answer[said : said + emitted])
-        said += emitted
-        passes += 1
+        emitted.append(accepted(tree, answer[said:]) + 1)
+        matcher.extend(answer[said : said + emitted[-1]])
+        said += emitted[-1]
         drafted += len(tree)
-    return Count(len(answer) - 1, passes, drafted)
+    return Count(len(answer) - 1, len(emitted), drafted, tuple(emitted))
 
 
 def accepted(tree: PrefixTree, answer: Sequence[int]) -> int:

@@ -8,8 +8,9 @@ tokenizer of 8,192 pieces, trained on these docs. Which token it chooses is pres
 (`ScriptedTarget`, and a logits processor for stock `generate`), since random weights read nothing;
 every pass is computed. The answers are the text of the page as the pipeline has it, in the model's
 notation (`same`), with every fiftieth word another one (`word`), in another notation, with other
-marks of headings and lists and with other tables (`notation`), and with 5% of the characters of its
-draft taken for others (`characters`).
+marks of headings and lists and with other tables (`notation`), with 5% of the characters of its
+draft taken for others (`characters`), and with another token wherever a pass of the laboratory's
+reader ended that read held-out pages from their text layers (`recorded`).
 
 The tower has `--vision-layers` of its layers, so that a page takes minutes and not hours. A layer
 more takes the difference between this tower and one of half as many, and all seconds here are
@@ -36,11 +37,13 @@ from __future__ import annotations
 import argparse
 import random
 import re
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate, cycle, takewhile
 from math import ceil
 from operator import attrgetter
 from pathlib import Path
@@ -50,6 +53,7 @@ import torch
 from shared import Benchmark, Report, environment, environment_line, report_of, table
 from torch import Tensor
 
+from documents_parts.bench import Bench
 from documents_parts.noise import characters
 from documents_parts.timing import drafted, page_inputs
 from documents_parts.true_shapes import SHAPES, TrueShape
@@ -106,8 +110,11 @@ class Script:
         return torch.full_like(scores, -torch.inf).index_fill_(1, token[None], 0.0)
 
 
-def answers_of(parser: DocumentParser, page: DraftedPage, most: int) -> dict[str, Tensor]:
-    """The first `most` token ids of the answers for a page, by name."""
+def answers_of(
+    parser: DocumentParser, page: DraftedPage, most: int, passes: Sequence[int]
+) -> dict[str, Tensor]:
+    """The first `most` token ids of the answers for a page, by name; `passes` are the tokens of
+    each pass of the answer `recorded`."""
     form = parser.asker.form
     parts = []
     for region in page.regions:
@@ -120,9 +127,34 @@ def answers_of(parser: DocumentParser, page: DraftedPage, most: int) -> dict[str
         "notation": _otherwise(same),
         "characters": "".join(characters(WRONG)([same], random.Random(0))),
     }
-    assert tuple(texts) == ANSWERS
-    encode_text = partial(parser.asker.tokenizer.encode, add_special_tokens=False)
-    return {name: torch.tensor(encode_text(text)[:most]) for name, text in texts.items()}
+    tokenizer = parser.asker.tokenizer
+    encode_text = partial(tokenizer.encode, add_special_tokens=False)
+    ids = {name: encode_text(text)[:most] for name, text in texts.items()}
+    ids["recorded"] = departing(ids["same"], passes, tokenizer)
+    assert tuple(ids) == ANSWERS
+    return {name: torch.tensor(answer) for name, answer in ids.items()}
+
+
+def departing(answer: Sequence[int], passes: Sequence[int], tokenizer: Any) -> list[int]:
+    """An answer with another token at the end of every pass. The first token is that of the
+    prefill. The others occur nowhere else, so that no pass copies them."""
+    unused = sorted({*range(len(tokenizer))} - {*answer, *tokenizer.all_special_ids})
+    words = [token for token in unused if tokenizer.decode([token]).strip().isalpha()]
+    others = iter(random.Random(0).sample(words, min(len(words), len(answer))))
+    said = list(answer)
+    for place in takewhile(lambda end: end < len(said), accumulate(cycle(passes))):
+        said[place] = next(others)
+    return said
+
+
+def recorded_passes() -> list[int]:
+    """Tokens of each pass of the laboratory's reader on held-out pages with their text layers."""
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(None, None, Path(folder), RECORDED, 1, LONGEST)
+        pipeline = StandardPipeline("text-layer", "blocks")
+        pages = bench.pages("page")
+        counts = [bench.replay(page, bench.drafts(page, pipeline)) for page in pages]
+    return [tokens for count in counts for tokens in count.emitted]
 
 
 def _with_wrong_words(text: str) -> str:
@@ -146,10 +178,16 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
     "plain": {"method": "plain"},
     "hsd": {"drafter": "text-layer", "layout": "blocks"},
 }
-ANSWERS = ("same", "word", "notation", "characters")
+ANSWERS = ("same", "word", "notation", "characters", "recorded")
 WEIGHTS = ("float32", "int8")
 WRONG = 0.05
 """Share of wrong characters."""
+
+RECORDED = 4
+"""Pages of the reader."""
+
+LONGEST = 400
+"""Tokens of its answers at most."""
 
 WARM_UP = 16
 """Tokens of the answer that prepares passes and is not timed."""
@@ -219,10 +257,11 @@ class Towers:
 
 @dataclass
 class PageBench:
-    """Measures one model on the first page of a file."""
+    """Measures one model on the first page of a file; `passes` as of `answers_of`."""
 
     engine: Engine
     file: Path
+    passes: Sequence[int]
     args: argparse.Namespace
 
     def __post_init__(self) -> None:
@@ -231,7 +270,8 @@ class PageBench:
             for name, way in WAYS.items()
         }
         self.page = self.drafted("blocks")
-        self.answers = answers_of(self.parsers["hsd"], self.page, self.args.max_new_tokens)
+        most = self.args.max_new_tokens
+        self.answers = answers_of(self.parsers["hsd"], self.page, most, self.passes)
 
     @property
     def target(self) -> ScriptedTarget:
@@ -329,7 +369,9 @@ pipeline by layout (`drafting`), and the `environment`. In a row, `tower` are th
 layers that its tower lacks, and `whole` those of a page with all layers."""
 
 
-def measured(shape: TrueShape, args: argparse.Namespace, known: Model) -> Model:
+def measured(
+    shape: TrueShape, args: argparse.Namespace, known: Model, passes: Sequence[int]
+) -> Model:
     """A model with what was measured of it before, in other commands."""
     model, processor = shape.with_layers(args.vision_layers, args.layers).build()
     target = ScriptedTarget(model)
@@ -339,7 +381,7 @@ def measured(shape: TrueShape, args: argparse.Namespace, known: Model) -> Model:
     for weights in args.weights:
         target.answer = None
         towers.attach(None if weights == "float32" else weights)
-        bench = PageBench(engine, args.file, args)
+        bench = PageBench(engine, args.file, passes, args)
         inputs = bench.inputs()
         missing = towers.layers(encoder_arguments(model, "image", inputs))[1]
         crops = None
@@ -354,7 +396,7 @@ def measured(shape: TrueShape, args: argparse.Namespace, known: Model) -> Model:
         ]
         found["rows"] = _together(found.get("rows", []), rows)
         if weights == "float32" and args.short is not None:
-            short = PageBench(engine, args.short, args).rows(True, ["same"])
+            short = PageBench(engine, args.short, passes, args).rows(True, ["same"])
             found["short"] = [completed({**facts, **row}, missing, None) for row in short]
     return found
 
@@ -387,8 +429,10 @@ def _key(row: Mapping[str, Any]) -> tuple[int, ...]:
 def measure(args: argparse.Namespace) -> Iterator[Report]:
     """Every model of `--models`."""
     report: Report = report_of(args)
+    if "recorded" not in report:
+        report["recorded"] = recorded_passes()
     for name in args.models:
-        report[name] = measured(SHAPES[name], args, report.get(name, {}))
+        report[name] = measured(SHAPES[name], args, report.get(name, {}), report["recorded"])
         yield report
 
 
@@ -410,6 +454,8 @@ def page(report: Report) -> Iterator[str]:
         yield table(rows, COLUMNS)
         yield _about(model, rows)
         yield f"<sub>{environment_line(model['environment'])}</sub>"
+    if passes := report.get("recorded"):
+        yield f"The laboratory's reader said {sum(passes) / len(passes):.1f} tokens a pass."
 
 
 COLUMNS = {

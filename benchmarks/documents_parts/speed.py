@@ -1,12 +1,14 @@
 """The part `speed`: held-out pages read by the package's reader, end to end.
 
     python benchmarks/documents.py speed [--pages 4] [--repeats 2] [--kinds crop paragraph page]
+    python benchmarks/documents.py speed --batches 1 2 4 --pages 8 --kinds paragraph
 
 Pages of the reader's generator with words and sizes that training never shows, as PDF files born
 digital. Every way reads the same files; rendering, layout, reading and drafting count. Stock
 `generate` is timed on the processor's output, to which the seconds of rendering and of the
-processor are added. The tokens of every lossless way are compared with stock's. Writes OUT.json
-and OUT.md.
+processor are added. The tokens of every lossless way are compared with stock's. With `--batches`
+the pages are those of one document, which is read by batches of these sizes; what was measured
+before stays in the report. Writes OUT.json and OUT.md.
 """
 
 from __future__ import annotations
@@ -18,10 +20,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shared import Benchmark, Report, range_line, table
+from shared import (
+    Benchmark,
+    Report,
+    environment,
+    environment_line,
+    range_line,
+    report_of,
+    rotated,
+    table,
+)
 
 from documents_parts.held_out import born_digital, drawn, written
-from documents_parts.timing import STOCK, parser_for, read_in_every_way, reader
+from documents_parts.ledger import as_one_file
+from documents_parts.timing import STOCK, parser_for, processor_seconds, read_in_every_way, reader
 from draftlens.engine import Engine
 from recipes.reader.evaluate import mark
 
@@ -42,6 +54,9 @@ COMPILED_WAYS: Mapping[str, Mapping[str, Any]] = {
 """Ways of an engine whose passes are compiled, which happens before the clock starts."""
 
 KINDS = ("crop", "paragraph", "page")
+
+BATCHED: Mapping[str, Mapping[str, Any]] = {"plain": {"method": "plain"}, "hsd": BY_BLOCKS}
+"""Ways in which a document is read by batches of pages."""
 
 
 def measured(
@@ -83,13 +98,53 @@ def measured(
     }
 
 
+def by_batches(
+    engine: Engine, kind: str, folder: Path, args: argparse.Namespace
+) -> list[dict[str, Any]]:
+    """The processor's seconds of a document by way and size of batches, interleaved; medians.
+
+    Raises:
+        AssertionError: pages have other tokens in some way.
+    """
+    pages = drawn(kind, args.pages, engine.target.processor.tokenizer)
+    file = as_one_file(pages, folder / f"{kind}.pdf")
+    parsers = {
+        (way, size): parser_for(engine, {**settings, "batch": size}, args.max_new_tokens)
+        for way, settings in BATCHED.items()
+        for size in args.batches
+    }
+    parsers["hsd", args.batches[0]].calibrate()
+    tokens = [page.tokens for page in next(iter(parsers.values())).parse(file)]
+    seconds: dict[tuple[str, int], list[float]] = {case: [] for case in parsers}
+    for repeat in range(1 + args.repeats):
+        for case in rotated(list(parsers), repeat):
+            began = processor_seconds()
+            read = [page.tokens for page in parsers[case].parse(file)]
+            seconds[case].append(processor_seconds() - began)
+            assert read == tokens, f"{case} changed the tokens of a page"
+    rows = []
+    for (way, size), each in seconds.items():
+        median = statistics.median(each[1:])
+        rows.append({"kind": kind, "way": way, "batch": size, "seconds": median})
+        rows[-1] |= {"pages": len(tokens), "tokens": sum(map(len, tokens))}
+    return rows
+
+
 def measure(args: argparse.Namespace) -> Report:
-    """Every kind of pages."""
+    """Every kind of pages, or documents by batches alone."""
+    report = report_of(args)
+    if args.batches:
+        engine = reader(args.target)
+        with tempfile.TemporaryDirectory() as folder:
+            rows = [by_batches(engine, kind, Path(folder), args) for kind in args.kinds]
+        found = {"rows": [row for each in rows for row in each], "environment": environment(args)}
+        return {**report, "batches": found}
+    kept = {name: report[name] for name in ("batches",) if name in report}
     engine, compiled = reader(args.target), reader(args.target)
     compiled.compile(True)
     with tempfile.TemporaryDirectory() as folder:
         kinds = {kind: measured(engine, compiled, kind, Path(folder), args) for kind in args.kinds}
-    return {"pages": args.pages, "kinds": kinds}
+    return {**kept, "pages": args.pages, "kinds": kinds, "environment": environment(args)}
 
 
 def page(report: Report) -> list[str]:
@@ -100,8 +155,9 @@ def page(report: Report) -> list[str]:
         "of stock, page by page": "{speed}",
         "tokens a pass": "{length:.2f}",
     }
-    blocks = [f"{report['pages']} pages of each kind."]
-    for kind, found in report["kinds"].items():
+    kinds = report.get("kinds", {})
+    blocks = [f"{report['pages']} pages of each kind."] if kinds else []
+    for kind, found in kinds.items():
         rows = [
             {
                 "way": way,
@@ -117,7 +173,28 @@ def page(report: Report) -> list[str]:
             f"{found['tokens']:.0f} tokens a page.",
             table(rows, columns),
         ]
+    if "batches" in report:
+        blocks += ["## Documents by batches of pages", _batches(report["batches"]["rows"])]
+        blocks.append(f"<sub>{environment_line(report['batches']['environment'])}</sub>")
     return blocks
+
+
+def _batches(rows: list[dict[str, Any]]) -> str:
+    first: dict[tuple[str, str], float] = {}
+    cells = []
+    for row in rows:
+        base = first.setdefault((row["kind"], row["way"]), row["seconds"])
+        cells.append({**row, "of first": base / row["seconds"]})
+    columns = {
+        "way": "{way}",
+        "pages of": "{kind}",
+        "batch": "{batch}",
+        "pages": "{pages}",
+        "tokens": "{tokens}",
+        "seconds of the processor": "{seconds:.2f}",
+        "of one page at a time": "{of first:.2f}",
+    }
+    return table(cells, columns)
 
 
 BENCHMARK = Benchmark(
@@ -131,6 +208,7 @@ BENCHMARK = Benchmark(
         "--pages": {"type": int, "default": 4, "help": "of each kind"},
         "--kinds": {"nargs": "+", "choices": KINDS, "default": list(KINDS)},
         "--target": {"help": "folder of the reader; that of the package by default"},
+        "--batches": {"nargs": "+", "type": int, "help": "pages that are read at the same time"},
         "--max-new-tokens": 400,
     },
 )

@@ -19,7 +19,7 @@ from draftlens.documents.drafting import every_page
 from draftlens.documents.output import OutputFolder, describe_target, document_name
 from draftlens.documents.pipeline_parser import PipelineParser
 from draftlens.documents.reading.open import find_files, open_document
-from draftlens.documents.results import ParsedPage
+from draftlens.documents.results import NO_SOURCE, ParsedPage
 from draftlens.documents.settings import OF_READING, ParseSettings, needs_target
 from draftlens.media import Limits
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from draftlens.documents.run import DocumentParser
 
 TOY = (
-    "the reader is a toy that knows the pages of one generator only: its answers "
+    "the reader is a toy for measuring, which knows the pages of one generator only: its answers "
     "about other documents are wrong; leave out --target for the text that the documents hold, or "
     "name a document model"
 )
@@ -55,6 +55,11 @@ class ParseRun:
     compile: Any
     as_json: bool
 
+    @property
+    def note(self) -> str | None:
+        """What a user of the answers should know of the target."""
+        return TOY if self.target == READER else None
+
     def check(self) -> None:
         """Refuse options of a target where there is none."""
         if self.target is not None:
@@ -76,8 +81,8 @@ class ParseRun:
         from draftlens.cli.loading import engine_of
         from draftlens.documents.run import DocumentParser
 
-        if self.target == READER:
-            _log.warning(TOY)
+        if self.note is not None:
+            _log.warning(self.note)
         decoding: dict[str, Any] = {"target": self.target, "draft": NO_DRAFT, "method": "plain"}
         decoding |= {"calibrate": False, "compile": self.compile}
         engine = engine_of(decoding, self.loading, self.as_json)
@@ -137,7 +142,7 @@ def parse_files(inputs: list[Path], out: Path | None, resume: bool, run: ParseRu
     else:
         tally = _write_pages(files, out, resume, run)
     if run.as_json:
-        print_json(tally.to_dict())
+        print_json({**tally.to_dict(), "note": run.note})
     elif out is not None:
         is_one = len(files) == 1 and tally.parsed + tally.doubtful
         place = out / f"{document_name(files[0])}.md" if is_one else out
@@ -281,7 +286,8 @@ def _report(page: ParsedPage) -> None:
     if page.error is not None:
         _print_failure(page.error)
         return
-    source = page.source or ("no text" if page.ended == "read" else page.ended)
+    unread = "no text" if page.ended == "read" else page.ended
+    source = unread if page.source == NO_SOURCE else page.source
     parts = _figures(page) if page.by_model else [source]
     if page.doubt is not None:
         parts.append(f"not counted as parsed: {page.doubt}")

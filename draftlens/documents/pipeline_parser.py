@@ -28,7 +28,7 @@ from draftlens.documents.reading.pipeline import (
     LayoutPipeline,
 )
 from draftlens.documents.reading.readers import READING_DPI, TEXT_LAYER
-from draftlens.documents.results import ParsedPage, ParsedRegion, picture_name
+from draftlens.documents.results import NO_SOURCE, ParsedPage, ParsedRegion, picture_name
 from draftlens.documents.settings import ParseSettings
 from draftlens.media import Limits
 
@@ -137,7 +137,7 @@ class PipelineParser:
             number=page.number,
             markdown=markdown,
             ended="read",
-            source=", ".join(sources) or None,
+            source=", ".join(sources) or NO_SOURCE,
             box=page.box,
             regions=tuple(regions),
             pictures={names[place]: picture for place, picture in pictures.items()},

@@ -19,6 +19,9 @@ without a target `read`; `blank` and `failed` pages have none."""
 MODEL = "model"
 """`ParsedPage.source` of pages that a target answered."""
 
+NO_SOURCE = "none"
+"""`ParsedPage.source` of pages without text, and of blank and failed ones."""
+
 
 @dataclass(frozen=True)
 class ParsedRegion:
@@ -71,8 +74,8 @@ class ParsedPage:
         markdown: the answer, in the format of the target; empty if the page failed.
         tokens: its token ids, with the end-of-sequence id; empty without a target.
         ended: one of `ENDINGS`.
-        source: `model`, or without a target `text layer`, `ocr`, or the name of another reader.
-            None for blank and failed pages.
+        source: `model`, or without a target `text layer`, `ocr`, or the name of another reader;
+            `none` where nothing was read.
         stages: one of `documents.settings.STAGES`; None without a target.
         lossless: whether these are the tokens of stock `generate`; None without a target.
         approximate: names of what is not exact.
@@ -102,7 +105,7 @@ class ParsedPage:
     markdown: str = ""
     tokens: tuple[int, ...] = ()
     ended: str = "end"
-    source: str | None = None
+    source: str = NO_SOURCE
     stages: str | None = None
     lossless: bool | None = None
     approximate: tuple[str, ...] = ()

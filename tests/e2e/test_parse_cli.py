@@ -235,10 +235,12 @@ def test_without_a_target_the_text_of_a_document_is_printed(
     assert printed.startswith("# Of mills and bridges\n\nThe mill stands by the river and grinds")
     assert printed.count("1482 sacks") == 2
     code, printed, _ = command(*words, "--json", "--pages", "1-2")
-    first, blank = json.loads(printed)["pages"]
+    summary = json.loads(printed)
+    assert summary["note"] is None
+    first, blank = summary["pages"]
     assert (first["source"], first["lossless"], first["ended"]) == ("text layer", None, "read")
     assert first["markdown"].startswith("# Of mills")
-    assert (blank["source"], blank["ended"]) == (None, "blank")
+    assert (blank["source"], blank["ended"]) == ("none", "blank")
     code, _, errors = command(*words, "--tolerance", "0.5")
     assert code == 2
     assert "tolerance=0.5 needs a document model: name one with --target" in errors
@@ -327,12 +329,14 @@ def test_a_name_of_another_document_is_refused_and_the_others_go_on(
 def test_the_reader_of_the_package_runs_by_name_only(
     command: Command, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It says itself how it is asked, and that it is a toy."""
+    """It says itself how it is asked; that it is a toy, the error stream and the JSON say."""
     words = ("parse", str(source), "--pages", "1", "--max-new-tokens", "2", "--no-calibrate")
     code, printed, errors = command(*words, "--target", "reader", "--json")
     assert code == 0
     assert "the reader is a toy" in errors
-    (page,) = json.loads(printed)["pages"]
+    summary = json.loads(printed)
+    assert summary["note"].startswith("the reader is a toy for measuring")
+    (page,) = summary["pages"]
     assert (page["source"], page["lossless"], page["tokens"]) == ("model", True, 2)
 
 
@@ -382,6 +386,9 @@ def test_a_picture_without_text_says_so(command: Command, monkeypatch: pytest.Mo
     assert code == 1
     assert "photo.png, page 1: no text\nwhite.png, page 1: blank\n2 pages parsed" in printed
     assert errors == "no text was found in the 2 documents\n"
+    for name in ("photo.png", "white.png"):
+        values = json.loads(Path(f"out/{name}.pages/page-0001.json").read_text())
+        assert values["source"] == "none"
     pdfs.write(Path("a.pdf"), [pdfs.columns])
     assert command("parse", ".", "--layout", "blocks", "-o", "out")[0] == 0
 

@@ -1,15 +1,18 @@
 """Clients whose requirements need an environment of their own, which `make clients` makes:
-instructor, litellm, that of MinerU, and guidellm, which measures the load that a server bears."""
+instructor, litellm, those of MinerU and Docling, and guidellm, which measures the load that a
+server bears."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pdfs
 import pytest
 from forming import StockForm
 
@@ -27,13 +30,14 @@ SECONDS = 300
 pytestmark = pytest.mark.skipif(not BIN.exists(), reason="make clients")
 
 
-def run(*words: str) -> str:
+def run(*words: str, folder: Path | None = None) -> str:
     """What a program of the other environment prints."""
     outside = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     local = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
     done = subprocess.run(
         [BIN / words[0], *words[1:]],
         env=outside | local,
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=SECONDS,
@@ -88,6 +92,21 @@ def test_mineru(server: Running, engine: draftlens.Engine) -> None:
     words = engine.target.processor.tokenizer
     assert tokens[-1] == words.eos_token_id
     assert answers == {"text": words.decode(tokens[:-1]), "blocks": 0}
+
+
+@pytest.mark.skipif(
+    not list(BIN.parent.glob("lib/python*/site-packages/docling/pipeline")), reason="no docling"
+)
+def test_docling(server: Running, tmp_path: Path) -> None:
+    """The program of docs/serve.md as it is printed, but for the address: it needs no weights."""
+    page = (ROOT / "docs/serve.md").read_text()
+    programs = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (program,) = [each for each in programs if "from docling" in each]
+    (tmp_path / "recipe.py").write_text(program.replace("http://127.0.0.1:8000", server.url))
+    pdfs.write(tmp_path / "paper.pdf", [pdfs.columns])
+    before = server.scheduler.counters.tokens
+    run("python", "recipe.py", folder=tmp_path)
+    assert server.scheduler.counters.tokens > before
 
 
 def test_guidellm(server: Running, tmp_path: Path) -> None:

@@ -412,7 +412,8 @@ def test_pages_say_whether_a_model_has_answered(engine: draftlens.Engine, three:
     for page, ended in ((blank, "blank"), (failed, "failed")):
         values = page.to_dict()
         assert values["ended"] == ended
-        assert [values[name] for name in ("source", "lossless", "stages", "tokens")] == [None] * 4
+        assert values["source"] == "none"
+        assert [values[name] for name in ("lossless", "stages", "tokens")] == [None] * 3
         assert values["stats"] == {}
 
 

@@ -57,7 +57,7 @@ def test_the_text_layer_is_the_answer(tmp_path: Path) -> None:
     assert (page.file, page.number, page.source, page.ended) == (str(path), 1, "text layer", "read")
     spans = [page.markdown[slice(*region.span)] for region in page.regions if region.span]
     assert spans == TEXT.split("\n\n")
-    assert (blank.ended, blank.source, blank.markdown) == ("blank", None, "")
+    assert (blank.ended, blank.source, blank.markdown) == ("blank", "none", "")
 
 
 def test_the_json_claims_nothing_of_a_model(tmp_path: Path) -> None:
