@@ -87,7 +87,8 @@ class TwoStagePages(PageParser):
             ]
             openings = {text: name for text, name in others.items() if name == OPENING}
             answers = dict.fromkeys(self._written(page, answered), ANSWERS)
-            found.append({**openings, **answers, **others})
+            first = openings | answers
+            found.append(first | {text: others[text] for text in others if text not in first})
         return found
 
     def _written(self, page: DraftedPage, answered: list[tuple[Region, str]]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import re
 import shlex
 import shutil
@@ -145,6 +146,10 @@ def test_the_readmes_server_answers(
         serve(self, sockets=sockets)
         asking.join()
 
+    # The log of requests goes to this test's standard error; later servers have one of their own.
+    log = logging.getLogger("draftlens.serve")
+    for name in ("handlers", "propagate", "level"):
+        monkeypatch.setattr(log, name, getattr(log, name))
     monkeypatch.setattr(run, "bind", lambda host, _: bind(host, 0))
     monkeypatch.setattr(run.DrainingServer, "run", run_until_ready)
     status, _, err = command(*words)
