@@ -5,7 +5,7 @@
     python benchmarks/genai.py
     python benchmarks/genai.py --bits 8 --out benchmarks/results/genai_8
     python benchmarks/genai.py --bits 4 --out benchmarks/results/genai_4
-    python benchmarks/genai.py --bits 8 --shape 0.5B --out benchmarks/results/genai_8_0.5B
+    python benchmarks/genai.py --bits 8 --shape 0.5B --out benchmarks/results/genai_8_shape
 
 The weights of SmolLM2-135M-Instruct are rounded to 16, 8 (Q8_0) or 4 bits (Q4_0, the head 8) and
 written as a GGUF file that both libraries read, transformers as float32; OpenVINO GenAI keeps them
@@ -244,7 +244,7 @@ def measure(args: argparse.Namespace) -> Report:
         if args.shape:
             tasks = {task: tasks[task][:1] for task in ("no text", "question")}
         rows = rows_of(contestants, tasks, options, args.repeats, warm_up=True)
-    report: Report = {"environment": environment(args), "rows": rows}
+    report: Report = {"environment": environment(args), "rows": rows, "shape": args.shape}
     if args.bits < 16 and not args.shape:
         cases = []
         for inputs in (each for task in tasks.values() for each in task):
@@ -257,6 +257,9 @@ def measure(args: argparse.Namespace) -> Report:
 
 def whole_page(report: Report) -> list[str]:
     """The rows and the distances."""
+    if shape := report.get("shape"):
+        words = f"Random weights of {LAYERS[shape]} layers of {shape}, with the tokenizer."
+        return [words, *page(report)]
     if "distances" not in report:
         return page(report)
     words = "Logits at every token of stock's answers, beside those of the modules in float32:"

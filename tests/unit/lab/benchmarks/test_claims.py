@@ -32,7 +32,7 @@ from benchmarks.claims_parts.page import PAPERS, page, row, without_marks
 
 ROOT = Path(__file__).resolve().parents[4]
 CLAIMS = [(paper, claim) for paper in PAPERS for claim in paper.claims]
-PENDING: set[str] = {"specvlm_steps_1000"}
+PENDING: set[str] = set()
 """Result files of claims that are not measured yet."""
 
 every_claim = pytest.mark.parametrize(
