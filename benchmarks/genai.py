@@ -5,7 +5,7 @@
     python benchmarks/genai.py
     python benchmarks/genai.py --bits 8 --out benchmarks/results/genai_8
     python benchmarks/genai.py --bits 4 --out benchmarks/results/genai_4
-    python benchmarks/genai.py --bits 8 --shape 0.5B --out benchmarks/results/genai_8_shape
+    python benchmarks/genai.py --bits 8 --shape 0.5B --out benchmarks/results/genai_8_shapes
 
 The weights of SmolLM2-135M-Instruct are rounded to 16, 8 (Q8_0) or 4 bits (Q4_0, the head 8) and
 written as a GGUF file that both libraries read, transformers as float32; OpenVINO GenAI keeps them
