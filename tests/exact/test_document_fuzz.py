@@ -202,9 +202,15 @@ def documents(draw: Any) -> Document:
     if settings["method"] == "plain":
         settings["stages"] = "page"
     pages = draw(st.lists(sheets, min_size=1, max_size=4))
+    model = draw(st.sampled_from(NAMES))
+    is_rounded = draw(st.sampled_from([False, False, False, True])) and has_integer_products()
+    if is_rounded and model == "HunYuanVL":
+        # transformers gives the second row of a batch other positions, also of the same page, so
+        # that the page alone, with which rounded targets are compared, is no reference.
+        settings["batch"] = 1
     return Document(
-        draw(st.sampled_from(NAMES)),
-        draw(st.sampled_from([False, False, False, True])) and has_integer_products(),
+        model,
+        is_rounded,
         tuple(pages),
         draw(st.sampled_from([*PROFILES, *NAMED])),
         draw(st.sampled_from(DRAFTERS)),
