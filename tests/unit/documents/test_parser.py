@@ -16,17 +16,19 @@ import families
 import numpy as np
 import pdfs
 import pytest
-from draftlens_lab.two_stages import BOTH, TwoStageParser, TwoStageSettings
+from draftlens_lab.two_stages import BOTH, TwoStagePages, TwoStageParser, TwoStageSettings
 from PIL import Image
 
 import draftlens
 from draftlens import load_engine
 from draftlens.core.repetition import LoopCriterion
+from draftlens.core.stats import Clock, Stats
 from draftlens.core.tree import DraftTree, Verdict
 from draftlens.decoding.session import Session
 from draftlens.documents import run
 from draftlens.documents.asking import Asker, Ending, profile_for
 from draftlens.documents.drafting import PageDrafter, drafted_pages
+from draftlens.documents.parser import Turn
 from draftlens.documents.ray import ParseBatch
 from draftlens.documents.reading import pipeline as pipelines
 from draftlens.documents.reading.geometry import Box
@@ -145,6 +147,23 @@ def test_a_tolerant_page_is_named_and_a_tolerant_region_is_not(
     assert page.approximate == ("draft tokens accepted with tolerance 0.5",)
     (page,) = parse(engine, three, pages="1", stages=BOTH, region_tolerance=0.3)
     assert page.lossless
+
+
+@pytest.mark.parametrize("form", ["markdown", "layout-json"])
+def test_answers_for_crops_are_the_first_drafts_of_a_page(
+    engine: draftlens.Engine, three: Path, form: str
+) -> None:
+    settings = TwoStageSettings(**OPTIONS, form=form)
+    pages = TwoStagePages(Asker(engine, profile_for(engine.target), settings))
+    drafter = PageDrafter(FixedPipeline(), pages.asker.profile)
+    (page,) = drafted_pages(three, drafter, draftlens.ParseSettings(pages="1"))
+    answers = pages.read_crops([page])
+    (drafts,) = pages.sources(Turn([page], BOTH, answers, Clock(Stats())))
+    first, *others = drafts.items()
+    assert first[1] == "regions"
+    assert "fixed" in dict(others).values()
+    assert answers is not None
+    assert answers.of_page(0)[0].strip() in first[0]
 
 
 def test_regions_without_a_page_are_named(engine: draftlens.Engine, three: Path) -> None:

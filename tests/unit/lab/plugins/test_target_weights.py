@@ -75,11 +75,11 @@ def slow_grid(
             else:
                 noise = 0.0 if position.noise is None else position.noise.double()
                 matches += float(int((mixed.log() + noise).argmax()) == position.token)
-            for chance, guess in zip(p.tolist(), mixed.tolist(), strict=True):
+            for chance, own in zip(p.tolist(), mixed.tolist(), strict=True):
                 if criterion == "tvd":
-                    divergence += abs(chance - guess) / 2
+                    divergence += abs(chance - own) / 2
                 elif chance:
-                    divergence += chance * log(chance / guess) if guess else inf
+                    divergence += chance * log(chance / own) if own else inf
         key = (-matches if criterion == "matches" else 0.0, divergence)
         if best is None or key < (best[0] - 1e-6, -inf) or _is_nearer(key, best):
             best = key
