@@ -139,12 +139,18 @@ def test_readable_json_is_the_same_json_in_few_lines() -> None:
         "text": "x" * 200,
         "tokens": [list(range(500))],
         "empty": [{}, []],
-        "stats": {"a": 1.5, "phases": {"draft": 0.1, "verify": None}, "unicode": "naïve"},
+        "stats": {
+            "a": 1.5,
+            "phases": {"draft": 0.1, "verify": None},
+            "unicode": "naïve " * 20,
+            "accepted_by_reference": {"0": {"0": 3, "1": 12}},
+        },
     }
     text = show.readable_json(value)
     assert json.loads(text) == value
-    assert len(text.splitlines()) == 12
+    assert len(text.splitlines()) == 13
     assert '    "phases": {"draft": 0.1, "verify": null},' in text.splitlines()
+    assert '    "accepted_by_reference": {"0": {"0": 3, "1": 12}}' in text.splitlines()
     assert show.readable_json([]) == "[]"
 
 
