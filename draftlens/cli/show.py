@@ -234,15 +234,15 @@ def print_json(value: Any) -> None:
 
 
 def readable_json(value: Any, indent: int = 0) -> str:
-    """JSON for people: lists of plain values and short objects in an object take one line each."""
+    """JSON for people: lists of plain values and short objects take one line each."""
     line = json.dumps(value, ensure_ascii=False)
     if not isinstance(value, (dict, list)) or not value:
         return line
     items = list(value.values()) if isinstance(value, dict) else value
-    if isinstance(value, list):
-        is_line = not any(isinstance(item, (dict, list)) and item for item in items)
+    if isinstance(value, dict):
+        is_line = len(line) + indent <= JSON_WIDTH
     else:
-        is_line = indent > 0 and len(line) + indent <= JSON_WIDTH
+        is_line = not any(isinstance(item, (dict, list)) and item for item in items)
     if is_line:
         return line
     inner = " " * (indent + 2)

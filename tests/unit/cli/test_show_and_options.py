@@ -151,6 +151,7 @@ def test_readable_json_is_the_same_json_in_few_lines() -> None:
     assert len(text.splitlines()) == 13
     assert '    "phases": {"draft": 0.1, "verify": null},' in text.splitlines()
     assert '    "accepted_by_reference": {"0": {"0": 3, "1": 12}}' in text.splitlines()
+    assert show.readable_json({"a": 1, "b": {}}) == '{"a": 1, "b": {}}'
     assert show.readable_json([]) == "[]"
 
 
