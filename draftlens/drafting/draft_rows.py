@@ -244,6 +244,11 @@ class DraftRows:
         replace_by_last(self.pending, row)
         replace_by_last(self.prompt_lengths, row)
 
+    def clear(self) -> None:
+        """Forget all rows and give up the cache."""
+        self.cache = None
+        self.prompt_lengths, self.pending, self._next_positions = [], [], []
+
     def truncate(self, row: int, count: int, settled: int | None = None) -> int:
         """Forget what the cache holds of a row's answer after its first `count` tokens, or after
         fewer where only these can be had; returns how many. The first `settled` tokens stay in

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import compress
 from typing import Any
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from draftlens.core import tree as trees
 from draftlens.core.prefill_readings import FeatureSpec
-from draftlens.core.sequence import Batch
+from draftlens.core.sequence import Batch, replace_by_last
 from draftlens.core.tree import EMPTY, ROOT, DraftTree, Topology, Verdict
 from draftlens.decoding.plan import TargetContext, draw_children
 from draftlens.drafting.adaptive.controller import RoundState, TreeController
@@ -24,6 +24,7 @@ from draftlens.drafting.adaptive.history import TreeControllers
 from draftlens.drafting.draft_prompt import PromptBuilder
 from draftlens.drafting.draft_rows import DraftRows, Level, Nodes, levels
 from draftlens.models.adapter import wait_for
+from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import remembering
 
 MIN_TRIALS = 24  # First draft tokens of a round after which a draft can be called useless.
@@ -61,60 +62,61 @@ MOST_EVENTS = 64
 
 @dataclass(frozen=True)
 class Arrivals:
-    """Rows that have joined, and the output of the draft's processor for them."""
+    """Rows that have joined, and the output of the draft's processor for them.
+
+    Args:
+        context: without the target's keys and values, which move when rows leave.
+        lengths: tokens of each row that the model will read.
+    """
 
     batch: Batch
     inputs: Mapping[str, Any]
     context: TargetContext
-    lengths: Sequence[int]  # tokens of each row that the model will read
+    lengths: Sequence[int]
 
 
-class UnreadPrompts:
-    """How the rows of a batch have joined and left since its beginning."""
+class JoinedRows:
+    """How the rows of a batch have joined and left, so that their prompts can be read in a later
+    round, or again.
+
+    Attributes:
+        events: what leads to these rows in this order: rows that join, or the row that leaves.
+    """
 
     def __init__(self) -> None:
-        self._events: list[Arrivals | int] = []
-        self._num_rows = 0
+        self._rows: list[Arrivals] = []  # with which each row has joined
+        self.events: list[Arrivals | int] = []
 
-    def __bool__(self) -> bool:
-        return bool(self._events)
-
-    @property
-    def are_wanted(self) -> bool:
-        """Whether the prompts are to be read now, whether or not that pays: later turns begin with
-        what is read, explanations draw it, and the list must not grow for ever."""
-        return len(self._events) >= MOST_EVENTS or any(
-            each.context.prompt.namespace is not None or each.context.observer.wants_choices
-            for each in self._arrivals()
-        )
+    def __len__(self) -> int:
+        return len(self._rows)
 
     @property
-    def length(self) -> int:
-        """Tokens of the longest prompt."""
-        return max(max(each.lengths) for each in self._arrivals())
+    def may_wait(self) -> bool:
+        """Whether the prompts are read only if that pays: explanations draw what is read, and the
+        list of events must not grow for ever."""
+        is_explained = any(each.context.observer.wants_choices for each in self._rows)
+        return len(self.events) < MOST_EVENTS and not is_explained
+
+    @property
+    def belong_to_chats(self) -> bool:
+        """Whether later turns may begin with what is read of some row."""
+        return any(each.context.prompt.namespace is not None for each in self._rows)
+
+    def read_in(self, at: RoundState) -> RoundState:
+        """A round that begins with the reading of all prompts."""
+        length = max(max(each.lengths) for each in self._rows)
+        return replace(at, rows=len(self._rows), draft_context=length, pending=length)
 
     def add(self, arrivals: Arrivals) -> None:
-        self._events.append(arrivals)
-        self._num_rows += len(arrivals.batch)
+        self._rows += [arrivals] * len(arrivals.batch)
+        self.events.append(arrivals)
 
     def remove(self, row: int) -> None:
         """Drop a row; the last row takes its place."""
-        self._events.append(row)
-        self._num_rows -= 1
-        if not self._num_rows:
-            self._events.clear()
-
-    def _arrivals(self) -> Iterator[Arrivals]:
-        return (event for event in self._events if isinstance(event, Arrivals))
-
-    def replay(self, join: Callable[[Arrivals], None], remove: Callable[[int], None]) -> None:
-        """Let the rows join and leave in the order in which they did, and forget them."""
-        events, self._events, self._num_rows = self._events, [], 0
-        for event in events:
-            if isinstance(event, Arrivals):
-                join(event)
-            else:
-                remove(event)
+        replace_by_last(self._rows, row)
+        self.events.append(row)
+        if all(len(each.batch) == 1 for each in self._rows):
+            self.events = list(self._rows)  # without rows that have left
 
 
 # Whether a tree grows below the level that was just grown, from the draft's probability of its
@@ -319,8 +321,8 @@ class TreeDrafter:
             rows=len(batch),
             views=self.rows.num_views,
             context=max(len(h.prompt_ids) + h.length for h in batch.histories),
-            draft_context=max(self.rows.lengths),
-            pending=max(map(len, self.rows.pending)),
+            draft_context=max(self.rows.lengths, default=0),
+            pending=max(map(len, self.rows.pending), default=0),
             remaining=budget + 1,
         )
 
@@ -340,7 +342,8 @@ class TreeDrafter:
 
 class ModelDrafter(TreeDrafter):
     """Drafts with one model, which reads one prompt for each row: where a controller chooses the
-    trees, not before the prompt's own cost can pay within the answer."""
+    trees, not before the prompt's own cost can pay within the answer, and no longer when so many
+    rows have joined that it does not."""
 
     def __init__(
         self,
@@ -353,101 +356,93 @@ class ModelDrafter(TreeDrafter):
         rows = DraftRows(prompts.backbone, vocab_size)
         super().__init__(rows, prompts.readings, topology, controllers, disagreement)
         self.prompts = prompts
-        self._unread = UnreadPrompts()
+        self._may_wait = controllers is not None and prompts.may_wait
+        self._joined = JoinedRows()  # stays empty where prompts may not wait
 
     @property
-    def _may_read_late(self) -> bool:
-        """Whether prompts may wait: the trees are chosen, and no prompt has been read yet."""
-        is_chosen = self.controllers is not None
-        return is_chosen and self.prompts.may_wait and self.rows.cache is None
+    def _is_unread(self) -> bool:
+        """Whether the prompts of the rows wait."""
+        return bool(self._joined) and not self.rows.lengths
 
     def encode(self, inputs: Mapping[str, Any]) -> Any:
-        return inputs if self._may_read_late else self.prompts.encode(inputs)
+        return inputs if self._may_wait else self.prompts.encode(inputs)
 
     def begin(self, batch: Batch, encoded: Any, context: TargetContext) -> None:
-        if not self._may_read_late:
+        if not self._may_wait:
             super().begin(batch, encoded, context)
             return
         assert self.controllers is not None
-        lengths = self.prompts.lengths(context.prompt)
-        self._unread.add(Arrivals(batch, encoded, context, lengths))
         self.controller = self.controller or self.controllers(context.prompt.kind)
+        lengths = self.prompts.lengths(context.prompt)
+        arrivals = Arrivals(batch, encoded, replace(context, cache=KVCache(0, 0, 0)), lengths)
+        self._joined.add(arrivals)
+        if self.rows.lengths and not self._waits(batch, context.room):
+            del self._joined.events[MOST_EVENTS:]  # enough to show that there were too many
+            self._read(arrivals)
+        else:
+            self.rows.clear()  # also what was read of the rows that these have joined
 
     def propose(self, batch: Batch, budget: int) -> DraftTree:
-        if self._unread and not self._unread.are_wanted and not self._pays(batch, budget):
-            self._proposed, self._proposed_at = EMPTY, time.perf_counter()
-            return self._no_tree(batch)
-        if self._unread:
-            self._read(batch)
+        if self._is_unread:
+            if self._waits(batch, budget):
+                self._proposed, self._proposed_at = EMPTY, time.perf_counter()
+                return self._no_tree(batch)
+            for event in self._joined.events:
+                self._read(event) if isinstance(event, Arrivals) else self.rows.remove(event)
+            # What the rows have gained since they joined.
+            self.rows.pending = [list(history.tokens) for history in batch.histories]
         return super().propose(batch, budget)
 
     def remove(self, row: int) -> None:
-        if self._unread:
-            self._unread.remove(row)
-        else:
+        if self.rows.lengths:
             super().remove(row)
+        if self._joined:
+            self._joined.remove(row)
 
     def pause(self) -> None:
-        if not self._unread:
+        if not self._is_unread:
             super().pause()
 
-    def _pays(self, batch: Batch, budget: int) -> bool:
-        """Whether drafting can make up for reading the prompts."""
+    def _waits(self, batch: Batch, budget: int) -> bool:
+        """Whether drafting cannot make up for reading the prompts of all rows, `batch` among
+        them."""
         assert self.controller is not None
-        return self.controller.may_read(self._situation(batch, budget))
+        at = self._joined.read_in(super()._situation(batch, budget))
+        is_kept = self._joined.belong_to_chats
+        return self._joined.may_wait and not self.controller.may_read(at, is_kept)
 
     def _situation(self, batch: Batch, budget: int) -> RoundState:
-        if not self._unread:
-            return super()._situation(batch, budget)
-        length = self._unread.length
-        return RoundState(
-            rows=len(batch),
-            context=max(len(h.prompt_ids) + h.length for h in batch.histories),
-            draft_context=length,
-            pending=length,
-            remaining=budget + 1,
-        )
+        at = super()._situation(batch, budget)
+        return self._joined.read_in(at) if self._is_unread else at
 
-    def _read(self, batch: Batch) -> None:
+    def _read(self, arrivals: Arrivals) -> None:
         assert self.controller is not None
-        began, num_tokens = time.perf_counter(), 0
-
-        def join(arrivals: Arrivals) -> None:
-            nonlocal num_tokens
-            context = arrivals.context
-            num_tokens += sum(arrivals.lengths)
-            with (
-                context.observer.phase("draft_prefill"),
-                remembering(context.prompt.namespace),
-            ):
-                encoded = self.prompts.encode(arrivals.inputs)
-                room = context.room + len(self.topology.inner) + 1
-                self._join(arrivals.batch, encoded, context, room)
-
-        self._unread.replay(join, self.rows.remove)
-        # What the rows have gained since they joined.
-        self.rows.pending = [list(history.tokens) for history in batch.histories]
+        began = time.perf_counter()
+        context = arrivals.context
+        room = context.room + len(self.topology.inner) + 1
+        with context.observer.phase("draft_prefill"), remembering(context.prompt.namespace):
+            encoded = self.prompts.encode(arrivals.inputs)
+            self._join(arrivals.batch, encoded, context, room)
         wait_for(self.rows.device)
-        self.controller.has_read(num_tokens, time.perf_counter() - began)
+        self.controller.has_read(sum(arrivals.lengths), time.perf_counter() - began)
 
     def _join(self, batch: Batch, encoded: Any, context: TargetContext, room: int) -> None:
         self.rows.join(self.prompts.read(encoded, context), batch, room)
 
     def _keep(self, verdict: Verdict, batch: Batch) -> None:
-        if not self._unread:
+        if not self._is_unread:
             super()._keep(verdict, batch)
 
 
 def _agreement(logits: Tensor, tokens: list[list[int]]) -> tuple[int, int]:
     """How many tokens of a forward its own logits ``[B, T, V]`` choose, and how many not. A row's
     tokens may be followed by fillers."""
-    hits = misses = 0
-    choices = logits[:, :-1].argmax(-1).tolist()
-    for row_choices, row_tokens in zip(choices, tokens, strict=True):
-        for choice, token in zip(row_choices, row_tokens[1:], strict=False):
-            hits += choice == token
-            misses += choice != token
-    return hits, misses
+    agree = [
+        choice == token
+        for choices, row in zip(logits[:, :-1].argmax(-1).tolist(), tokens, strict=True)
+        for choice, token in zip(choices, row[1:], strict=False)
+    ]
+    return sum(agree), len(agree) - sum(agree)
 
 
 def _ends(goes_on: GoesOn, logits: Tensor, tokens: Tensor) -> bool:

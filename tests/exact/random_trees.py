@@ -54,7 +54,7 @@ def choose_at_random(monkeypatch: pytest.MonkeyPatch, rng: random.Random) -> Non
         return rng.randint(0, max(map(len, chances), default=0)), rng.random()
 
     monkeypatch.setattr(TreeController, "further", further)
-    monkeypatch.setattr(TreeController, "may_read", lambda self, at: rng.random() < 0.5)
+    monkeypatch.setattr(TreeController, "may_read", lambda *given: rng.random() < 0.5)
     monkeypatch.setattr(TreeController, "tree", tree)
     monkeypatch.setattr(TreeController, "caught_up", caught_up)
     monkeypatch.setattr(TreeController, "grown", grow)

@@ -26,6 +26,7 @@ from draftlens.drafting.adaptive import controller
 from draftlens.drafting.adaptive import history as records
 from draftlens.drafting.adaptive.controller import RoundState, TreeController
 from draftlens.drafting.adaptive.costs import CostCurve, ForwardCosts
+from draftlens.drafting.draft_rows import DraftRows
 from draftlens.methods.base import Models, from_dict
 from draftlens.models.adapter import Backbone
 from draftlens.models.model_state import Slot
@@ -214,7 +215,7 @@ def test_rows_join_and_leave_before_the_draft_has_read(
     encoded: list[Any] = []
     prepare = small.prepare_prompt
 
-    def may_read(self: TreeController, at: RoundState) -> bool:
+    def may_read(self: TreeController, at: RoundState, is_kept: bool) -> bool:
         asked[0] += 1
         return reads is not None and asked[0] > reads
 
@@ -255,6 +256,44 @@ def test_rows_join_and_leave_before_the_draft_has_read(
 
 
 @every_family
+def test_prompts_are_given_up_and_read_again(
+    family: Family, random_choices: Checked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows join one by one, and all prompts are given up every third time."""
+    asked, cleared = [0], [0]
+    clear = DraftRows.clear
+
+    def may_read(*given: Any) -> bool:
+        asked[0] += 1
+        return asked[0] % 3 != 0
+
+    def count(rows: DraftRows) -> None:
+        cleared[0] += 1
+        clear(rows)
+
+    monkeypatch.setattr(DraftRows, "clear", count)
+    monkeypatch.setattr(TreeController, "may_read", may_read)
+    models = Models(Backbone.of(target(family)), Backbone.of(draft(family)))
+    session = Session(models.target, from_dict({"tree": "auto"}).plan(models), Clock(Stats()))
+    lengths = (LONG, 9, 5, LONG, 12, 7, LONG)
+    rows: list[Any] = []
+    for number in range(60):
+        if number % 3 == 0 and number // 3 < len(lengths):
+            index = number // 3
+            given = inputs(family, family.richest, (index % 3,))
+            prepared = session.target.prepare(given, max_new_tokens=lengths[index])
+            rows += session.add(prepared, [0], given)
+        if not session.done:
+            step(session)
+    assert session.done
+    answers = reference(family, family.richest, LONG)
+    assert [row.tokens for row in rows] == [
+        answers[index % 3][:length] for index, length in enumerate(lengths)
+    ]
+    assert cleared[0] >= 2
+
+
+@every_family
 def test_the_real_choices(family: Family, simulated_timings: Checked) -> None:
     """The controller itself chooses, by timings that change; drafts alternate."""
     drafts = list(DRAFTS)[FAMILIES.index(family) % len(DRAFTS)]
@@ -284,7 +323,7 @@ def test_a_tuner_is_asked_about_what_the_draft_has_done(
         widths.append(list(given))
         drafted(self, given, seconds)
 
-    monkeypatch.setattr(TreeController, "may_read", lambda self, at: True)
+    monkeypatch.setattr(TreeController, "may_read", lambda *given: True)
     monkeypatch.setattr(TreeController, "tree", tree)
     monkeypatch.setattr(TreeController, "caught_up", lambda self, hits, misses: chain(2))
     monkeypatch.setattr(TreeController, "grown", lambda self, confidences: True)
@@ -308,7 +347,7 @@ def test_a_tuner_is_asked_about_what_the_draft_has_done(
 def test_trees_are_cut_to_the_room_for_them(
     checked: Checked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TreeController, "may_read", lambda self, at: True)
+    monkeypatch.setattr(TreeController, "may_read", lambda *given: True)
     monkeypatch.setattr(TreeController, "tree", lambda self, at: chain(9))
     monkeypatch.setattr(TreeController, "caught_up", lambda self, hits, misses: chain(9))
     monkeypatch.setattr(TreeController, "grown", lambda self, confidences: True)

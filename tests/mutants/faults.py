@@ -2486,9 +2486,30 @@ FAULTS = (
     Fault(
         "auto: short answers read the prompts of a draft that is known to gain nothing",
         "draftlens/drafting/adaptive/controller.py",
-        "return seconds <= self._allowance() and self._reading < tokens * self._hoped_gain()",
-        "return self._reading < tokens * self._hoped_gain()",
+        "may_try = may_try and is_hoped and explored <= self._allowance()",
+        "may_try = may_try and is_hoped",
         ("tests/unit/drafting/adaptive/test_controller.py",),
+    ),
+    Fault(
+        "auto: prompts that were read are given up and asked for again at once",
+        "draftlens/drafting/adaptive/controller.py",
+        "(self._usual_length if self._is_read else PLAN_EVERY)",
+        "PLAN_EVERY",
+        ("tests/unit/drafting/adaptive/test_controller.py",),
+    ),
+    Fault(
+        "auto: the draft reads the prompt of every row that joins",
+        "draftlens/drafting/model_drafter.py",
+        "if self.rows.lengths and not self._waits(batch, context.room):",
+        "if self.rows.lengths:",
+        ("tests/unit/drafting/test_model_drafter.py",),
+    ),
+    Fault(
+        "auto: prompts of rows that have left are read",
+        "draftlens/drafting/model_drafter.py",
+        "            self.events = list(self._rows)  # without rows that have left",
+        "            pass",
+        ("tests/unit/drafting/test_model_drafter.py",),
     ),
     Fault(
         "auto: a prompt that was read in vain is not paid for",

@@ -45,6 +45,9 @@ TRUST = 0.5
 TRIED_SHARE = 0.25
 """Share of the seconds of a prompt's reading, where that is expected to pay, that the answer may
 lose besides, since the reading gains nothing if hardly anything is drafted afterwards."""
+KEPT_SHARE = 0.5
+"""Share of the seconds of a prompt's reading that count in an answer which later turns may follow:
+about half of the answers are not the last of their chat."""
 FIRST_PROBE = 8
 """Tokens that a paused draft must lack before it reads them to compare them with its own, where
 drafting may pay; twice as many after each time."""
@@ -194,6 +197,8 @@ class TreeController:
         self._probe_at = FIRST_PROBE
         self._is_probe = False
         self._times_plain = False
+        self._is_read = False
+        self._refused_rows = 0
         self._read_at = 0.0  # tokens at which reading the draft's prompt is considered again
         self._reading = 0.0  # seconds that this takes
         self._tried = 0.0  # seconds that may be lost since it was read
@@ -203,44 +208,57 @@ class TreeController:
         """How many of the grown levels are verified."""
         return self._grown
 
-    def may_read(self, at: RoundState) -> bool:
-        """Whether the draft reads its prompt now.
+    def may_read(self, at: RoundState, is_kept: bool = False) -> bool:
+        """Whether the draft reads its prompts now, or, where rows have joined others whose prompts
+        it has read, those of the new ones.
 
         With known costs: true if a tree or a probe may be tried afterwards and drafting is expected
-        to save more time in the rest of this answer than reading the prompt costs. The optimistic
-        acceptance rate counts until the rate is known, and later where the answer may lose the
-        time. It is asked again `PLAN_EVERY` tokens later.
+        to save more time in the rest of this answer than reading all prompts costs, also those that
+        were read: rows that leave are followed by others. The optimistic acceptance rate counts
+        until the rate is known, and later where the answer may lose the time. After a refusal it is
+        false for `PLAN_EVERY` tokens, or for those of an answer where prompts were read, unless
+        half of the rows have left.
+
+        Args:
+            is_kept: whether later turns may begin with what is read, so that less of it has to pay
+                in this answer.
         """
         with self.history.lock:
             costs = self.history.costs
             if not (costs.target.is_measured and costs.draft.is_measured):
                 return True
+            if self._rows_until_plan <= 0 or at.rows != self._at.rows:
+                self._at = at
+                self._choose_plan()
             self._at = at
             if not self.rounds:
                 self._usual_length = min(self.history.usual_length, at.remaining)
-            if self.emitted < self._read_at:
+            if self.emitted < self._read_at and 2 * at.rows > self._refused_rows:
                 return False
-            self._read_at = self.emitted + PLAN_EVERY
-            if self._rows_until_plan <= 0:
-                self._choose_plan()
-            tokens = min(max(self._usual_length - self.emitted, self.emitted), at.remaining)
-            self._reading = self.history.reading_seconds(at)
-            trust = 1.0 if self._is_known else TRUST
-            is_expected = self._reading < trust * tokens * self._expected_gain()
-            self._tried = TRIED_SHARE * self._reading if is_expected else 0.0
-            explored = 0.0 if is_expected or not self._is_known else self._reading
-            self._limit_depth(explored)
-            probing = explored + costs.level(FIRST_PROBE + 1, at)
-            may_try = self._depth > 0 or probing <= self._allowance()
-            if not may_try or not (is_expected or self._may_explore(tokens, explored)):
-                return False
-            self._saved -= explored / costs.check(0, at)
-            return True
+            if self._may_read(at, is_kept):
+                return True
+            self._read_at = self.emitted + (self._usual_length if self._is_read else PLAN_EVERY)
+            self._is_read, self._refused_rows = False, at.rows
+            return False
 
-    def _may_explore(self, tokens: float, seconds: float) -> bool:
-        """Whether a prompt is read that is not expected to pay in so many tokens, if its reading
-        takes these seconds of what the answer may lose."""
-        return seconds <= self._allowance() and self._reading < tokens * self._hoped_gain()
+    def _may_read(self, at: RoundState, is_kept: bool) -> bool:
+        costs = self.history.costs
+        usual = self._usual_length
+        rest = usual if self._is_read else max(usual - self.emitted, self.emitted)
+        tokens = min(rest, at.remaining)
+        self._reading = (KEPT_SHARE if is_kept else 1.0) * self.history.reading_seconds(at)
+        is_expected = self._reading < tokens * self._trusted_gain()
+        self._tried = TRIED_SHARE * self._reading if is_expected else 0.0
+        explored = 0.0 if is_expected or not self._is_known else self._reading
+        self._limit_depth(explored)
+        probing = explored + costs.level(FIRST_PROBE + 1, at)
+        may_try = self._depth > 0 or probing <= self._allowance()
+        if not is_expected:
+            is_hoped = self._reading < tokens * self._hoped_gain()
+            may_try = may_try and is_hoped and explored <= self._allowance()
+        if may_try:
+            self._saved -= explored / costs.check(0, at)
+        return may_try
 
     @property
     def _is_known(self) -> bool:
@@ -269,6 +287,7 @@ class TreeController:
     def has_read(self, num_tokens: int, seconds: float) -> None:
         """Record how long the draft took to read this number of prompt tokens."""
         with self.history.lock:
+            self._is_read = True
             self.history.readings.append(seconds / num_tokens)
 
     def tree(self, at: RoundState) -> Topology:
@@ -441,15 +460,12 @@ class TreeController:
     def _may_probe(self, pending: int, seconds: float) -> bool:
         if pending <= self._probe_at or seconds > self._allowance():
             return False
-        return pending > LAST_PROBE or self._is_hopeful()
+        return pending > LAST_PROBE or self._hoped_gain() > 0
 
-    def _is_hopeful(self) -> bool:
-        """Whether a chain would pay at the upper bound of the rate of first choices."""
-        return self._hoped_gain() > 0
-
-    def _expected_gain(self) -> float:
-        """Seconds by which a token of the best plan is cheaper than a plain one."""
-        return 1 / self._plan.rate(0) - 1 / self._plan.rate(self._best_depth)
+    def _trusted_gain(self) -> float:
+        """Seconds by which a token of the best plan is expected to be cheaper than a plain one."""
+        trust = 1.0 if self._is_known else TRUST
+        return trust * (1 / self._plan.rate(0) - 1 / self._plan.rate(self._best_depth))
 
     def _hoped_gain(self) -> float:
         """Seconds by which a token of a chain would be cheaper than a plain one at that bound, at

@@ -31,7 +31,7 @@ from draftlens.drafting import model_drafter
 from draftlens.drafting.adaptive.controller import RoundState
 from draftlens.drafting.draft_prompt import DraftPromptBuilder
 from draftlens.drafting.draft_rows import DraftRows, levels
-from draftlens.drafting.model_drafter import ModelDrafter
+from draftlens.drafting.model_drafter import MOST_EVENTS, ModelDrafter
 from draftlens.models.kv_cache import KVCache
 from draftlens.models.prompt import Prompt
 
@@ -262,13 +262,16 @@ class ScriptedController:
         self.levels = levels
         self.told: list[Any] = []
         self.confidences: list[list[float]] = []
+        self.may = True
+        self.asked: list[Any] = []
 
     @property
     def kept_depth(self) -> int:
         return min(len(self.confidences), self.levels)
 
-    def may_read(self, at: RoundState) -> bool:
-        return True
+    def may_read(self, at: RoundState, is_kept: bool) -> bool:
+        self.asked.append((at, is_kept))
+        return self.may
 
     def has_read(self, num_tokens: int, seconds: float) -> None: ...
 
@@ -403,7 +406,8 @@ def joined(drafter: ModelDrafter, rows: list[Sequence], *answers: list[int]) -> 
     prompt_ids = torch.tensor([[0, 0, 0, 3]] * len(answers))
     more = sequences(prompt_ids, answers)
     encoded = drafter.encode({"input_ids": prompt_ids})
-    context = TargetContext(encoded, KVCache(1, len(answers), 4), room=20)
+    prompt = Scripted().encode({"input_ids": prompt_ids})
+    context = TargetContext(prompt, KVCache(1, len(answers), 4), room=20)
     drafter.begin(batch_of(more), encoded, context)
     rows += more
 
@@ -429,6 +433,75 @@ def test_rows_join_and_leave_between_rounds(topology: Topology) -> None:
     drafter.remove(2)
     rows.pop()
     assert propose(drafter, rows, 3).tokens[:, 0].tolist() == [2, 7]
+
+
+def test_prompts_are_given_up_when_too_many_rows_have_joined() -> None:
+    """And read again later: of the rows that are left, each once, as if they had just joined."""
+    controller = ScriptedController()
+    drafter, rows = begun(chain(9), controllers=lambda kind: controller)
+    propose(drafter, rows, 3)
+    tell(drafter, rows, Verdict(((0,), ()), ((3, 9), (1,))))
+    joined(drafter, rows, [4])
+    assert drafter.rows.prompt_lengths == [3, 3, 4]
+    controller.may = False
+    joined(drafter, rows, [8])
+    assert drafter.cache_bytes == 0
+    assert controller.asked[1:] == [
+        (RoundState(count, 5, 4, 4, remaining=21), False) for count in (3, 4)
+    ]
+    forwards = drafter.forwards
+    assert propose(drafter, rows, 3).topologies == (EMPTY,) * 4
+    tell(drafter, rows, Verdict(((),) * 4, ((2,), (3,), (5,), (9,))))
+    drafter.remove(1)
+    rows[1] = rows.pop()
+    assert drafter.forwards == forwards
+    controller.may = True
+    tree = propose(drafter, rows, 3)
+    assert tree.tokens[:, 0].tolist() == [3, 0, 6]
+    assert [held(drafter, row)[: 3 + (row > 0)] for row in range(3)] == [
+        [0, 0, 1],
+        [0, 0, 0, 3],
+        [0, 0, 0, 3],
+    ]
+
+
+def prompts_read(drafter: ModelDrafter) -> list[int]:
+    """How many rows each prefill had."""
+    backbone: Any = drafter.prompts.backbone
+    return [len(ids) for ids, positions in backbone.seen if len(ids[0]) > 2]
+
+
+def test_prompts_of_rows_that_have_left_are_not_read_again() -> None:
+    """Where each row has joined by itself; however many have come and gone, none is kept."""
+    controller = ScriptedController()
+    controller.may = False
+    drafter, rows = begun(chain(9), controllers=lambda kind: controller)
+    for number in range(100):
+        joined(drafter, rows, [4])
+        assert propose(drafter, rows, 3).num_nodes == 0
+        drafter.remove(number % 2)
+        rows[number % 2] = rows.pop()
+    controller.may = True
+    assert prompts_read(drafter) == []
+    assert propose(drafter, rows, 3).tokens[:, 0].tolist() == [5, 5]
+    assert prompts_read(drafter) == [1, 1]
+
+
+def test_prompts_stay_read_where_the_list_of_rows_would_grow() -> None:
+    """Rows that have joined together leave apart, so that how they joined has to be replayed."""
+    controller = ScriptedController()
+    drafter, rows = begun(chain(9), controllers=lambda kind: controller)
+    propose(drafter, rows, 3)
+    for _ in range(MOST_EVENTS):
+        joined(drafter, rows, [4], [4])
+        for row in (0, 1):
+            drafter.remove(row)
+            rows[row] = rows.pop()
+        propose(drafter, rows, 3)
+        tell(drafter, rows, Verdict(((), ()), ((4,), (4,))))
+    controller.may = False
+    joined(drafter, rows, [4], [4])
+    assert len(drafter.rows.prompt_lengths) == len(rows) == 4
 
 
 def test_each_row_draws_with_its_own_noise() -> None:

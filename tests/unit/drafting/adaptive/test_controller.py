@@ -389,6 +389,39 @@ def test_one_slow_reading_does_not_end_all_drafting() -> None:
     assert not TreeController(kept).may_read(at)
 
 
+@pytest.mark.parametrize(
+    ("rows", "length", "is_kept", "reads"),
+    [
+        (1, 30, False, True),
+        (40, 30, False, False),  # a pass over so many rows with draft tokens costs more
+        (1, 1000, False, False),  # an answer saves less than its prompt costs
+        (1, 400, True, True),  # half of it counts where later turns may follow
+        (1, 400, False, False),
+    ],
+)
+def test_prompts_of_rows_that_join_are_read_if_that_pays(
+    rows: int, length: int, is_kept: bool, reads: bool
+) -> None:
+    """After a refusal they wait for the length of an answer, or until half of the rows are left."""
+    target = CostCurve((1, 40, 80, 160), (1.0, 1.5, 3.0, 6.0))
+    controller = TreeController(history(target, scaled(FLAT, 0.1)))
+    assert controller.may_read(RoundState(pending=4, remaining=64))
+    for _ in range(2):
+        controller.has_read(100, 10.0)
+    for number in range(100):  # rows have come and gone
+        controller.judged(chain(1), [(0,) if number % 5 else ()], 1.0)
+    at = RoundState(rows, pending=length, remaining=64)
+    assert controller.may_read(at, is_kept) is reads
+    fewer = RoundState(max(rows - 1, 1), pending=4, remaining=64)
+    answers = []
+    for _ in range(70):
+        answers.append(controller.may_read(fewer))
+        controller.judged(EMPTY, [()], 1.0)
+    assert any(answers[:60]) is reads
+    if rows == 40:
+        assert controller.may_read(RoundState(19, pending=4, remaining=64))
+
+
 def test_what_a_round_is_expected_to_bring() -> None:
     """Tokens and seconds of the best tree; a draft that has missed tokens reads them first, and
     those of other drafters count as emitted."""
