@@ -2,9 +2,9 @@
 
     python benchmarks/serve.py --out benchmarks/results/serve
     python benchmarks/race.py --write --folder RACE  # a pair of real text weights, 0.27B and 0.13B
-    python benchmarks/serve.py --target RACE/target --draft RACE/draft --repeats 1 --ways stock \
-        "transformers serve" plain default "plain, int8" "default, int8" \
-        --out benchmarks/results/serve_rounded
+    python benchmarks/serve.py --target RACE/target --draft RACE/draft --repeats 1 --longest 64 \
+        --requests 12 --ways "transformers serve" "plain, int8" "default, int8" \
+        --out benchmarks/results/serve_rounded  # with 16 and 64 clients --requests 32 and 64
 
 Each of several clients sends one request after the other, with pauses of exponential length between
 them, for the embedded pair or another one. `stock` and `static` answer the same requests in this
@@ -103,8 +103,8 @@ def pictures() -> list[str]:
     return [f"data:image/png;base64,{base64.b64encode(each).decode()}" for each in contents]
 
 
-def questions(count: int, seed: int) -> list[Ask]:
-    """Pictures and words in turn, with answers of 8 to 160 tokens."""
+def questions(count: int, seed: int, longest: int = 160) -> list[Ask]:
+    """Pictures and words in turn, with answers of 8 to `longest` tokens."""
     chance = random.Random(seed)
     asks = []
     for number in range(count):
@@ -113,7 +113,7 @@ def questions(count: int, seed: int) -> list[Ask]:
             url = pictures()[number % 5 - 1]
             content.insert(0, {"type": "image_url", "image_url": {"url": url}})
         messages = [{"role": "user", "content": content}]
-        asks.append(Ask(messages, chance.randint(8, 160), chance.expovariate(1 / PAUSE)))
+        asks.append(Ask(messages, chance.randint(8, longest), chance.expovariate(1 / PAUSE)))
     return asks
 
 
@@ -333,7 +333,7 @@ async def load_in_turn(args: argparse.Namespace, engine: draftlens.Engine, runs:
         ways = Ways(engine, client, args)
         with ways.servers:
             for clients in args.clients:
-                asks = questions(num_asks(args, clients), seed=clients)
+                asks = questions(num_asks(args, clients), clients, args.longest)
                 for repeat in range(args.repeats):
                     for way in args.ways:
                         key = f"{clients} {way} {repeat}"
@@ -391,6 +391,7 @@ BENCHMARK = Benchmark(
         "--target": {"help": "folder of the target [default: the embedded one]"},
         "--draft": {"help": "folder of its draft"},
         "--requests": {"type": int, "help": "of each run [default: 8, or 3 for a client]"},
+        "--longest": {"type": int, "default": 160, "help": "tokens of the longest answer"},
         "--resume": {"action": "store_true", "help": "keep the runs of OUT.runs.json"},
     },
 )
