@@ -151,13 +151,17 @@ def load(
 def pop_pass_quantization(words: dict[str, Any], compile: Compile, option: str) -> str | None:
     """`quantization` or `draft_quantization`, taken out of the options of loading, if the engine of
     the passes has it: the model is loaded as these passes want it. With `"auto"` that is so for a
-    model in float32 on the CPU. Raises `ConfigError` if the engine is not installed."""
+    model in float32 on the CPU. Raises `ConfigError` if the engine is not installed or no package
+    and no engine has it."""
     quantization = words.get(option)
     if not isinstance(quantization, str | bool):
         return None
     if quantization in (UNQUANTIZED, False):
         words.pop(option)
         return UNQUANTIZED
+    known = dict.fromkeys((*PACKAGES, *quantizations_of(AUTO)))
+    if isinstance(quantization, str) and quantization not in known:
+        raise ConfigError(f"unknown {option} {quantization!r}; known: {', '.join(known)}")
     if quantization not in quantizations_of(compile):
         if quantization in quantizations_of(AUTO) and quantization not in PACKAGES:
             check_quantization(quantization, compile, option)

@@ -254,6 +254,13 @@ def pair(backbone: Backbone, monkeypatch: pytest.MonkeyPatch) -> tuple[Backbone,
     return backbone, Backbone(FAMILIES[0].build(num_hidden_layers=1))
 
 
+@pytest.mark.parametrize("option", ["quantization", DRAFT_WEIGHTS])
+def test_an_unknown_quantization_is_refused_with_all_known_ones(option: str) -> None:
+    known = "4bit, 8bit, int8, int4, int8-weights, int4-weights"
+    with pytest.raises(ConfigError, match=f"unknown {option} 'int9'; known: {known}$"):
+        pop_pass_quantization({option: "int9"}, "auto", option)
+
+
 def test_auto_gives_the_draft_8_bit_weights_where_they_are_faster(
     pair: tuple[Backbone, Backbone], monkeypatch: pytest.MonkeyPatch
 ) -> None:
