@@ -52,15 +52,15 @@ def in_a_process(way: str, folder: str) -> dict[str, float]:
 
 
 def figures(args: argparse.Namespace) -> dict[str, float]:
-    """MiB of the process before loading, at the peak, of its own pages there, and after the answer;
-    seconds to the first token and to the last one."""
+    """MiB of the process before loading, at the peak, and after the answer, and of its own pages at
+    their peak; seconds to the first token."""
     with own_peak() as own:
         return {**answered(args), "own": own[0]}
 
 
 @contextmanager
 def own_peak() -> Iterator[list[float]]:
-    """A list of the most MiB of the process's own pages so far."""
+    """A list with one number: the peak so far of the process's own pages, in MiB."""
     peak, ended = [0.0], threading.Event()
 
     def look() -> None:

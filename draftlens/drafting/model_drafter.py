@@ -87,9 +87,6 @@ class JoinedRows:
         self._rows: list[Arrivals] = []  # with which each row has joined
         self.events: list[Arrivals | int] = []
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
     @property
     def may_wait(self) -> bool:
         """Whether the prompts are read only if that pays: explanations draw what is read, and the
@@ -362,7 +359,7 @@ class ModelDrafter(TreeDrafter):
     @property
     def _is_unread(self) -> bool:
         """Whether the prompts of the rows wait."""
-        return bool(self._joined) and not self.rows.lengths
+        return self._may_wait and not self.rows.lengths
 
     def encode(self, inputs: Mapping[str, Any]) -> Any:
         return inputs if self._may_wait else self.prompts.encode(inputs)
@@ -388,7 +385,10 @@ class ModelDrafter(TreeDrafter):
                 self._proposed, self._proposed_at = EMPTY, time.perf_counter()
                 return self._no_tree(batch)
             for event in self._joined.events:
-                self._read(event) if isinstance(event, Arrivals) else self.rows.remove(event)
+                if isinstance(event, Arrivals):
+                    self._read(event)
+                else:
+                    self.rows.remove(event)
             # What the rows have gained since they joined.
             self.rows.pending = [list(history.tokens) for history in batch.histories]
         return super().propose(batch, budget)
@@ -396,7 +396,7 @@ class ModelDrafter(TreeDrafter):
     def remove(self, row: int) -> None:
         if self.rows.lengths:
             super().remove(row)
-        if self._joined:
+        if self._may_wait:
             self._joined.remove(row)
 
     def pause(self) -> None:

@@ -46,8 +46,8 @@ TRIED_SHARE = 0.25
 """Share of the seconds of a prompt's reading, where that is expected to pay, that the answer may
 lose besides, since the reading gains nothing if hardly anything is drafted afterwards."""
 KEPT_SHARE = 0.5
-"""Share of the seconds of a prompt's reading that count in an answer which later turns may follow:
-about half of the answers are not the last of their chat."""
+"""Share of the seconds of a prompt's reading that count in an answer which later turns may follow,
+as if every other answer were the last of its chat."""
 FIRST_PROBE = 8
 """Tokens that a paused draft must lack before it reads them to compare them with its own, where
 drafting may pay; twice as many after each time."""
@@ -197,8 +197,8 @@ class TreeController:
         self._probe_at = FIRST_PROBE
         self._is_probe = False
         self._times_plain = False
-        self._is_read = False
-        self._refused_rows = 0
+        self._is_read = False  # whether prompts have been read since the last refusal
+        self._refused_rows = 0  # rows at the last refusal
         self._read_at = 0.0  # tokens at which reading the draft's prompt is considered again
         self._reading = 0.0  # seconds that this takes
         self._tried = 0.0  # seconds that may be lost since it was read
@@ -227,14 +227,13 @@ class TreeController:
             costs = self.history.costs
             if not (costs.target.is_measured and costs.draft.is_measured):
                 return True
-            if self._rows_until_plan <= 0 or at.rows != self._at.rows:
-                self._at = at
-                self._choose_plan()
-            self._at = at
+            planned_rows, self._at = self._at.rows, at
             if not self.rounds:
                 self._usual_length = min(self.history.usual_length, at.remaining)
             if self.emitted < self._read_at and 2 * at.rows > self._refused_rows:
                 return False
+            if self._rows_until_plan <= 0 or at.rows != planned_rows:
+                self._choose_plan()
             if self._may_read(at, is_kept):
                 return True
             self._read_at = self.emitted + (self._usual_length if self._is_read else PLAN_EVERY)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -463,6 +465,18 @@ def test_prompts_are_given_up_when_too_many_rows_have_joined() -> None:
         [0, 0, 0, 3],
         [0, 0, 0, 3],
     ]
+
+
+def test_the_targets_cache_is_not_kept_for_prompts_that_wait() -> None:
+    drafter, _ = begun(chain(9), controllers=lambda kind: ScriptedController())
+    cache = KVCache(1, 1, 4)
+    kept = weakref.ref(cache)
+    prompt = Scripted().encode({"input_ids": torch.tensor([[0, 0, 0, 3]])})
+    more = sequences(prompt.embeds, [[4]])
+    drafter.begin(batch_of(more), {}, TargetContext(prompt, cache, room=20))
+    del cache
+    gc.collect()
+    assert kept() is None
 
 
 def prompts_read(drafter: ModelDrafter) -> list[int]:
