@@ -184,29 +184,32 @@ def genai_answerer(file: Path, threads: int, copied_tokens: int = 0) -> Answerer
     return answer
 
 
-def ways(folder: Path, threads: int, bits: int) -> tuple[dict[str, Answerer], Any, Backbone]:
-    """The contestants, the tokenizer and the model."""
+def ways(
+    folder: Path, threads: int, bits: int, is_random: bool
+) -> tuple[dict[str, Answerer], Any, Backbone]:
+    """The contestants, the tokenizer and the model; the fewest where weights are random, which may
+    be large."""
     model, tokenizer = load_model(folder)
     file = next(folder.glob("*.gguf"))
     target = Backbone(model)
-    contestants = {
-        STOCK: stock_answerer(target),
-        "stock prompt lookup": stock_answerer(target, prompt_lookup_num_tokens=10),
-        GENAI: genai_answerer(file, threads),
-        f"{GENAI}, prompt lookup": genai_answerer(file, threads, copied_tokens=10),
-    }
+    contestants = {STOCK: stock_answerer(target)}
     if bits == 16:
         compiled, _ = load_model(folder)
         contestants["`plain`"] = method_answerer(model, "plain")
         contestants["`lookup`"] = method_answerer(model, "lookup")
         contestants["`plain`, openvino"] = method_answerer(compiled, "plain", compile="openvino")
         contestants["default, openvino"] = method_answerer(compiled, "auto", compile="openvino")
-        return contestants, tokenizer, target
-    for name in (f"int{bits}", f"int{bits}-weights"):
-        rounded = Backbone(load_model(folder)[0])
-        attach([rounded], "openvino", quantization=name)
-        for method, words in (("plain", "`plain`"), ("auto", "default")):
-            contestants[f"{words}, {name}"] = method_answerer(rounded, method, compile="auto")
+    else:
+        for name in (f"int{bits}",) if is_random else (f"int{bits}", f"int{bits}-weights"):
+            rounded = Backbone(load_model(folder)[0])
+            attach([rounded], "openvino", quantization=name)
+            contestants[f"`plain`, {name}"] = method_answerer(rounded, "plain", compile="auto")
+            if not is_random:
+                contestants[f"default, {name}"] = method_answerer(rounded, "auto", compile="auto")
+    contestants[GENAI] = genai_answerer(file, threads)
+    if not is_random:
+        contestants["stock prompt lookup"] = stock_answerer(target, prompt_lookup_num_tokens=10)
+        contestants[f"{GENAI}, prompt lookup"] = genai_answerer(file, threads, copied_tokens=10)
     return contestants, tokenizer, target
 
 
@@ -227,13 +230,7 @@ def all_prompts(tokenizer: Any) -> dict[str, list[Inputs]]:
 def measure(args: argparse.Namespace) -> Report:
     """The rows of all tasks, and the distances of rounded models."""
     with rounded_weights(package_folder(), args.bits, args.shape) as folder:
-        contestants, tokenizer, target = ways(folder, args.threads, args.bits)
-        if args.shape:
-            contestants = {
-                way: answer
-                for way, answer in contestants.items()
-                if way in (STOCK, GENAI) or "plain" in way
-            }
+        contestants, tokenizer, target = ways(folder, args.threads, args.bits, bool(args.shape))
         options = {
             "max_new_tokens": args.max_new_tokens,
             "do_sample": False,

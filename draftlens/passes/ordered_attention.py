@@ -24,6 +24,9 @@ BLOCK = 256
 LANES = 16
 """Columns of the product that sums weights, of which one is used: as many as registers hold."""
 
+STEP = 64
+"""Slots of the open block are read in multiples of this number: an engine prepares each size."""
+
 HIDDEN = torch.finfo(torch.float32).min
 """Added to scores of keys that a token does not attend to, whose weights become zero."""
 
@@ -156,16 +159,16 @@ def layout_of(lengths: Tensor, width: int) -> Tensor:
         width: new tokens. Products with fewer than `LANES` keys add in another order.
     """
     filled = lengths % BLOCK
-    has_opened = bool(filled.any()) or width < LANES
-    num_blocks = 2 if int(filled.max()) + width > BLOCK else 1
-    return torch.zeros(BLOCK if has_opened else 0, num_blocks)
+    most = int(filled.max())
+    num_opened = -(-max(most, LANES - width) // STEP) * STEP
+    return torch.zeros(num_opened, 2 if most + width > BLOCK else 1)
 
 
 def slots_read(lengths: Sequence[int], width: int) -> int:
     """Cached slots that such a pass is given: those of all full blocks and, if it is read, of the
     open one."""
-    num_opened = layout_of(torch.tensor(lengths), width).shape[0]
-    return max(max(lengths) // BLOCK * BLOCK + num_opened, BLOCK)
+    has_opened = len(layout_of(torch.tensor(lengths), width)) > 0
+    return max((max(lengths) // BLOCK + has_opened) * BLOCK, BLOCK)
 
 
 def _bias(visible_BNTS: Tensor) -> Tensor:

@@ -145,6 +145,7 @@ def test_logits_have_the_same_bits_in_every_pass(
     monkeypatch.setattr("draftlens.passes.structure.cache_folder", lambda: tmp_path)
     for module in (ordered_attention, openvino, split_pass):
         monkeypatch.setattr(module, "BLOCK", 16)
+    monkeypatch.setattr(ordered_attention, "STEP", 4)
     backbone = rounded(FAMILIES[0], quantization)
     ids = torch.randint(3, 200, (3, 41), generator=torch.Generator().manual_seed(0))
     alone = read(backbone, ids[:1], 2, [1] * 39)
