@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import compress
 from typing import Any
 
 import torch
@@ -189,9 +188,9 @@ class TreeDrafter:
         if self.controller is not None:
             self._record_verdict(self.controller, verdict, batch)
         if self.disagreement is not None and self._proposed:
-            going_on = [not history.finished for history in batch.histories]
-            hits = sum(map(bool, compress(verdict.paths, going_on)))
-            self.disagreement.count(hits, sum(going_on) - hits)
+            both = zip(verdict.paths, batch.histories, strict=True)
+            hits = [bool(path) for path, history in both if not history.finished]
+            self.disagreement.count(sum(hits), len(hits) - sum(hits))
 
     def remove(self, row: int) -> None:
         self.rows.remove(row)
@@ -218,8 +217,9 @@ class TreeDrafter:
     def follow(self, verdict: Verdict, batch: Batch) -> None:
         """In place of `update`, after `pause`."""
         if self.controller is not None:
-            tokens = [len(row) for row in verdict.tokens if row]
-            self.controller.passed(tokens)
+            self.controller.passed([len(row) for row in verdict.tokens if row])
+            if all(history.finished for history in batch.histories):
+                self.controller.ended()
         self._keep(verdict, batch)
 
     def _join(self, batch: Batch, encoded: Any, context: TargetContext, room: int) -> None:

@@ -136,6 +136,7 @@ class PairHistory:
         readings: seconds per token of the draft's latest prompts, with their vision. The first one
             may have prepared kernels.
         usual_length: expected tokens of a row.
+        own_share: share of the tokens of earlier answers for which no other drafter proposed.
     """
 
     def __init__(self, costs: Costs, lock: AbstractContextManager[Any] | None = None) -> None:
@@ -145,6 +146,12 @@ class PairHistory:
         self.savings = 0.0
         self.readings: deque[float] = deque(maxlen=2)
         self.usual_length = float(USUAL_LENGTH)
+        self.own_share = 1.0
+
+    def add_answer(self, length: float, own: float) -> None:
+        """Record an answer's tokens, and those for which no other drafter proposed."""
+        self.usual_length += LATEST_SHARE * (length - self.usual_length)
+        self.own_share += LATEST_SHARE * (own / max(length, 1.0) - self.own_share)
 
     def reading_seconds(self, at: RoundState) -> float:
         """Seconds in which the draft reads its pending tokens in each row: the fewer of the latest
@@ -171,6 +178,7 @@ class TreeController:
     Attributes:
         rounds: number of verified rounds.
         emitted: tokens of a row so far.
+        kept_depth: how many levels were grown in this round and are verified.
     """
 
     limit = chain(MAX_NODES)
@@ -183,6 +191,7 @@ class TreeController:
             self._saved = history.savings
         self.rounds = 0
         self.emitted = 0.0
+        self._own = 0.0  # of these tokens, those for which no other drafter proposed
         self._at = RoundState()
         self._usual_length = 0.0
         self._plan, self._best_depth = PLAIN, 0
@@ -190,7 +199,7 @@ class TreeController:
         self._rows_until_plan = 0
         self._planned_for = 0.0  # rate of first choices
         self._depth = 0  # of the largest tree in this round
-        self._grown = 0
+        self.kept_depth = 0
         self._probability = 1.0  # of the first choices down to the grown level
         self._gained = 0.0  # seconds, compared with plain decoding
         self._drafting = 0.0  # seconds that the draft took in this round
@@ -203,21 +212,16 @@ class TreeController:
         self._reading = 0.0  # seconds that this takes
         self._tried = 0.0  # seconds that may be lost since it was read
 
-    @property
-    def kept_depth(self) -> int:
-        """How many of the grown levels are verified."""
-        return self._grown
-
     def may_read(self, at: RoundState, is_kept: bool = False) -> bool:
         """Whether the draft reads its prompts now, or, where rows have joined others whose prompts
         it has read, those of the new ones.
 
         With known costs: true if a tree or a probe may be tried afterwards and drafting is expected
         to save more time in the rest of this answer than reading all prompts costs, also those that
-        were read: rows that leave are followed by others. The optimistic acceptance rate counts
-        until the rate is known, and later where the answer may lose the time. After a refusal it is
-        false for `PLAN_EVERY` tokens, or for those of an answer where prompts were read, unless
-        half of the rows have left.
+        were read: rows that leave are followed by others. Of tokens that another drafter proposes
+        none is saved. The optimistic acceptance rate counts until the rate is known, and later
+        where the answer may lose the time. After a refusal it is false for `PLAN_EVERY` tokens, or
+        for those of an answer where prompts were read, unless half of the rows have left.
 
         Args:
             is_kept: whether later turns may begin with what is read, so that less of it has to pay
@@ -241,22 +245,22 @@ class TreeController:
             return False
 
     def _may_read(self, at: RoundState, is_kept: bool) -> bool:
-        costs = self.history.costs
         usual = self._usual_length
         rest = usual if self._is_read else max(usual - self.emitted, self.emitted)
-        tokens = min(rest, at.remaining)
+        own = PLAN_EVERY * self.history.own_share + self._own
+        tokens = min(rest, at.remaining) * own / (PLAN_EVERY + self.emitted)
         self._reading = (KEPT_SHARE if is_kept else 1.0) * self.history.reading_seconds(at)
         is_expected = self._reading < tokens * self._trusted_gain()
         self._tried = TRIED_SHARE * self._reading if is_expected else 0.0
         explored = 0.0 if is_expected or not self._is_known else self._reading
         self._limit_depth(explored)
-        probing = explored + costs.level(FIRST_PROBE + 1, at)
+        probing = explored + self.history.costs.level(FIRST_PROBE + 1, at)
         may_try = self._depth > 0 or probing <= self._allowance()
         if not is_expected:
             is_hoped = self._reading < tokens * self._hoped_gain()
             may_try = may_try and is_hoped and explored <= self._allowance()
         if may_try:
-            self._saved -= explored / costs.check(0, at)
+            self._saved -= explored / self.history.costs.check(0, at)
         return may_try
 
     @property
@@ -329,10 +333,10 @@ class TreeController:
         Args:
             confidences: of each running row, the draft's probability of its first choice.
         """
-        self._grown += 1
+        self.kept_depth += 1
         self._probability *= sum(confidences) / max(len(confidences), 1)
         rate = self._plan.rate(self._best_depth)
-        return self._plan.gain_below(self._grown, self._depth, self._probability, rate) > 0
+        return self._plan.gain_below(self.kept_depth, self._depth, self._probability, rate) > 0
 
     def further(self, chances: Sequence[Sequence[float]]) -> tuple[int, float]:
         """How many further tokens, which cost no forward of the draft, pay after the first choices
@@ -343,7 +347,7 @@ class TreeController:
                 those choices are.
         """
         with self.history.lock:
-            costs, at, depth = self.history.costs, self._at, self._grown
+            costs, at, depth = self.history.costs, self._at, self.kept_depth
             num_nodes = len(cut(self._plan.tree, depth))
             longest = max(map(len, chances), default=0)
             most = max(min(longest, costs.target.largest // at.rows - 1 - num_nodes), 0)
@@ -398,6 +402,7 @@ class TreeController:
                 self.rates.count(topology, path)
             tokens = 1 + sum(map(len, paths)) / max(len(paths), 1)
             self.emitted += tokens
+            self._own += tokens
             if self._drafting:  # the timings of plain rounds are noise here
                 gained = tokens * self.history.costs.check(0, self._at)
                 self._gained += gained - seconds - self._drafting
@@ -409,8 +414,7 @@ class TreeController:
             plain = self.history.costs.check(0, self._at)
             unused = self._saved + self._gained / plain + EXPLORED_SHARE * self.emitted
             self.history.savings = min(max(unused, 0.0), self._most_savings(plain))
-            longer = self.emitted - self.history.usual_length
-            self.history.usual_length += LATEST_SHARE * longer
+            self.history.add_answer(self.emitted, self._own)
 
     def _record_check(self, topology: Topology, num_nodes: int, seconds: float) -> None:
         at = self._at
@@ -438,7 +442,7 @@ class TreeController:
         Args:
             further: seconds that the draft needs besides those of the plan.
         """
-        self._grown = 0
+        self.kept_depth = 0
         self._probability = 1.0
         self._depth = self._best_depth
         if not self._pays:
@@ -472,8 +476,7 @@ class TreeController:
         costs = self.history.costs
         check, level = partial(costs.check, at=self._at), partial(costs.level, at=self._at)
         plan = RoundPlan.of(TREES[0], self.rates, check, level)
-        depths = range(1, plan.tree.depth + 1)
-        best = max(plan.rate(depth, self.rates.hope) for depth in depths)
+        best = max(plan.rate(depth, self.rates.hope) for depth in range(1, plan.tree.depth + 1))
         return 1 / plan.rate(0) - 1 / best
 
     def _allowance(self) -> float:

@@ -313,6 +313,22 @@ def test_the_time_of_reading_prompts_ends_with_its_work(monkeypatch: pytest.Monk
     assert heard == [(6, 5.0)]  # two prompts of three tokens
 
 
+def test_a_tuner_is_told_when_an_answer_ends_with_copied_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = list[Any]()
+    controller = ScriptedController()
+    monkeypatch.setattr(controller, "passed", told.append, raising=False)
+    monkeypatch.setattr(controller, "ended", lambda: told.append("ended"), raising=False)
+    drafter, rows = begun(chain(9), controllers=lambda kind: controller)
+    for ended in (1, 2):
+        drafter.pause()
+        for row in rows[:ended]:
+            row.finished = True
+        drafter.follow(Verdict(((0, 1), ()), ((3, 4, 5), (7,))), batch_of(rows))
+        assert told == [[3, 1], [3, 1], "ended"][: 2 * ended - 1]
+
+
 def test_a_tuner_is_told_what_drafting_and_checking_took(monkeypatch: pytest.MonkeyPatch) -> None:
     """And what was accepted of the rows that go on. It is asked for by the kind of prompt."""
     now, asked = [0.0], list[Any]()

@@ -516,3 +516,23 @@ def test_a_model_that_takes_no_tree_gets_chains() -> None:
     assert tree.depth < len(tree)
     only_chains = best_for(replace(pair, chains_only=True), 0.6)[0]
     assert 1 < only_chains.depth == len(only_chains)
+
+
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_copied_tokens_do_not_pay_for_a_prompt(is_copied: bool) -> None:
+    """Where another drafter gains seven of eight tokens, drafting has few to save time of."""
+    kept = history(FLAT, scaled(FLAT, 0.1))
+    for _ in range(6):
+        controller = TreeController(kept)
+        controller.has_read(100, 10.0)
+        for number in range(34):
+            if is_copied and number % 8:
+                controller.passed([2])
+            else:
+                controller.judged(chain(1), [(0,)], 1.0)
+        controller.ended()
+    assert kept.usual_length == pytest.approx(68, abs=1)
+    assert kept.own_share == pytest.approx(5 / 34 if is_copied else 1.0, abs=0.15)
+    for pending, reads in ((200, not is_copied), (1, True)):
+        later = TreeController(kept)
+        assert later.may_read(RoundState(pending=pending, remaining=64)) is reads
