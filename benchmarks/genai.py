@@ -6,6 +6,7 @@
     python benchmarks/genai.py --bits 8 --out benchmarks/results/genai_8
     python benchmarks/genai.py --bits 4 --out benchmarks/results/genai_4
     python benchmarks/genai.py --bits 8 --shape 0.5B --out benchmarks/results/genai_8_shapes
+    python benchmarks/genai.py --bits 8 --shape 1.5B --out benchmarks/results/genai_8_large
 
 The weights of SmolLM2-135M-Instruct are rounded to 16, 8 (Q8_0) or 4 bits (Q4_0, the head 8) and
 written as a GGUF file that both libraries read, transformers as float32; OpenVINO GenAI keeps them
@@ -18,7 +19,9 @@ With 8 and 4 bits answers are those of other models than stock's, each library's
 differing answers and a table say how far they are from the float32 ones.
 
 `--shape` takes random weights of another shape, with the same tokenizer, which say nothing, so that
-only stock `generate` and plain decoding of both libraries are timed.
+only stock `generate` and plain decoding of both libraries are timed, and for 1.5B the automatic
+tree with a draft of layers of 0.5B in 8 bits, whose forwards are real and which is right as often
+as a recorded one (`replayed_draft.py`). Its answers are those that follow a first one.
 """
 
 from __future__ import annotations
@@ -33,8 +36,10 @@ from typing import Any
 
 import numpy
 import torch
+from auto_parts.cells import recorded_depths
+from auto_parts.shapes import CALIBRATION_SECONDS, PROMPTS
 from compiled_parts.quantized import DISTANCE, distances
-from random_models import SIZES
+from random_models import SIZES, random_model
 from real_text import (
     STOCK,
     load_model,
@@ -44,11 +49,16 @@ from real_text import (
     prompts,
     rows_of,
 )
+from replayed_draft import ReplayedDraft
 from shared import Answerer, Benchmark, Report, Run, environment, stock_answerer, table
+from simulation import recorded_text
 
+from draftlens.drafting.adaptive.history import calibrate_models
 from draftlens.inputs import Inputs
 from draftlens.models.adapter import Backbone
 from draftlens.passes import attach
+from draftlens.request import Request
+from draftlens.streaming import Stream
 
 QUESTIONS = (
     "Why is the sky blue?",
@@ -62,6 +72,9 @@ PRECISION = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
 
 LAYERS = {"0.5B": 24, "1.5B": 28}
 """Of shapes in `random_models.SIZES`."""
+
+DRAFT = "0.5B"
+"""The shape of the draft."""
 
 
 def numbers_of(shape: str) -> dict[str, int]:
@@ -184,33 +197,84 @@ def genai_answerer(file: Path, threads: int, copied_tokens: int = 0) -> Answerer
     return answer
 
 
-def ways(
-    folder: Path, threads: int, bits: int, is_random: bool
-) -> tuple[dict[str, Answerer], Any, Backbone]:
-    """The contestants, the tokenizer and the model; the fewest where weights are random, which may
-    be large."""
+def ways(folder: Path, threads: int, bits: int) -> tuple[dict[str, Answerer], Any, Backbone]:
+    """The contestants, the tokenizer and the model."""
     model, tokenizer = load_model(folder)
     file = next(folder.glob("*.gguf"))
     target = Backbone(model)
-    contestants = {STOCK: stock_answerer(target)}
+    contestants = {
+        STOCK: stock_answerer(target),
+        "stock prompt lookup": stock_answerer(target, prompt_lookup_num_tokens=10),
+        GENAI: genai_answerer(file, threads),
+        f"{GENAI}, prompt lookup": genai_answerer(file, threads, copied_tokens=10),
+    }
     if bits == 16:
         compiled, _ = load_model(folder)
         contestants["`plain`"] = method_answerer(model, "plain")
         contestants["`lookup`"] = method_answerer(model, "lookup")
         contestants["`plain`, openvino"] = method_answerer(compiled, "plain", compile="openvino")
         contestants["default, openvino"] = method_answerer(compiled, "auto", compile="openvino")
-    else:
-        for name in (f"int{bits}",) if is_random else (f"int{bits}", f"int{bits}-weights"):
-            rounded = Backbone(load_model(folder)[0])
-            attach([rounded], "openvino", quantization=name)
-            contestants[f"`plain`, {name}"] = method_answerer(rounded, "plain", compile="auto")
-            if not is_random:
-                contestants[f"default, {name}"] = method_answerer(rounded, "auto", compile="auto")
-    contestants[GENAI] = genai_answerer(file, threads)
-    if not is_random:
-        contestants["stock prompt lookup"] = stock_answerer(target, prompt_lookup_num_tokens=10)
-        contestants[f"{GENAI}, prompt lookup"] = genai_answerer(file, threads, copied_tokens=10)
+        return contestants, tokenizer, target
+    for name in (f"int{bits}", f"int{bits}-weights"):
+        rounded = Backbone(load_model(folder)[0])
+        attach([rounded], "openvino", quantization=name)
+        for method, words in (("plain", "`plain`"), ("auto", "default")):
+            contestants[f"{words}, {name}"] = method_answerer(rounded, method, compile="auto")
     return contestants, tokenizer, target
+
+
+def shape_rows(folder: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Rows of random weights: plain decoding after two prompts, and, where the draft is smaller,
+    drafting with recorded acceptance rates after the first. One model is stock and target, since
+    passes leave its modules as they are."""
+    model, tokenizer = load_model(folder)
+    target = Backbone(model)
+    name = f"int{args.bits}"
+    attach([target], "openvino", quantization=name)
+    plain = method_answerer(target, "plain", compile="auto")
+    file = next(folder.glob("*.gguf"))
+    contestants = {
+        STOCK: stock_answerer(target),
+        f"`plain`, {name}": plain,
+        GENAI: genai_answerer(file, args.threads),
+    }
+    prompts_of = all_prompts(tokenizer)
+    tasks = {task: prompts_of[task][:1] for task in ("no text", "question")}
+    options = options_of(tokenizer, args)
+    rows = rows_of(contestants, tasks, options, args.repeats, warm_up=True)
+    if args.shape == DRAFT:
+        return rows
+    draft = ReplayedDraft(random_model(DRAFT, LAYERS[DRAFT], target.vocab_size))
+    attach([draft], "openvino", quantization="int8")
+    calibrate_models([target, draft], CALIBRATION_SECONDS)
+    asked = tasks["no text"]
+    [answer] = plain(asked[0], options)["tokens"]
+    for prompt in PROMPTS:
+        text = recorded_text(len(answer), recorded_depths("float32", prompt), seed=0)
+        draft.play(text, answer, asked[0].target["input_ids"].shape[1])
+        drafting = {**contestants, f"`speculative`, {name}": drafting_answerer(target, draft)}
+        task = {f"{prompt}, replayed": asked}
+        rows += rows_of(drafting, task, options, args.repeats, warm_up=True)
+    return rows
+
+
+def drafting_answerer(target: Backbone, draft: Backbone) -> Answerer:
+    """Answers with the automatic tree."""
+
+    def answer(inputs: Inputs, options: dict[str, Any]) -> Run:
+        request = Request(inputs.target, method={"method": "speculative"}, options=options)
+        result = Stream(target, draft, request).run()
+        return {"tokens": result.tokens, **result.stats.to_dict()}
+
+    return answer
+
+
+def options_of(tokenizer: Any, args: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "max_new_tokens": args.max_new_tokens,
+        "do_sample": False,
+        "eos_token_id": tokenizer.eos_token_id,
+    }
 
 
 def all_prompts(tokenizer: Any) -> dict[str, list[Inputs]]:
@@ -230,19 +294,16 @@ def all_prompts(tokenizer: Any) -> dict[str, list[Inputs]]:
 def measure(args: argparse.Namespace) -> Report:
     """The rows of all tasks, and the distances of rounded models."""
     with rounded_weights(package_folder(), args.bits, args.shape) as folder:
-        contestants, tokenizer, target = ways(folder, args.threads, args.bits, bool(args.shape))
-        options = {
-            "max_new_tokens": args.max_new_tokens,
-            "do_sample": False,
-            "eos_token_id": tokenizer.eos_token_id,
-        }
-        # The first run of a length prepares it, so all ways answer once before they are timed.
-        tasks = all_prompts(tokenizer)
         if args.shape:
-            tasks = {task: tasks[task][:1] for task in ("no text", "question")}
+            rows = shape_rows(folder, args)
+            return {"environment": environment(args), "rows": rows, "shape": args.shape}
+        contestants, tokenizer, target = ways(folder, args.threads, args.bits)
+        options = options_of(tokenizer, args)
+        tasks = all_prompts(tokenizer)
+        # The first run of a length prepares it, so all ways answer once before they are timed.
         rows = rows_of(contestants, tasks, options, args.repeats, warm_up=True)
-    report: Report = {"environment": environment(args), "rows": rows, "shape": args.shape}
-    if args.bits < 16 and not args.shape:
+    report: Report = {"environment": environment(args), "rows": rows}
+    if args.bits < 16:
         cases = []
         for inputs in (each for task in tasks.values() for each in task):
             run = contestants[STOCK](inputs, options)

@@ -178,7 +178,6 @@ class TreeController:
     Attributes:
         rounds: number of verified rounds.
         emitted: tokens of a row so far.
-        kept_depth: how many levels were grown in this round and are verified.
     """
 
     limit = chain(MAX_NODES)
@@ -199,7 +198,7 @@ class TreeController:
         self._rows_until_plan = 0
         self._planned_for = 0.0  # rate of first choices
         self._depth = 0  # of the largest tree in this round
-        self.kept_depth = 0
+        self._grown = 0
         self._probability = 1.0  # of the first choices down to the grown level
         self._gained = 0.0  # seconds, compared with plain decoding
         self._drafting = 0.0  # seconds that the draft took in this round
@@ -211,6 +210,11 @@ class TreeController:
         self._read_at = 0.0  # tokens at which reading the draft's prompt is considered again
         self._reading = 0.0  # seconds that this takes
         self._tried = 0.0  # seconds that may be lost since it was read
+
+    @property
+    def kept_depth(self) -> int:
+        """How many of the grown levels are verified."""
+        return self._grown
 
     def may_read(self, at: RoundState, is_kept: bool = False) -> bool:
         """Whether the draft reads its prompts now, or, where rows have joined others whose prompts
@@ -333,10 +337,10 @@ class TreeController:
         Args:
             confidences: of each running row, the draft's probability of its first choice.
         """
-        self.kept_depth += 1
+        self._grown += 1
         self._probability *= sum(confidences) / max(len(confidences), 1)
         rate = self._plan.rate(self._best_depth)
-        return self._plan.gain_below(self.kept_depth, self._depth, self._probability, rate) > 0
+        return self._plan.gain_below(self._grown, self._depth, self._probability, rate) > 0
 
     def further(self, chances: Sequence[Sequence[float]]) -> tuple[int, float]:
         """How many further tokens, which cost no forward of the draft, pay after the first choices
@@ -347,7 +351,7 @@ class TreeController:
                 those choices are.
         """
         with self.history.lock:
-            costs, at, depth = self.history.costs, self._at, self.kept_depth
+            costs, at, depth = self.history.costs, self._at, self._grown
             num_nodes = len(cut(self._plan.tree, depth))
             longest = max(map(len, chances), default=0)
             most = max(min(longest, costs.target.largest // at.rows - 1 - num_nodes), 0)
@@ -431,8 +435,7 @@ class TreeController:
 
     def _choose_plan(self) -> None:
         self._plan, self._best_depth = self.history.costs.best_plan(self.rates, self._at)
-        cautious = self._plan.rate(self._best_depth, self.rates.caution)
-        self._pays = cautious > self._plan.rate(0)
+        self._pays = self._plan.rate(self._best_depth, self.rates.caution) > self._plan.rate(0)
         self._rows_until_plan = PLAN_EVERY
         self._planned_for = self.rates.ranks[0].mean
 
@@ -442,8 +445,7 @@ class TreeController:
         Args:
             further: seconds that the draft needs besides those of the plan.
         """
-        self.kept_depth = 0
-        self._probability = 1.0
+        self._grown, self._probability = 0, 1.0
         self._depth = self._best_depth
         if not self._pays:
             allowance = self._allowance() - further - self._reserve()
@@ -461,9 +463,8 @@ class TreeController:
         return self.history.costs.level(FIRST_PROBE + 1, self._at)
 
     def _may_probe(self, pending: int, seconds: float) -> bool:
-        if pending <= self._probe_at or seconds > self._allowance():
-            return False
-        return pending > LAST_PROBE or self._hoped_gain() > 0
+        is_due = pending > self._probe_at and seconds <= self._allowance()
+        return is_due and (pending > LAST_PROBE or self._hoped_gain() > 0)
 
     def _trusted_gain(self) -> float:
         """Seconds by which a token of the best plan is expected to be cheaper than a plain one."""
