@@ -252,18 +252,22 @@ def shape_rows(folder: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
     for prompt in PROMPTS:
         text = recorded_text(len(answer), recorded_depths("float32", prompt), seed=0)
         draft.play(text, answer, asked[0].target["input_ids"].shape[1])
-        drafting = {**contestants, f"`speculative`, {name}": drafting_answerer(target, draft)}
+        drafting = {
+            **contestants,
+            f"`speculative`, {name}": drafting_answerer(target, draft, answer),
+        }
         task = {f"{prompt}, replayed": asked}
         rows += rows_of(drafting, task, options, args.repeats, warm_up=True)
     return rows
 
 
-def drafting_answerer(target: Backbone, draft: Backbone) -> Answerer:
-    """Answers with the automatic tree."""
+def drafting_answerer(target: Backbone, draft: Backbone, expected: list[int]) -> Answerer:
+    """Answers with the automatic tree, whose tokens are those of plain decoding."""
 
     def answer(inputs: Inputs, options: dict[str, Any]) -> Run:
         request = Request(inputs.target, method={"method": "speculative"}, options=options)
         result = Stream(target, draft, request).run()
+        assert result.tokens == [expected]
         return {"tokens": result.tokens, **result.stats.to_dict()}
 
     return answer
