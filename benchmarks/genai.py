@@ -6,6 +6,8 @@
     python benchmarks/genai.py --bits 8 --out benchmarks/results/genai_8
     python benchmarks/genai.py --bits 4 --out benchmarks/results/genai_4
     python benchmarks/genai.py --bits 8 --shape 0.5B --out benchmarks/results/genai_8_shapes
+    python benchmarks/genai.py --bits 8 --shape 0.5B --threads 2 \
+        --out benchmarks/results/genai_8_threads
     python benchmarks/genai.py --bits 8 --shape 1.5B --out benchmarks/results/genai_8_large
 
 The weights of SmolLM2-135M-Instruct are rounded to 16, 8 (Q8_0) or 4 bits (Q4_0, the head 8) and
@@ -229,8 +231,8 @@ def shape_rows(folder: Path, args: argparse.Namespace) -> list[dict[str, Any]]:
     passes leave its modules as they are."""
     model, tokenizer = load_model(folder)
     target = Backbone(model)
-    name = f"int{args.bits}"
-    attach([target], "openvino", quantization=name)
+    name = "openvino" if args.bits == 16 else f"int{args.bits}"
+    attach([target], "openvino", quantization=None if args.bits == 16 else name)
     plain = method_answerer(target, "plain", compile="auto")
     file = next(folder.glob("*.gguf"))
     contestants = {

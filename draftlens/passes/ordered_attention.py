@@ -21,7 +21,7 @@ from torch.nn import functional
 BLOCK = 256
 """Keys of a block, and the most new tokens of a pass, which then begins at most one new block."""
 
-LANES = 16
+COLUMNS = 16
 """Columns of the product that sums weights, of which one is used: as many as registers hold."""
 
 STEP = 64
@@ -73,7 +73,7 @@ class OrderedAttention:
         self._rest = _bias(torch.stack([here, beyond], 1)[:, :num_blocks])
         # A product adds in the order of the keys, which a sum over a dimension does not.
         self._ones = [
-            torch.ones(old.shape[0], 1, 1, count, LANES) for count in (BLOCK, here.shape[-1])
+            torch.ones(old.shape[0], 1, 1, count, COLUMNS) for count in (BLOCK, here.shape[-1])
         ]
 
     def __call__(
@@ -123,7 +123,7 @@ class _Layout:
 
     Args:
         opened: the open block of each row.
-        num_opened: `BLOCK`, or 0 where open blocks are empty.
+        num_opened: slots of the open block that are read, 0 where all are empty.
         groups: key heads.
         full, rest: added to the scores of full blocks, and of the open one with the new keys.
     """
@@ -156,11 +156,11 @@ def layout_of(lengths: Tensor, width: int) -> Tensor:
 
     Args:
         lengths: cached tokens of each row, int64 ``[B]``.
-        width: new tokens. Products with fewer than `LANES` keys add in another order.
+        width: new tokens. Products with fewer than `COLUMNS` keys add in another order.
     """
     filled = lengths % BLOCK
     most = int(filled.max())
-    num_opened = -(-max(most, LANES - width) // STEP) * STEP
+    num_opened = -(-max(most, COLUMNS - width) // STEP) * STEP
     return torch.zeros(num_opened, 2 if most + width > BLOCK else 1)
 
 

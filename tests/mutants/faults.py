@@ -3608,7 +3608,7 @@ FAULTS = (
     Fault(
         "ordered attention: few new tokens are the only keys",
         "draftlens/passes/ordered_attention.py",
-        "max(most, LANES - width)",
+        "max(most, COLUMNS - width)",
         "most",
         _only(TOWER, "same_bits_in_every_pass"),
     ),
@@ -3622,8 +3622,8 @@ FAULTS = (
     Fault(
         "ordered attention: the last slots of the begun block are not read",
         "draftlens/passes/ordered_attention.py",
-        "-(-max(most, LANES - width) // STEP) * STEP",
-        "max(most, LANES - width) // STEP * STEP",
+        "-(-max(most, COLUMNS - width) // STEP) * STEP",
+        "max(most, COLUMNS - width) // STEP * STEP",
         _only(TOWER, "same_bits_in_every_pass"),
     ),
     Fault(

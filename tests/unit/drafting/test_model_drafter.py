@@ -313,20 +313,20 @@ def test_the_time_of_reading_prompts_ends_with_its_work(monkeypatch: pytest.Monk
     assert heard == [(6, 5.0)]  # two prompts of three tokens
 
 
-def test_a_tuner_is_told_when_an_answer_ends_with_copied_tokens(
+def test_an_answer_that_ends_with_copied_tokens_is_recorded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told = list[Any]()
+    calls = list[Any]()
     controller = ScriptedController()
-    monkeypatch.setattr(controller, "passed", told.append, raising=False)
-    monkeypatch.setattr(controller, "ended", lambda: told.append("ended"), raising=False)
+    monkeypatch.setattr(controller, "passed", calls.append, raising=False)
+    monkeypatch.setattr(controller, "ended", lambda: calls.append("ended"), raising=False)
     drafter, rows = begun(chain(9), controllers=lambda kind: controller)
     for ended in (1, 2):
         drafter.pause()
         for row in rows[:ended]:
             row.finished = True
         drafter.follow(Verdict(((0, 1), ()), ((3, 4, 5), (7,))), batch_of(rows))
-        assert told == [[3, 1], [3, 1], "ended"][: 2 * ended - 1]
+        assert calls == [[3, 1], [3, 1], "ended"][: 2 * ended - 1]
 
 
 def test_a_tuner_is_told_what_drafting_and_checking_took(monkeypatch: pytest.MonkeyPatch) -> None:
